@@ -1,0 +1,353 @@
+//! The gate of one direction: three cache lines that producer and consumer share, and the atomic steps on them.
+//!
+//! ```text
+//!   GateLine      (tail << 1) | RING · ack · inline position · 40 bytes of short payload      written by the producer
+//!   MarkLine      TCP bytes that precede the ring · "producer ready"                          written by the producer
+//!   ConsumerLine  (head << 1) | TAKEN · "consumer ready" · the CPU it was last seen on        written by the consumer
+//! ```
+//!
+//! `tail` and `head` count every byte that ever went through the ring. RING is raised by the consumer only, over an
+//! empty ring ([`GateLine::raise`]); it falls by the consumer over an empty ring ([`GateLine::lower_empty`]) or by the
+//! producer at any time ([`GateLine::lower_by_producer`]). TAKEN is the producer's claim on unread bytes
+//! ([`ConsumerLine::claim`]): while it holds, the consumer cannot advance.
+//!
+//! Every step takes the caller's private copy of the index it owns. A word that does not match is the peer's doing and
+//! comes back as [`Broken`]. The numbered invariants are in `docs/sockets.md`.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// RING: the consumer looks at the ring; the producer may put payload there.
+pub const RING: u64 = 1;
+/// TAKEN: the producer is moving unread bytes back to TCP.
+pub const TAKEN: u64 = 1;
+/// Bytes of payload that ride in the gate line itself.
+pub const INLINE: usize = 40;
+
+/// The peer wrote something that the protocol does not allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Broken;
+
+/// What the producer found in the mode word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The consumer looks at the ring.
+    Ring,
+    /// Payload goes over TCP.
+    Tcp,
+}
+
+/// Written by the producer, polled by the consumer.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct GateLine {
+    word: AtomicU64,
+    /// How far this producer's process has consumed the *other* direction: a hint that saves the peer a line transfer.
+    pub ack: AtomicU64,
+    inline_at: AtomicU64,
+    inline: [AtomicU64; INLINE / 8],
+}
+
+/// Written by the producer, read by the consumer once an epoch.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct MarkLine {
+    /// TCP payload bytes, counted from the start of the connection, that precede the bytes in the ring.
+    pub mark: AtomicU64,
+    /// 1 once the producer has initialised its counters and looks at the gate.
+    pub ready: AtomicU32,
+    _reserved: [AtomicU32; 13],
+}
+
+/// Written by the consumer (and, under TAKEN, by the producer).
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ConsumerLine {
+    head: AtomicU64,
+    /// The CPU on which the consumer last waited, plus one; 0 when unknown.
+    pub cpu: AtomicU32,
+    _reserved: [AtomicU32; 13],
+}
+
+impl GateLine {
+    /// A gate that is lowered over an empty ring.
+    pub fn new() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            ack: AtomicU64::new(0),
+            inline_at: AtomicU64::new(0),
+            inline: [(); INLINE / 8].map(|()| AtomicU64::new(0)),
+        }
+    }
+
+    /// Back to the state of [`GateLine::new`]; only while no peer is attached.
+    pub fn reset(&self) {
+        self.word.store(0, Ordering::Relaxed);
+        self.ack.store(0, Ordering::Relaxed);
+        self.inline_at.store(0, Ordering::Relaxed);
+    }
+
+    // ---- producer -------------------------------------------------------------------------------------------------
+
+    /// Which way payload goes now. `tail` is the producer's private index.
+    #[inline(always)]
+    pub fn mode(&self, tail: u64) -> Result<Mode, Broken> {
+        let word = self.word.load(Ordering::Acquire); // edge: raise -> mode
+        if word == tail << 1 | RING {
+            Ok(Mode::Ring)
+        } else if word == tail << 1 {
+            Ok(Mode::Tcp)
+        } else {
+            Err(Broken)
+        }
+    }
+
+    /// Makes `n` bytes, already written, visible; fails when the consumer has closed the gate meanwhile.
+    #[inline(always)]
+    pub fn publish(&self, tail: u64, n: u64) -> Result<Mode, Broken> {
+        let (from, to) = (tail << 1 | RING, (tail + n) << 1 | RING);
+        // edge: publish -> tail (the payload and the mark travel with it)
+        match self.word.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => Ok(Mode::Ring),
+            Err(word) if word == tail << 1 => {
+                self.inline_at.store(0, Ordering::Relaxed);
+                Ok(Mode::Tcp)
+            }
+            Err(_) => Err(Broken),
+        }
+    }
+
+    /// Closes the gate from the producer's side, whatever the ring holds (invariant 3).
+    pub fn lower_by_producer(&self, tail: u64) -> Result<(), Broken> {
+        let from = tail << 1 | RING;
+        match self.word.compare_exchange(from, tail << 1, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(word) if word == tail << 1 => Ok(()),
+            Err(_) => Err(Broken),
+        }
+    }
+
+    /// Writes a short payload beside the mode word; the ring must be known to be empty at `tail`.
+    #[inline(always)]
+    pub fn write_inline(&self, tail: u64, bytes: &[u8]) {
+        debug_assert!(bytes.len() <= INLINE);
+        let mut chunks = bytes.chunks_exact(8);
+        let mut at = 0;
+        for chunk in &mut chunks {
+            self.inline[at].store(u64::from_ne_bytes(chunk.try_into().unwrap()), Ordering::Relaxed);
+            at += 1;
+        }
+        let rest = chunks.remainder();
+        if !rest.is_empty() {
+            let mut last = [0u8; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            self.inline[at].store(u64::from_ne_bytes(last), Ordering::Relaxed);
+        }
+        self.inline_at.store(tail << 8 | bytes.len() as u64, Ordering::Relaxed);
+    }
+
+    // ---- consumer -------------------------------------------------------------------------------------------------
+
+    /// The producer's tail and whether RING is up. The tail is untrusted: bound it against the private head.
+    #[inline(always)]
+    pub fn tail(&self) -> (u64, bool) {
+        let word = self.word.load(Ordering::Acquire); // edge: publish -> tail
+        (word >> 1, word & RING != 0)
+    }
+
+    /// True while nothing has changed since the gate was raised over an empty ring at `head`: one load, for spinning.
+    #[inline(always)]
+    pub fn still_waiting(&self, head: u64) -> bool {
+        self.word.load(Ordering::Relaxed) == head << 1 | RING
+    }
+
+    /// Opens the gate over an empty ring (invariant 1). False when the ring is not empty at `head`.
+    pub fn raise(&self, head: u64) -> bool {
+        // edge: raise -> mode. SeqCst: setter and sleeper recheck each other (invariant 5).
+        self.word.compare_exchange(head << 1, head << 1 | RING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Closes the gate over an empty ring; false when bytes are in the ring (the caller must not sleep).
+    pub fn lower_empty(&self, head: u64) -> bool {
+        match self.word.compare_exchange(head << 1 | RING, head << 1, Ordering::SeqCst, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(word) => word == head << 1,
+        }
+    }
+
+    /// Copies the part of the short payload that starts at stream position `head`, if that position is in the line.
+    #[inline(always)]
+    pub fn read_inline(&self, head: u64, out: &mut [u8; INLINE]) -> Option<(usize, usize)> {
+        let at = self.inline_at.load(Ordering::Relaxed);
+        let (start, length) = (at >> 8, (at & 0xff) as usize);
+        let offset = head.wrapping_sub(start);
+        if length > INLINE || offset >= length as u64 {
+            return None;
+        }
+        for (word, bytes) in self.inline[..length.div_ceil(8)].iter().zip(out.chunks_exact_mut(8)) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        Some((offset as usize, length))
+    }
+}
+
+impl MarkLine {
+    /// A line with mark 0, producer not ready.
+    pub fn new() -> Self {
+        Self { mark: AtomicU64::new(0), ready: AtomicU32::new(0), _reserved: [(); 13].map(|()| AtomicU32::new(0)) }
+    }
+
+    /// Back to the state of [`MarkLine::new`].
+    pub fn reset(&self) {
+        self.mark.store(0, Ordering::Relaxed);
+        self.ready.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What the consumer finds when it advances its head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advance {
+    /// The bytes are consumed.
+    Done,
+    /// The producer holds TAKEN: look again soon.
+    Taken,
+    /// The producer has moved bytes up to this position back to TCP.
+    Moved(u64),
+}
+
+impl ConsumerLine {
+    /// A line with head 0.
+    pub fn new() -> Self {
+        Self { head: AtomicU64::new(0), cpu: AtomicU32::new(0), _reserved: [(); 13].map(|()| AtomicU32::new(0)) }
+    }
+
+    /// Back to the state of [`ConsumerLine::new`].
+    pub fn reset(&self) {
+        self.head.store(0, Ordering::Relaxed);
+        self.cpu.store(0, Ordering::Relaxed);
+    }
+
+    /// Consumer: `head -> head + n`, unless the producer has claimed the bytes (invariant 6).
+    #[inline(always)]
+    pub fn advance(&self, head: u64, n: u64) -> Advance {
+        // edge: advance -> seen_head (the producer may overwrite what was copied out)
+        match self.head.compare_exchange(head << 1, (head + n) << 1, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Advance::Done,
+            Err(word) if word & TAKEN != 0 => Advance::Taken,
+            Err(word) => Advance::Moved(word >> 1),
+        }
+    }
+
+    /// Consumer: where the shared head stands (moved by a producer that took bytes back), or `None` while TAKEN.
+    #[inline(always)]
+    pub fn settled(&self) -> Option<u64> {
+        let word = self.head.load(Ordering::Acquire);
+        (word & TAKEN == 0).then_some(word >> 1)
+    }
+
+    /// Producer: how far the consumer is. Untrusted: bound it by the private copies.
+    #[inline(always)]
+    pub fn seen_head(&self) -> u64 {
+        self.head.load(Ordering::Acquire) >> 1 // edge: advance -> seen_head
+    }
+
+    /// Producer: claims all unread bytes; returns the head they start at.
+    pub fn claim(&self) -> u64 {
+        let mut word = self.head.load(Ordering::Acquire);
+        loop {
+            match self.head.compare_exchange_weak(word, word | TAKEN, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return word >> 1,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Producer: gives the claim back with the head at `head`.
+    pub fn release(&self, head: u64) {
+        self.head.store(head << 1, Ordering::Release);
+    }
+}
+
+impl Default for GateLine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+impl Default for MarkLine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+impl Default for ConsumerLine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_lines() {
+        assert_eq!(size_of::<GateLine>(), 64);
+        assert_eq!(size_of::<MarkLine>(), 64);
+        assert_eq!(size_of::<ConsumerLine>(), 64);
+    }
+
+    #[test]
+    fn invariant_1_ring_rises_only_over_an_empty_ring() {
+        let gate = GateLine::new();
+        assert!(gate.raise(0));
+        assert_eq!(gate.publish(0, 5), Ok(Mode::Ring));
+        assert!(!gate.raise(0), "five bytes are unread");
+        assert!(!gate.lower_empty(0), "a consumer with unread bytes must not sleep");
+        assert!(gate.lower_empty(5));
+        assert!(gate.raise(5));
+    }
+
+    #[test]
+    fn a_put_loses_against_a_lowered_gate() {
+        let gate = GateLine::new();
+        assert!(gate.raise(0));
+        gate.write_inline(0, b"hello");
+        assert!(gate.lower_empty(0));
+        assert_eq!(gate.publish(0, 5), Ok(Mode::Tcp));
+        assert_eq!(gate.read_inline(0, &mut [0; INLINE]), None, "a failed put leaves nothing behind");
+    }
+
+    #[test]
+    fn a_word_that_the_producer_did_not_write_is_broken() {
+        let gate = GateLine::new();
+        assert!(gate.raise(0));
+        assert_eq!(gate.mode(3), Err(Broken));
+        assert_eq!(gate.publish(7, 1), Err(Broken));
+        assert_eq!(gate.lower_by_producer(9), Err(Broken));
+    }
+
+    #[test]
+    fn short_payload_is_read_from_any_offset() {
+        let gate = GateLine::new();
+        let bytes: Vec<u8> = (0..INLINE as u8).collect();
+        for length in 1..=INLINE {
+            gate.write_inline(100, &bytes[..length]);
+            for offset in 0..length {
+                let mut out = [0; INLINE];
+                let (from, to) = gate.read_inline(100 + offset as u64, &mut out).unwrap();
+                assert_eq!(&out[from..to], &bytes[offset..length]);
+            }
+            assert_eq!(gate.read_inline(100 + length as u64, &mut [0; INLINE]), None);
+        }
+    }
+
+    #[test]
+    fn invariant_6_a_claim_stops_the_consumer() {
+        let line = ConsumerLine::new();
+        assert_eq!(line.advance(0, 4), Advance::Done);
+        assert_eq!(line.claim(), 4);
+        assert_eq!(line.advance(4, 1), Advance::Taken);
+        assert_eq!(line.settled(), None);
+        line.release(10);
+        assert_eq!(line.advance(4, 1), Advance::Moved(10));
+        assert_eq!(line.settled(), Some(10));
+    }
+}

@@ -1,0 +1,19 @@
+//! Motet's memory formats.
+//!
+//! What it is: the layout of everything that two processes (or one process and `motet ps`) read in common, and the
+//! few atomic operations on it: the [`gate`] of one direction of a stream, the byte [`ring`] behind it, the [`slot`]
+//! that holds both directions, the [`segment`] that holds slots, the [`record`] of a stream's own side and the
+//! [`node`] file that holds records.
+//!
+//! What it is not: no system calls, no clock, no policy. Whoever maps the memory hands in a pointer and vouches for it.
+//!
+//! Everything here that a peer can write is treated as hostile: indices are compared with private copies, lengths are
+//! bounded before use, and nothing read from a segment is ever a pointer.
+
+pub mod gate;
+pub mod node;
+pub mod record;
+pub mod ring;
+pub mod segment;
+pub mod slot;
+pub mod sync;

@@ -1,0 +1,224 @@
+//! A stream's own side: counters, private indices and locks, in memory that this process shares with its forked
+//! children and with `motet ps` (which only reads), and that a peer never maps.
+//!
+//! One record is eight cache lines: sending, receiving, gate policy, identity, and a description for people.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Everything of one stream on this side.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct Record {
+    /// Sending half.
+    pub tx: Tx,
+    /// Receiving half.
+    pub rx: Rx,
+    /// Life, ownership and gate policy.
+    pub life: Life,
+    /// Events worth a counter.
+    pub events: Events,
+    /// Who is at the other end; written once.
+    pub who: Who,
+}
+
+/// Sending half. Guarded by `lock`, except where stated.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Tx {
+    /// 0, or the token of the holder.
+    pub lock: AtomicU64,
+    /// Bytes put into the ring ever (private copy of the tail).
+    pub tail: AtomicU64,
+    /// How far the consumer is known to be: `head_seen <= consumer's head <= tail`. Also written by our receiver.
+    pub head_seen: AtomicU64,
+    /// Payload bytes sent over TCP since the connection began.
+    pub tcp: AtomicU64,
+    /// What we last wrote to the mark.
+    pub mark: AtomicU64,
+    /// Kernel sends under way.
+    pub busy: AtomicU32,
+    /// 1 once `tcp` is initialised and the gate may be used.
+    pub ready: AtomicU32,
+    /// When the peer was last known to be alive (ticks).
+    pub alive: AtomicU64,
+    /// Ring bytes that were taken back and sent over TCP.
+    pub returned: AtomicU64,
+}
+
+/// Receiving half. Guarded by `lock`, except where stated.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Rx {
+    /// 0, or the token of the holder.
+    pub lock: AtomicU64,
+    /// Bytes consumed from the ring ever (private copy of the head).
+    pub head: AtomicU64,
+    /// Payload bytes received over TCP since the connection began.
+    pub tcp: AtomicU64,
+    /// The mark of this epoch.
+    pub mark: AtomicU64,
+    /// Unlimited kernel receives under way, and sleeps that cover this stream: while not 0 the gate stays closed.
+    pub busy: AtomicU32,
+    /// 1 once `tcp` is initialised and the gate may be raised.
+    pub ready: AtomicU32,
+    /// 1 when `mark` is that of the present epoch.
+    pub mark_known: AtomicU32,
+    /// Waits to skip before spinning again, and how often spinning failed in a row.
+    pub skip: AtomicU32,
+    /// See `skip`.
+    pub failed: AtomicU32,
+    /// 1 while an interposed wait that covers this stream preceded the receives (invariant 4).
+    pub evidence: AtomicU32,
+    /// Bytes that the producer took back before we read them.
+    pub moved: AtomicU64,
+}
+
+/// What becomes of a stream.
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// No stream.
+    Free = 0,
+    /// On TCP, may still be upgraded.
+    Candidate = 1,
+    /// Both ends hold the slot.
+    Attached = 2,
+    /// On TCP for good.
+    Plain = 3,
+    /// The peer broke the protocol, or the order of bytes became unprovable: reset.
+    Broken = 4,
+}
+
+impl State {
+    /// The state with this number; anything else is `Free`.
+    pub fn from_u32(n: u32) -> Self {
+        match n {
+            1 => Self::Candidate,
+            2 => Self::Attached,
+            3 => Self::Plain,
+            4 => Self::Broken,
+            _ => Self::Free,
+        }
+    }
+
+    /// As `motet ps` prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Candidate => "tcp (upgrade pending)",
+            Self::Attached => "upgraded",
+            Self::Plain => "tcp",
+            Self::Broken => "reset",
+        }
+    }
+}
+
+/// Life, ownership and gate policy.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Life {
+    /// Bumped when the stream ends; part of its handle.
+    pub generation: AtomicU32,
+    /// A [`State`].
+    pub state: AtomicU32,
+    /// The process that uses the stream.
+    pub owner: AtomicU32,
+    /// Its descriptor.
+    pub fd: AtomicU32,
+    /// Why the stream is where it is: a reason code of the engine.
+    pub reason: AtomicU32,
+    /// 1 when the stream must stay on TCP in the receiving direction.
+    pub plain: AtomicU32,
+    /// Set by `wake`, cleared by the call that it interrupted.
+    pub woken: AtomicU32,
+    /// Which end of the slot we are.
+    pub end: AtomicU32,
+    /// Deadline for blocking calls, ns of CLOCK_MONOTONIC; 0 none.
+    pub deadline: AtomicU64,
+    /// Messages seen while the upgrade is pending.
+    pub ticks: AtomicU32,
+    /// 1 when the other process holds it too (after fork).
+    pub shared: AtomicU32,
+}
+
+/// Events worth a counter.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Events {
+    /// Gates raised.
+    pub raised: AtomicU64,
+    /// Spins that paid, and that did not.
+    pub spin_hit: AtomicU64,
+    /// See `spin_hit`.
+    pub spin_miss: AtomicU64,
+    /// Times a full ring spilled to TCP.
+    pub spilled: AtomicU64,
+    /// Times unread bytes were taken back.
+    pub downgraded: AtomicU64,
+    /// Large transfers by single copy.
+    pub single_copy: AtomicU64,
+    /// Times a put found the gate just closed.
+    pub lost_put: AtomicU64,
+    _reserved: AtomicU64,
+}
+
+/// Who is at the other end.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Who {
+    /// SO_COOKIE of our socket and of the peer's.
+    pub cookies: [AtomicU64; 2],
+    /// Peer's pid, uid, gid as the kernel attested them; `u32::MAX` when unknown.
+    pub pid: AtomicU32,
+    /// See `pid`.
+    pub uid: AtomicU32,
+    /// See `pid`.
+    pub gid: AtomicU32,
+    /// 1 connected, 2 accepted.
+    pub role: AtomicU32,
+    /// Address family: 4 or 6.
+    pub family: AtomicU32,
+    /// Ports, local and peer.
+    pub ports: [AtomicU32; 2],
+    _pad: AtomicU32,
+    /// Addresses, local and peer, network order; IPv4 in the first word.
+    pub addresses: [[AtomicU32; 4]; 2],
+    /// When the stream began, seconds of CLOCK_REALTIME.
+    pub began: AtomicU64,
+}
+
+/// Bytes of a record.
+pub const SIZE: usize = size_of::<Record>();
+
+impl Record {
+    /// The state, read once.
+    #[inline(always)]
+    pub fn state(&self) -> State {
+        State::from_u32(self.life.state.load(Ordering::Acquire))
+    }
+
+    /// Bytes that went over the wire and stayed there (sent, received).
+    pub fn fast_bytes(&self) -> (u64, u64) {
+        let sent = self.tx.tail.load(Ordering::Relaxed).saturating_sub(self.tx.returned.load(Ordering::Relaxed));
+        let received = self.rx.head.load(Ordering::Relaxed).saturating_sub(self.rx.moved.load(Ordering::Relaxed));
+        (sent, received)
+    }
+
+    /// Bytes that went over TCP (sent, received).
+    pub fn tcp_bytes(&self) -> (u64, u64) {
+        (self.tx.tcp.load(Ordering::Relaxed), self.rx.tcp.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_lines_of_their_own() {
+        assert_eq!(std::mem::offset_of!(Record, rx) % 64, 0);
+        assert_eq!(std::mem::offset_of!(Record, life) % 64, 0);
+        assert!(size_of::<Tx>() <= 128 && size_of::<Rx>() <= 128);
+        assert_eq!(SIZE % 128, 0);
+    }
+}

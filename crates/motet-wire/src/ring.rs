@@ -1,0 +1,185 @@
+//! The bytes behind a gate: a power-of-two ring in memory that a peer can write at any time.
+//!
+//! What it is: bounded copies between caller buffers and the ring. What it is not: it knows no indices of its own;
+//! positions and lengths are the caller's, already validated against private copies.
+//!
+//! The peer may scribble while we copy. That is a data race by the letter of the language; the copies below touch only
+//! plain bytes, through raw pointers, never form a reference into the ring and never act on a value read twice, so all
+//! that a hostile peer gains is garbage in its own stream.
+
+use std::io::{IoSlice, IoSliceMut};
+
+/// A ring in shared memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Ring {
+    base: *mut u8,
+    mask: u64,
+}
+
+// SAFETY: a Ring is a pointer to memory that stays mapped for the life of the process (segments are never unmapped
+// while a handle exists) and all access through it is by copies of plain bytes.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// # Safety
+    /// `base..base + size` must stay mapped, readable and writable while the ring is used; `size` a power of two.
+    pub const unsafe fn new(base: *mut u8, size: usize) -> Self {
+        Self { base, mask: size as u64 - 1 }
+    }
+
+    /// Bytes that fit.
+    #[inline(always)]
+    pub fn size(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// Copies `n` bytes, starting `skip` bytes into `bufs`, to stream position `at`. `n <= size`.
+    #[inline]
+    pub fn write(&self, at: u64, bufs: &[IoSlice<'_>], skip: usize, n: usize) {
+        assert!(n as u64 <= self.size());
+        let (mut at, mut skip, mut left) = (at, skip, n);
+        for buf in bufs {
+            if skip >= buf.len() {
+                skip -= buf.len();
+                continue;
+            }
+            let part = &buf[skip..];
+            let part = &part[..part.len().min(left)];
+            skip = 0;
+            self.write_part(at, part);
+            at += part.len() as u64;
+            left -= part.len();
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Copies `n` bytes from stream position `at` into `bufs`, starting `skip` bytes in. `n <= size`.
+    #[inline]
+    pub fn read(&self, at: u64, bufs: &mut [IoSliceMut<'_>], skip: usize, n: usize) {
+        assert!(n as u64 <= self.size());
+        let (mut at, mut skip, mut left) = (at, skip, n);
+        for buf in bufs {
+            if skip >= buf.len() {
+                skip -= buf.len();
+                continue;
+            }
+            let take = (buf.len() - skip).min(left);
+            let part = &mut buf[skip..][..take];
+            skip = 0;
+            self.read_part(at, part);
+            at += take as u64;
+            left -= take;
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn write_part(&self, at: u64, part: &[u8]) {
+        let start = (at & self.mask) as usize;
+        let first = part.len().min(self.size() as usize - start);
+        // SAFETY: start + first <= size and the wrapped rest is shorter than size, so both lie in the ring; `part` is
+        // private memory of this process and cannot overlap it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(part.as_ptr(), self.base.add(start), first);
+            if first < part.len() {
+                std::ptr::copy_nonoverlapping(part.as_ptr().add(first), self.base, part.len() - first);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn read_part(&self, at: u64, part: &mut [u8]) {
+        let start = (at & self.mask) as usize;
+        let first = part.len().min(self.size() as usize - start);
+        // SAFETY: as in write_part, in the other direction.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.base.add(start), part.as_mut_ptr(), first);
+            if first < part.len() {
+                std::ptr::copy_nonoverlapping(self.base, part.as_mut_ptr().add(first), part.len() - first);
+            }
+        }
+    }
+}
+
+/// Copies `from` into `bufs`, starting `skip` bytes in; returns what fitted.
+#[inline]
+pub fn scatter(bufs: &mut [IoSliceMut<'_>], skip: usize, from: &[u8]) -> usize {
+    let (mut skip, mut done) = (skip, 0);
+    for buf in bufs {
+        if skip >= buf.len() {
+            skip -= buf.len();
+            continue;
+        }
+        let take = (buf.len() - skip).min(from.len() - done);
+        buf[skip..][..take].copy_from_slice(&from[done..][..take]);
+        skip = 0;
+        done += take;
+        if done == from.len() {
+            break;
+        }
+    }
+    done
+}
+
+/// Copies up to `into.len()` bytes, starting `skip` bytes into `bufs`; returns the count.
+#[inline]
+pub fn gather(bufs: &[IoSlice<'_>], skip: usize, into: &mut [u8]) -> usize {
+    let (mut skip, mut done) = (skip, 0);
+    for buf in bufs {
+        if skip >= buf.len() {
+            skip -= buf.len();
+            continue;
+        }
+        let take = (buf.len() - skip).min(into.len() - done);
+        into[done..][..take].copy_from_slice(&buf[skip..][..take]);
+        skip = 0;
+        done += take;
+        if done == into.len() {
+            break;
+        }
+    }
+    done
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        /// Against a VecDeque: any mix of gathered writes and scattered reads keeps the bytes and their order.
+        #[test]
+        fn agrees_with_a_queue(ops in proptest::collection::vec((any::<bool>(), 0usize..90, 1usize..40), 1..200)) {
+            let mut memory = vec![0u8; 64];
+            // SAFETY: `memory` outlives the ring and is only used through it.
+            let ring = unsafe { Ring::new(memory.as_mut_ptr(), 64) };
+            let mut oracle = VecDeque::new();
+            let (mut head, mut tail, mut next) = (0u64, 0u64, 0u8);
+            for (put, length, cut) in ops {
+                if put {
+                    let n = length.min(64 - (tail - head) as usize);
+                    let data: Vec<u8> = (0..n).map(|_| { next = next.wrapping_add(1); next }).collect();
+                    let cut = cut.min(n);
+                    ring.write(tail, &[IoSlice::new(&data[..cut]), IoSlice::new(&data[cut..])], 0, n);
+                    tail += n as u64;
+                    oracle.extend(data);
+                } else {
+                    let n = length.min((tail - head) as usize);
+                    let mut out = vec![0u8; n];
+                    let (a, b) = out.split_at_mut(cut.min(n));
+                    ring.read(head, &mut [IoSliceMut::new(a), IoSliceMut::new(b)], 0, n);
+                    head += n as u64;
+                    let expected: Vec<u8> = oracle.drain(..n).collect();
+                    prop_assert_eq!(out, expected);
+                }
+            }
+        }
+    }
+}

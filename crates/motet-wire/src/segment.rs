@@ -1,0 +1,134 @@
+//! A segment: one sealed memfd that holds the slots of one pair of processes.
+//!
+//! ```text
+//!   0     SegmentHead (magic, version, geometry, nonce) · room for a ready set · room for message slots
+//!   4096  slot 0, slot 1, ...
+//! ```
+//!
+//! The receiver of a segment trusts nothing in it: size and seals come from the kernel, the geometry is read once into
+//! a private copy and must agree with the size to the byte ([`Geometry::check`]).
+
+use crate::slot::Slot;
+
+/// First eight bytes of every segment.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETseg");
+/// Version of every layout in this crate that a peer maps.
+pub const VERSION: u32 = 1;
+/// Bytes before the first slot.
+pub const HEAD: usize = 4096;
+/// Smallest and largest ring.
+pub const RING_RANGE: std::ops::RangeInclusive<usize> = 4096..=1 << 24;
+/// Most slots in one segment.
+pub const MAX_SLOTS: usize = 1024;
+
+/// Sizes of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Slots in the segment.
+    pub slots: usize,
+    /// Bytes of each ring, a power of two.
+    pub ring: usize,
+}
+
+/// Why a segment was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// Not one of ours.
+    Magic,
+    /// Another layout.
+    Version(u32),
+    /// Sizes out of range, or not those of the file.
+    Geometry,
+    /// A slot number beyond the segment.
+    Slot,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Magic => f.write_str("the segment does not start with Motet's magic number"),
+            Self::Version(v) => write!(f, "the segment has layout version {v}, this library has {VERSION}"),
+            Self::Geometry => f.write_str("the segment's sizes are out of range or disagree with its file"),
+            Self::Slot => f.write_str("the slot number is beyond the segment"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// The fixed words at the start of a segment. `ready_set` and `message_slots` are reserved for channels.
+pub const HEAD_WORDS: usize = 8;
+
+impl Geometry {
+    /// Bytes of the whole segment.
+    pub const fn bytes(&self) -> usize {
+        HEAD + self.slots * Slot::size(self.ring)
+    }
+
+    /// Offset of a slot, which must be in range.
+    pub fn slot(&self, index: usize) -> Result<usize, Refused> {
+        if index < self.slots { Ok(HEAD + index * Slot::size(self.ring)) } else { Err(Refused::Slot) }
+    }
+
+    /// The head of a new segment.
+    pub fn encode(&self, nonce: [u8; 16]) -> [u8; HEAD_WORDS * 8] {
+        let mut head = [0; HEAD_WORDS * 8];
+        head[0..8].copy_from_slice(&MAGIC.to_le_bytes());
+        head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        head[12..16].copy_from_slice(&(self.slots as u32).to_le_bytes());
+        head[16..24].copy_from_slice(&(self.ring as u64).to_le_bytes());
+        head[24..40].copy_from_slice(&nonce);
+        head
+    }
+
+    /// Checks the head of a segment whose file has `size` bytes, from a private copy of its first bytes.
+    pub fn check(head: &[u8; HEAD_WORDS * 8], size: u64) -> Result<(Self, [u8; 16]), Refused> {
+        let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().unwrap());
+        let half = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap());
+        if word(0) != MAGIC {
+            return Err(Refused::Magic);
+        }
+        if half(8) != VERSION {
+            return Err(Refused::Version(half(8)));
+        }
+        let slots = half(12) as usize;
+        let ring = usize::try_from(word(16)).map_err(|_| Refused::Geometry)?;
+        if slots == 0 || slots > MAX_SLOTS || !ring.is_power_of_two() || !RING_RANGE.contains(&ring) {
+            return Err(Refused::Geometry);
+        }
+        let geometry = Self { slots, ring };
+        if geometry.bytes() as u64 != size {
+            return Err(Refused::Geometry);
+        }
+        Ok((geometry, head[24..40].try_into().unwrap()))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_head_comes_back_as_it_was() {
+        let geometry = Geometry { slots: 3, ring: 65536 };
+        let head = geometry.encode([7; 16]);
+        assert_eq!(Geometry::check(&head, geometry.bytes() as u64), Ok((geometry, [7; 16])));
+        assert_eq!(Geometry::check(&head, geometry.bytes() as u64 + 1), Err(Refused::Geometry));
+        assert_eq!(geometry.slot(3), Err(Refused::Slot));
+    }
+
+    proptest! {
+        #[test]
+        fn any_head_is_refused_or_fits_its_file(bytes in proptest::collection::vec(any::<u8>(), HEAD_WORDS * 8),
+                                                magic in any::<bool>(), size in 0u64..1 << 40) {
+            let mut head: [u8; HEAD_WORDS * 8] = bytes.try_into().unwrap();
+            if magic {
+                head[..12].copy_from_slice(&Geometry { slots: 1, ring: 4096 }.encode([0; 16])[..12]);
+            }
+            if let Ok((geometry, _)) = Geometry::check(&head, size) {
+                prop_assert_eq!(geometry.bytes() as u64, size);
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! One slot of a segment: both directions of one connection.
+//!
+//! ```text
+//!   0     direction 0 (offerer -> other):  gate 64 · mark 64 · consumer 64 · transfer 64 x 4
+//!   1024  direction 1 (other -> offerer):  the same
+//!   2048  SlotHead: which connection this is, and which ends have left
+//!   4096  ring of direction 0
+//!   4096 + ring  ring of direction 1
+//! ```
+
+use crate::gate::{ConsumerLine, GateLine, MarkLine};
+use crate::ring::Ring;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Bytes before the rings.
+pub const CONTROL: usize = 4096;
+
+/// Everything of one direction.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// The mode word and its short payload.
+    pub gate: GateLine,
+    /// What TCP precedes the ring.
+    pub mark: MarkLine,
+    /// The consumer's index.
+    pub consumer: ConsumerLine,
+    /// The meeting point for large transfers.
+    pub transfer: Transfer,
+}
+
+/// Where a receiver that already waits shows its memory, so that large payload needs one copy only.
+///
+/// State: IDLE -> POSTED (consumer) -> ACTIVE (producer) -> DONE (producer, all pieces copied) -> IDLE (consumer).
+/// Addresses are those of the writer's own process: the other side only ever hands them to `process_vm_readv/writev`
+/// together with the pid that the kernel attested, so a lie harms the liar.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Transfer {
+    /// One of the `TRANSFER_*` values in the low 8 bits, a sequence number above.
+    pub state: AtomicU64,
+    /// Consumer's memory: address and length.
+    pub into: AtomicU64,
+    /// Bytes the consumer can take.
+    pub into_length: AtomicU64,
+    _line0: [AtomicU64; 5],
+    /// Producer's memory: address.
+    pub from: AtomicU64,
+    /// Bytes agreed on.
+    pub length: AtomicU64,
+    /// TCP bytes that precede this transfer (the mark).
+    pub mark: AtomicU64,
+    _line1: [AtomicU64; 5],
+    /// Next piece to copy, claimed by either side.
+    pub next: AtomicU64,
+    _line2: [AtomicU64; 7],
+    /// Pieces finished by the producer / by the consumer.
+    pub finished: [AtomicU64; 2],
+    _line3: [AtomicU64; 6],
+}
+
+impl Default for Transfer {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            state: zero(),
+            into: zero(),
+            into_length: zero(),
+            _line0: [(); 5].map(|()| zero()),
+            from: zero(),
+            length: zero(),
+            mark: zero(),
+            _line1: [(); 5].map(|()| zero()),
+            next: zero(),
+            _line2: [(); 7].map(|()| zero()),
+            finished: [zero(), zero()],
+            _line3: [(); 6].map(|()| zero()),
+        }
+    }
+}
+
+/// Which connection a slot carries.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SlotHead {
+    /// SO_COOKIE of the offerer's socket and of the other end's.
+    pub cookies: [AtomicU64; 2],
+    /// Non-zero while that end (0 offerer, 1 other) uses the slot.
+    pub attached: [AtomicU32; 2],
+    /// Non-zero once that end has left for good.
+    pub left: [AtomicU32; 2],
+}
+
+#[repr(C)]
+struct Control {
+    lines: [DirectionPage; 2],
+    head: SlotHead,
+}
+
+#[repr(C, align(1024))]
+struct DirectionPage {
+    lines: Lines,
+}
+
+/// A mapped slot, seen from one end.
+#[derive(Debug, Clone, Copy)]
+pub struct Slot {
+    base: *mut u8,
+    ring: usize,
+    end: usize,
+}
+
+// SAFETY: a Slot points into a segment that stays mapped for the life of the process; all its fields are atomics or
+// reached through `Ring`.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    /// Bytes of one slot with rings of `ring` bytes.
+    pub const fn size(ring: usize) -> usize {
+        CONTROL + 2 * ring
+    }
+
+    /// `end` 0 is the offerer, 1 the other.
+    ///
+    /// # Safety
+    /// `base` is aligned to 4096 and `Slot::size(ring)` bytes from it stay mapped, readable and writable, for as long
+    /// as any copy of the slot is used; `ring` is a power of two.
+    pub const unsafe fn new(base: *mut u8, ring: usize, end: usize) -> Self {
+        assert!(end < 2);
+        Self { base, ring, end }
+    }
+
+    /// The mapping's address, to keep in a table.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Which end this is: 0 the offerer, 1 the other.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    #[inline(always)]
+    fn control(&self) -> &Control {
+        const { assert!(size_of::<Control>() <= CONTROL) };
+        // SAFETY: `new` vouches for the mapping; Control is made of atomics, valid for any bytes.
+        unsafe { &*self.base.cast::<Control>() }
+    }
+
+    /// The direction that this end sends into.
+    #[inline(always)]
+    pub fn out(&self) -> &Lines {
+        &self.control().lines[self.end].lines
+    }
+
+    /// The direction that this end receives from.
+    #[inline(always)]
+    pub fn into(&self) -> &Lines {
+        &self.control().lines[1 - self.end].lines
+    }
+
+    /// The ring of [`Slot::out`].
+    #[inline(always)]
+    pub fn out_ring(&self) -> Ring {
+        self.ring_of(self.end)
+    }
+
+    /// The ring of [`Slot::into`].
+    #[inline(always)]
+    pub fn in_ring(&self) -> Ring {
+        self.ring_of(1 - self.end)
+    }
+
+    /// Which connection this is.
+    pub fn head(&self) -> &SlotHead {
+        &self.control().head
+    }
+
+    /// Makes the slot as new, for the connection named by the two cookies. Only the offerer, before it offers it.
+    pub fn prepare(&self, cookies: [u64; 2]) {
+        for direction in &self.control().lines {
+            direction.lines.gate.reset();
+            direction.lines.mark.reset();
+            direction.lines.consumer.reset();
+            direction.lines.transfer.state.store(0, Ordering::Relaxed);
+        }
+        let head = self.head();
+        for end in 0..2 {
+            head.attached[end].store(0, Ordering::Relaxed);
+            head.left[end].store(0, Ordering::Relaxed);
+            head.cookies[end].store(cookies[end], Ordering::Release);
+        }
+    }
+
+    #[inline(always)]
+    fn ring_of(&self, direction: usize) -> Ring {
+        // SAFETY: `new` vouches for CONTROL + 2 * ring mapped bytes and a power-of-two ring.
+        unsafe { Ring::new(self.base.add(CONTROL + direction * self.ring), self.ring) }
+    }
+}

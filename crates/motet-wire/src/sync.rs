@@ -1,0 +1,15 @@
+//! Atomics, natively or under the `loom` model checker (`RUSTFLAGS="--cfg loom"`).
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// One spin-wait hint.
+#[inline(always)]
+pub fn relax() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::hint::spin_loop();
+}
