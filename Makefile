@@ -1,0 +1,58 @@
+# Motet's front door. Each target is a script in scripts/, which says what it does; `make` alone lists them.
+#
+# V=1 shows the full output of every step; otherwise it is in target/logs/.
+
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+DESTDIR ?=
+V ?= 0
+ARGS ?=
+export V
+
+# Steps print their own progress and failures; two of them must not write over one another.
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: help setup build test demo bench install uninstall man fmt lint clean
+
+help: ## this list
+	@echo "make TARGET [V=1]"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+setup: ## install what is missing: Debian packages, crates (Rust itself is expected)
+	@scripts/setup
+
+build: setup ## build all into target/release; then `target/release/motet run -- CMD` works
+	@scripts/build
+
+test: setup ## every check and test
+	@scripts/test
+
+demo: setup ## the coupled simulation, plainly and under Motet, with a report (ARGS="…" go to it)
+	@scripts/build && scripts/demo $(ARGS)
+
+bench: setup ## measure against this machine's own floor (ARGS="…" go to `motet bench`)
+	@scripts/build --core && $(TARGET)/release/motet bench $(ARGS)
+
+install: ## install what was built: PREFIX=/usr/local DESTDIR=
+	@test -x $(TARGET)/release/motet || $(MAKE) build
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install
+
+uninstall: ## remove exactly what was installed: PREFIX=/usr/local DESTDIR=
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install --uninstall
+
+man: ## write the manual pages to target/man
+	@test -x $(TARGET)/release/motet || $(MAKE) build
+	@mkdir -p $(TARGET)/man && $(TARGET)/release/motet generate man $(TARGET)/man && echo "manual pages: $(TARGET)/man"
+
+fmt: ## format the Rust code
+	@cargo fmt --all
+
+lint: ## formatting, clippy and the layers, without tests
+	@scripts/test --lint
+
+clean: ## remove what was built
+	@cargo clean
+	@for part in adapters/*/Makefile examples/*/Makefile; do \
+	    test ! -f $$part || $(MAKE) -C $$(dirname $$part) clean; done
