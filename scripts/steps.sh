@@ -33,6 +33,8 @@ die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 # Called inside a step: ends it as skipped. The reason is the last line of the step's log.
 skip() { printf 'SKIP %s\n' "$*"; exit $SKIP_STATUS; }
 
+step_log() { printf '%s/%s.log' "$LOGS" "$(printf '%s' "$1" | tr -cs 'A-Za-z0-9' '-')"; }
+
 steps_dispatch() {
     if [ "${1:-}" = --step ]; then
         "$2"
@@ -67,7 +69,7 @@ run_steps() {
 
 run_one() {
     local prefix="[$1/$2] $3" name=$3 function=$4 limit=$5 status=0 start end ticker
-    STEP_LOG=$LOGS/$(printf '%s' "$name" | tr -c 'A-Za-z0-9\n' '-').log
+    STEP_LOG=$(step_log "$name")
     : >"$STEP_LOG" 2>/dev/null || die "cannot write $STEP_LOG (was an earlier run made by another user?)"
     start=$(now_us)
     if [ "$VERBOSE" = 1 ]; then say "$prefix …"; else printf '%s … ' "$prefix"; fi
