@@ -11,6 +11,7 @@
 //! bounded before use, and nothing read from a segment is ever a pointer.
 
 pub mod gate;
+pub mod mapping;
 pub mod node;
 pub mod record;
 pub mod ring;

@@ -8,6 +8,7 @@
 //!   4096  record 0, record 1, ...
 //! ```
 
+use crate::mapping::Mapping;
 use crate::record::{Record, SIZE};
 use crate::sync::{AtomicU32, AtomicU64};
 
@@ -59,21 +60,14 @@ pub const fn offset(index: usize) -> usize {
 /// A mapped node file.
 #[derive(Debug, Clone, Copy)]
 pub struct Node {
-    base: *const u8,
+    mapping: Mapping,
     capacity: usize,
 }
 
-// SAFETY: the node file stays mapped for the life of the process and holds only atomics.
-unsafe impl Send for Node {}
-// SAFETY: as above.
-unsafe impl Sync for Node {}
-
 impl Node {
-    /// # Safety
-    /// `bytes(capacity)` bytes from `base`, page-aligned, stay mapped while the node is used: writable for a process's
-    /// own node, readable for another's.
-    pub const unsafe fn new(base: *const u8, capacity: usize) -> Self {
-        Self { base, capacity }
+    /// The node file in a mapping, which must have room for its head.
+    pub fn over(mapping: Mapping, capacity: usize) -> Option<Self> {
+        (mapping.length() >= bytes(capacity)).then_some(Self { mapping, capacity })
     }
 
     /// Records that the file has room for.
@@ -85,14 +79,19 @@ impl Node {
     /// The head.
     pub fn head(&self) -> &NodeHead {
         const { assert!(size_of::<NodeHead>() <= HEAD) };
-        // SAFETY: `new` vouches for the mapping; the head is made of atomics.
-        unsafe { &*self.base.cast::<NodeHead>() }
+        let base = self.mapping.at(0, HEAD).expect("checked by over");
+        // SAFETY: inside the mapping, page-aligned, made of atomics.
+        unsafe { &*base.cast::<NodeHead>() }
     }
 
     /// A record; `None` beyond the capacity.
     #[inline(always)]
     pub fn record(&self, index: usize) -> Option<&Record> {
-        // SAFETY: `new` vouches for the mapping up to `capacity` records; a record is made of atomics.
-        (index < self.capacity).then(|| unsafe { &*self.base.add(offset(index)).cast::<Record>() })
+        if index >= self.capacity {
+            return None;
+        }
+        let base = self.mapping.at(offset(index), SIZE)?;
+        // SAFETY: inside the mapping, aligned as HEAD and SIZE are multiples of a record's alignment, made of atomics.
+        Some(unsafe { &*base.cast::<Record>() })
     }
 }

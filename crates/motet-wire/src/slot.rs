@@ -9,6 +9,7 @@
 //! ```
 
 use crate::gate::{ConsumerLine, GateLine, MarkLine};
+use crate::mapping::Mapping;
 use crate::ring::Ring;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -102,6 +103,33 @@ struct DirectionPage {
     lines: Lines,
 }
 
+/// A place for a [`Slot`] that threads read without a lock.
+#[derive(Debug, Default)]
+pub struct SlotCell {
+    base: std::sync::atomic::AtomicPtr<u8>,
+    /// `ring << 1 | end`.
+    shape: std::sync::atomic::AtomicUsize,
+}
+
+impl SlotCell {
+    /// The slot that is here.
+    #[inline(always)]
+    pub fn slot(&self) -> Option<Slot> {
+        let base = self.base.load(std::sync::atomic::Ordering::Acquire);
+        let shape = self.shape.load(std::sync::atomic::Ordering::Relaxed);
+        (!base.is_null()).then_some(Slot { base, ring: shape >> 1, end: shape & 1 })
+    }
+
+    /// Puts a slot here, or none. Segments are never unmapped, so a reader that still holds the old one does no harm.
+    pub fn set(&self, slot: Option<Slot>) {
+        if let Some(slot) = slot {
+            self.shape.store(slot.ring << 1 | slot.end, std::sync::atomic::Ordering::Relaxed);
+        }
+        let base = slot.map_or(std::ptr::null_mut(), |slot| slot.base);
+        self.base.store(base, std::sync::atomic::Ordering::Release);
+    }
+}
+
 /// A mapped slot, seen from one end.
 #[derive(Debug, Clone, Copy)]
 pub struct Slot {
@@ -122,19 +150,11 @@ impl Slot {
         CONTROL + 2 * ring
     }
 
-    /// `end` 0 is the offerer, 1 the other.
-    ///
-    /// # Safety
-    /// `base` is aligned to 4096 and `Slot::size(ring)` bytes from it stay mapped, readable and writable, for as long
-    /// as any copy of the slot is used; `ring` is a power of two.
-    pub const unsafe fn new(base: *mut u8, ring: usize, end: usize) -> Self {
-        assert!(end < 2);
-        Self { base, ring, end }
-    }
-
-    /// The mapping's address, to keep in a table.
-    pub fn base(&self) -> *mut u8 {
-        self.base
+    /// The slot at `offset` of a mapping; `end` 0 is the offerer, 1 the other. `None` when it does not fit, is not aligned,
+    /// or the ring is no power of two.
+    pub fn over(mapping: Mapping, offset: usize, ring: usize, end: usize) -> Option<Self> {
+        let base = mapping.at(offset, Self::size(ring))?;
+        (offset % 4096 == 0 && ring.is_power_of_two() && end < 2).then_some(Self { base, ring, end })
     }
 
     /// Which end this is: 0 the offerer, 1 the other.
@@ -145,7 +165,7 @@ impl Slot {
     #[inline(always)]
     fn control(&self) -> &Control {
         const { assert!(size_of::<Control>() <= CONTROL) };
-        // SAFETY: `new` vouches for the mapping; Control is made of atomics, valid for any bytes.
+        // SAFETY: `over` checked that the slot lies in a mapping that stays; Control is made of atomics, valid for any bytes.
         unsafe { &*self.base.cast::<Control>() }
     }
 
@@ -196,7 +216,7 @@ impl Slot {
 
     #[inline(always)]
     fn ring_of(&self, direction: usize) -> Ring {
-        // SAFETY: `new` vouches for CONTROL + 2 * ring mapped bytes and a power-of-two ring.
+        // SAFETY: `over` checked that CONTROL + 2 * ring bytes are mapped and that ring is a power of two.
         unsafe { Ring::new(self.base.add(CONTROL + direction * self.ring), self.ring) }
     }
 }

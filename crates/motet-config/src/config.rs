@@ -1,0 +1,164 @@
+//! The settings as the engine uses them.
+
+use std::path::PathBuf;
+
+use crate::load::Surroundings;
+use crate::problem::Problem;
+use crate::settings::SETTINGS;
+
+/// Every setting, checked. Read once, when the engine starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Every connection stays on plain TCP.
+    pub disable: bool,
+    /// Which drivers may be used.
+    pub drivers: Drivers,
+    /// Bytes of the ring of one direction: a power of two.
+    pub ring: usize,
+    /// Records in the node file.
+    pub streams: usize,
+    /// Nanoseconds of spinning before a sleep; 0 never spins.
+    pub spin: u64,
+    /// Single copy may be tried.
+    pub single_copy: bool,
+    /// Bytes from which single copy is tried; 0 as measured.
+    pub single_copy_min: u64,
+    /// Most bytes that the receive pool keeps.
+    pub pool: u64,
+    /// Streams that one wait watches in shared memory.
+    pub hot: usize,
+    /// File for one line of counters at exit; `%p` is the process id ([`Config::for_process`]).
+    pub stats: Option<PathBuf>,
+    /// How much is logged.
+    pub log: LogLevel,
+    /// Where to; `None` is standard error. `%p` is the process id.
+    pub log_file: Option<PathBuf>,
+    /// File of measured sizes; `None` when neither a setting nor the environment names a place.
+    pub profile: Option<PathBuf>,
+}
+
+/// How much is logged; each level includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Nothing.
+    Off,
+    /// What went wrong.
+    Error,
+    /// What is slower than it could be.
+    Warn,
+    /// What was decided.
+    Info,
+    /// Every step.
+    Debug,
+}
+
+impl LogLevel {
+    /// In the order of the table's words.
+    pub(crate) const ALL: [Self; 5] = [Self::Off, Self::Error, Self::Warn, Self::Info, Self::Debug];
+}
+
+/// Which drivers may be used. `tcp` always may: every stream starts on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Drivers {
+    /// When not empty, only these.
+    pub only: Vec<String>,
+    /// Never these.
+    pub without: Vec<String>,
+}
+
+impl Drivers {
+    pub(crate) fn parse(words: &[String]) -> Self {
+        let mut drivers = Self::default();
+        for word in words {
+            match word.strip_prefix(['-', '^']) {
+                Some(name) => drivers.without.push(name.into()),
+                None => drivers.only.push(word.clone()),
+            }
+        }
+        drivers
+    }
+
+    /// Whether a driver may be used.
+    pub fn allows(&self, name: &str) -> bool {
+        name == "tcp" || ((self.only.is_empty() || self.only.iter().any(|n| n == name)) && !self.without.iter().any(|n| n == name))
+    }
+
+    /// Names that are in the setting but not among `known` ones.
+    pub fn unknown<'a>(&'a self, known: &'a [&str]) -> impl Iterator<Item = &'a str> {
+        self.only.iter().chain(&self.without).map(String::as_str).filter(move |name| !known.contains(name))
+    }
+}
+
+impl Default for Config {
+    /// The defaults of the table.
+    fn default() -> Self {
+        let mut config = Self {
+            disable: false,
+            drivers: Drivers::default(),
+            ring: 0,
+            streams: 0,
+            spin: 0,
+            single_copy: false,
+            single_copy_min: 0,
+            pool: 0,
+            hot: 0,
+            stats: None,
+            log: LogLevel::Error,
+            log_file: None,
+            profile: None,
+        };
+        for setting in SETTINGS {
+            // A test parses every default, so none is left out here.
+            if let Ok(value) = setting.kind.parse(setting.default) {
+                (setting.apply)(&mut config, value);
+            }
+        }
+        config
+    }
+}
+
+impl Config {
+    /// Reads the environment and the file. Never fails: what is wrong is left at its default and told in the list.
+    pub fn from_env() -> (Self, Vec<Problem>) {
+        let loaded = Surroundings::of_this_process().load();
+        (loaded.config, loaded.problems)
+    }
+
+    /// A file name of [`stats`](Self::stats) or [`log_file`](Self::log_file) with `%p` replaced by the process id.
+    pub fn for_process(path: &std::path::Path, pid: u32) -> PathBuf {
+        match path.to_str() {
+            Some(text) => PathBuf::from(text.replace("%p", &pid.to_string())),
+            None => path.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_fits_its_kind() {
+        for setting in SETTINGS {
+            assert!(setting.kind.parse(setting.default).is_ok(), "{}", setting.name);
+        }
+        let config = Config::default();
+        assert_eq!((config.ring, config.streams, config.spin, config.hot), (65536, 16384, 30000, 64));
+        assert!(config.single_copy && config.log == LogLevel::Error && !config.disable);
+    }
+
+    #[test]
+    fn drivers_are_allowed_or_forbidden() {
+        let drivers = |words: &[&str]| Drivers::parse(&words.iter().map(|w| w.to_string()).collect::<Vec<_>>());
+        assert!(drivers(&[]).allows("shm"));
+        assert!(drivers(&["shm", "tcp"]).allows("shm") && !drivers(&["tcp"]).allows("shm"));
+        assert!(!drivers(&["-shm"]).allows("shm") && drivers(&["-shm"]).allows("xdp"));
+        assert!(drivers(&["shm", "-tcp"]).allows("tcp"));
+        assert_eq!(drivers(&["shm", "-warp"]).unknown(&["shm", "tcp"]).collect::<Vec<_>>(), ["warp"]);
+    }
+
+    #[test]
+    fn file_names_take_the_process_id() {
+        assert_eq!(Config::for_process("/tmp/a.%p".as_ref(), 7), PathBuf::from("/tmp/a.7"));
+    }
+}

@@ -1,0 +1,31 @@
+//! Motet's settings.
+//!
+//! What it is: the one [table](SETTINGS) of everything that can be set (name, environment variable, kind, default, help),
+//! and the typed [`Config`] that the engine reads once, when it starts. The command line, the manual page and
+//! `motet config` are made from the same table.
+//!
+//! What it is not: it never fails and never prints. A wrong key or value is left at its default and kept as a
+//! [`Problem`]; the command line turns the first one into an error, the library goes on with a reason.
+//!
+//! Order, first found wins: environment variable, file, default. The file is the first of `$MOTET_CONFIG`,
+//! `$XDG_CONFIG_HOME/motet.toml` (`~/.config/motet.toml`) and `/etc/motet.toml` that exists; files are not merged.
+//!
+//! ```no_run
+//! let (config, problems) = motet_config::Config::from_env();
+//! if config.drivers.allows("shm") { /* ... config.ring ... */ }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod file;
+mod kind;
+mod load;
+mod problem;
+mod settings;
+
+pub use config::{Config, Drivers, LogLevel};
+pub use kind::{Kind, Value};
+pub use load::{Loaded, Origin, Surroundings};
+pub use problem::{Place, Problem};
+pub use settings::{SETTINGS, Setting, VARIABLES, Variable, setting};

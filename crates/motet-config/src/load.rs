@@ -1,0 +1,243 @@
+//! Putting the settings together: environment, then file, then defaults.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+use crate::file;
+use crate::kind::Mismatch;
+use crate::problem::{Place, Problem, nearest};
+use crate::settings::{SETTINGS, Setting, VARIABLES};
+
+/// What settings are read from: named here so that a test can make its own.
+pub struct Surroundings {
+    /// The environment, as far as it concerns settings.
+    pub variables: BTreeMap<String, OsString>,
+    /// Reads a file; `None` when there is none.
+    pub read: fn(&Path) -> io::Result<Option<String>>,
+}
+
+/// Where the value of a setting came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// As it was written.
+    pub text: String,
+    /// `None` for the default.
+    pub place: Option<Place>,
+}
+
+/// The settings and their history.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The result.
+    pub config: Config,
+    /// What was ignored.
+    pub problems: Vec<Problem>,
+    /// One for each row of [`SETTINGS`].
+    pub origins: Vec<Origin>,
+    /// The file that was read.
+    pub file: Option<PathBuf>,
+}
+
+impl Surroundings {
+    /// This process's environment and files.
+    pub fn of_this_process() -> Self {
+        let ours = |name: &str| name.starts_with("MOTET_") || ["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"].contains(&name);
+        let variables = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .filter(|(name, value)| ours(name) && !value.is_empty())
+            .collect();
+        Self { variables, read: file::read }
+    }
+
+    /// Puts the settings together.
+    pub fn load(&self) -> Loaded {
+        let mut loaded = Loaded {
+            config: Config::default(),
+            problems: Vec::new(),
+            origins: SETTINGS.iter().map(|s| Origin { text: s.default.into(), place: None }).collect(),
+            file: None,
+        };
+        self.apply_file(&mut loaded);
+        self.apply_environment(&mut loaded);
+        if loaded.config.profile.is_none() {
+            loaded.config.profile = self.folder("XDG_CACHE_HOME", ".cache").map(|f| f.join("motet/profile.toml"));
+        }
+        loaded
+    }
+
+    fn apply_file(&self, loaded: &mut Loaded) {
+        for (path, asked) in self.candidates() {
+            let whole = |what: String, fix: &str| Problem { place: Place::File(path.clone(), 0), what, fix: fix.into() };
+            match (self.read)(&path) {
+                Ok(Some(text)) => {
+                    let (entries, problems) = file::parse(&path, &text);
+                    loaded.problems.extend(problems);
+                    for entry in entries {
+                        let place = Place::File(path.clone(), entry.line);
+                        match SETTINGS.iter().position(|s| s.name == entry.key) {
+                            Some(row) => loaded.set(row, &entry.text, place, &entry.key),
+                            None => loaded.problems.push(unknown(&entry.key, place, SETTINGS.iter().map(|s| s.name))),
+                        }
+                    }
+                    loaded.file = Some(path);
+                    return;
+                }
+                Ok(None) if asked && path != Path::new("/dev/null") => {
+                    loaded.problems.push(whole("there is no such file".into(), "correct or unset MOTET_CONFIG"));
+                }
+                Ok(None) => {}
+                Err(e) => loaded.problems.push(whole(format!("cannot be read: {e}"), "make it a readable text file")),
+            }
+            if asked {
+                return;
+            }
+        }
+    }
+
+    /// Files to try, and whether the user named it.
+    fn candidates(&self) -> Vec<(PathBuf, bool)> {
+        if let Some(path) = self.variables.get("MOTET_CONFIG") {
+            return vec![(path.into(), true)];
+        }
+        let own = self.folder("XDG_CONFIG_HOME", ".config").map(|f| (f.join("motet.toml"), false));
+        own.into_iter().chain([("/etc/motet.toml".into(), false)]).collect()
+    }
+
+    fn folder(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
+        let absolute = |name| self.variables.get(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        absolute(variable).or_else(|| Some(absolute("HOME")?.join(below_home)))
+    }
+
+    fn apply_environment(&self, loaded: &mut Loaded) {
+        for (name, value) in self.variables.iter().filter(|(name, _)| name.starts_with("MOTET_")) {
+            let place = Place::Environment(name.clone());
+            let known = || SETTINGS.iter().map(|s| s.env).chain(VARIABLES.iter().map(|v| v.env));
+            match (SETTINGS.iter().position(|s| s.env == name), value.to_str()) {
+                (Some(row), Some(text)) => loaded.set(row, text, place, ""),
+                (Some(_), None) => {
+                    let what = "the value is not UTF-8 text".into();
+                    loaded.problems.push(Problem { place, what, fix: "use plain text".into() });
+                }
+                (None, _) if VARIABLES.iter().any(|v| v.env == name) => {}
+                (None, _) => loaded.problems.push(unknown("", place, known())),
+            }
+        }
+    }
+}
+
+impl Loaded {
+    /// Takes over one value, or tells what is wrong with it. `key` is said where the place does not name it.
+    fn set(&mut self, row: usize, text: &str, place: Place, key: &str) {
+        match SETTINGS[row].kind.parse(text) {
+            Ok(value) => {
+                (SETTINGS[row].apply)(&mut self.config, value);
+                self.origins[row] = Origin { text: text.trim().into(), place: Some(place) };
+            }
+            Err(mismatch) => self.problems.push(unfit(mismatch, text, place, key)),
+        }
+    }
+}
+
+impl Setting {
+    /// Checks a value as a user writes it.
+    ///
+    /// # Errors
+    /// What is wrong with it, as said of `place`.
+    pub fn check(&self, text: &str, place: Place) -> Result<(), Problem> {
+        self.kind.parse(text).map(drop).map_err(|m| unfit(m, text, place, self.name))
+    }
+
+    /// What to say of a name that is no setting.
+    pub fn unknown(name: &str, place: Place) -> Problem {
+        unknown(name, place, SETTINGS.iter().map(|s| s.name))
+    }
+}
+
+fn unfit(mismatch: Mismatch, text: &str, place: Place, key: &str) -> Problem {
+    let key = if key.is_empty() { String::new() } else { format!("{key} = ") };
+    Problem { place, what: format!("{key}`{text}` {}", mismatch.what), fix: mismatch.fix }
+}
+
+fn unknown<'a>(key: &str, place: Place, known: impl Iterator<Item = &'a str>) -> Problem {
+    let name = if let Place::Environment(name) = &place { name.as_str() } else { key };
+    let fix = match nearest(name, known) {
+        Some(near) => format!("did you mean {near}?"),
+        None => "`motet config` lists all settings".into(),
+    };
+    let what = if key.is_empty() { "no such setting".into() } else { format!("no such setting: `{key}`") };
+    Problem { place, what, fix }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)], read: fn(&Path) -> io::Result<Option<String>>) -> Loaded {
+        let variables = variables.iter().map(|(k, v)| (k.to_string(), v.into())).collect();
+        Surroundings { variables, read }.load()
+    }
+
+    fn no_file(_: &Path) -> io::Result<Option<String>> {
+        Ok(None)
+    }
+
+    #[test]
+    fn environment_wins_over_file_over_default() {
+        fn read(path: &Path) -> io::Result<Option<String>> {
+            Ok((path == Path::new("/home/a/.config/motet.toml")).then(|| "ring = \"8KiB\"\nspin = \"1us\"".into()))
+        }
+        let loaded = with(&[("HOME", "/home/a"), ("MOTET_RING", "16K")], read);
+        assert_eq!((loaded.config.ring, loaded.config.spin, loaded.config.hot), (16384, 1000, 64));
+        assert_eq!(loaded.file, Some("/home/a/.config/motet.toml".into()));
+        assert_eq!(loaded.config.profile, Some("/home/a/.cache/motet/profile.toml".into()));
+        assert!(loaded.problems.is_empty());
+        assert_eq!(loaded.origins[2], Origin { text: "16K".into(), place: Some(Place::Environment("MOTET_RING".into())) });
+    }
+
+    #[test]
+    fn the_own_file_hides_that_of_the_machine() {
+        fn both(path: &Path) -> io::Result<Option<String>> {
+            Ok(Some(if path.starts_with("/etc") { "hot = 1" } else { "hot = 2" }.into()))
+        }
+        assert_eq!(with(&[("HOME", "/h")], both).config.hot, 2);
+        assert_eq!(with(&[], both).config.hot, 1);
+        assert_eq!(with(&[("XDG_CONFIG_HOME", "relative")], both).config.hot, 1);
+    }
+
+    #[test]
+    fn wrong_values_stay_at_their_default_and_are_told() {
+        let loaded = with(&[("MOTET_RING", "70000"), ("MOTET_RIGN", "1"), ("MOTET_CONFIG", "/nowhere")], no_file);
+        assert_eq!(loaded.config.ring, 65536);
+        let lines: Vec<_> = loaded.problems.iter().map(Problem::to_string).collect();
+        assert_eq!(
+            lines,
+            [
+                "/nowhere: there is no such file; correct or unset MOTET_CONFIG",
+                "environment variable MOTET_RIGN: no such setting; did you mean MOTET_RING?",
+                "environment variable MOTET_RING: `70000` is not a power of two; use 64KiB or 128KiB",
+            ]
+        );
+    }
+
+    #[test]
+    fn wrong_lines_of_a_file_are_told_by_number() {
+        fn read(_: &Path) -> io::Result<Option<String>> {
+            Ok(Some("hot = 0\n\nstreems = 5\n".into()))
+        }
+        let lines: Vec<_> = with(&[("MOTET_CONFIG", "f")], read).problems.iter().map(Problem::to_string).collect();
+        assert_eq!(
+            lines,
+            ["f:1: hot = `0` is out of range; use 1 to 65536 streams", "f:3: no such setting: `streems`; did you mean streams?"]
+        );
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told() {
+        let loaded = with(&[("MOTET_CONFIG", "/etc")], file::read);
+        assert_eq!(loaded.problems[0].to_string(), "/etc: cannot be read: not a regular file; make it a readable text file");
+        assert!(with(&[("MOTET_CONFIG", "/dev/null")], file::read).problems.is_empty());
+    }
+}

@@ -1,0 +1,161 @@
+//! The table. One row is all that a new setting needs, besides the field of [`Config`] that it fills.
+
+use crate::config::{Config, Drivers, LogLevel};
+use crate::kind::{Kind, Value};
+
+/// One thing that can be set.
+#[derive(Debug)]
+pub struct Setting {
+    /// Key in the file, and name for `motet run --set`.
+    pub name: &'static str,
+    /// Environment variable.
+    pub env: &'static str,
+    /// What a value looks like.
+    pub kind: Kind,
+    /// The value when nothing sets it, as a user would write it.
+    pub default: &'static str,
+    /// One or two sentences.
+    pub help: &'static str,
+    /// Puts a checked value into its field.
+    pub(crate) apply: fn(&mut Config, Value),
+}
+
+/// Every setting.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "disable",
+        env: "MOTET_DISABLE",
+        kind: Kind::Bool,
+        default: "false",
+        help: "Keep every connection on plain TCP, as if Motet were not there.",
+        apply: |c, v| c.disable = v.flag(),
+    },
+    Setting {
+        name: "drivers",
+        env: "MOTET_DRIVERS",
+        kind: Kind::List,
+        default: "",
+        help: "Drivers that may be used, such as `shm,tcp`; or, each with a minus sign, drivers that may not: `-shm`. \
+               Empty means all. TCP is what every stream starts on and is never off.",
+        apply: |c, v| c.drivers = Drivers::parse(&v.words()),
+    },
+    Setting {
+        name: "ring",
+        env: "MOTET_RING",
+        kind: Kind::Bytes { min: 4096, max: 1 << 24, power_of_two: true },
+        default: "64KiB",
+        help: "Shared-memory ring of one direction of a stream. A larger one lets a sender run further ahead.",
+        apply: |c, v| c.ring = v.number() as usize,
+    },
+    Setting {
+        name: "streams",
+        env: "MOTET_STREAMS",
+        kind: Kind::Number { min: 16, max: 1 << 20, unit: "streams" },
+        default: "16384",
+        help: "Streams that a process has room for at one time; further ones stay on TCP. Memory is taken as it is used.",
+        apply: |c, v| c.streams = v.number() as usize,
+    },
+    Setting {
+        name: "spin",
+        env: "MOTET_SPIN",
+        kind: Kind::Nanoseconds { max: 1_000_000_000 },
+        default: "30us",
+        help: "How long a waiting call looks at shared memory before it sleeps in the kernel. 0 never spins.",
+        apply: |c, v| c.spin = v.number(),
+    },
+    Setting {
+        name: "single_copy",
+        env: "MOTET_SINGLE_COPY",
+        kind: Kind::Choice(&["auto", "off"]),
+        default: "auto",
+        help: "Copy large payload straight from the sender's memory into the receiver's where the kernel permits it.",
+        apply: |c, v| c.single_copy = v.choice() == 0,
+    },
+    Setting {
+        name: "single_copy_min",
+        env: "MOTET_SINGLE_COPY_MIN",
+        kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
+        default: "0",
+        help: "Smallest transfer that is tried as a single copy. 0 takes the size measured on this machine.",
+        apply: |c, v| c.single_copy_min = v.number(),
+    },
+    Setting {
+        name: "pool",
+        env: "MOTET_POOL",
+        kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
+        default: "64MiB",
+        help: "Most memory that the pool of reusable receive buffers keeps for reuse. 0 keeps none.",
+        apply: |c, v| c.pool = v.number(),
+    },
+    Setting {
+        name: "hot",
+        env: "MOTET_HOT",
+        kind: Kind::Number { min: 1, max: 65536, unit: "streams" },
+        default: "64",
+        help: "Streams that one wait watches in shared memory at a time: those active last. The kernel watches the rest.",
+        apply: |c, v| c.hot = v.number() as usize,
+    },
+    Setting {
+        name: "stats",
+        env: "MOTET_STATS",
+        kind: Kind::Path,
+        default: "",
+        help: "File that each process appends one line of JSON with its counters to when it exits. `%p` stands for the \
+               process id. Empty writes nothing.",
+        apply: |c, v| c.stats = v.path(),
+    },
+    Setting {
+        name: "log",
+        env: "MOTET_LOG",
+        kind: Kind::Choice(&["off", "error", "warn", "info", "debug"]),
+        default: "error",
+        help: "How much the library says.",
+        apply: |c, v| c.log = LogLevel::ALL[v.choice()],
+    },
+    Setting {
+        name: "log_file",
+        env: "MOTET_LOG_FILE",
+        kind: Kind::Path,
+        default: "",
+        help: "File that the log is appended to. `%p` stands for the process id. Empty means standard error.",
+        apply: |c, v| c.log_file = v.path(),
+    },
+    Setting {
+        name: "profile",
+        env: "MOTET_PROFILE",
+        kind: Kind::Path,
+        default: "",
+        help: "File that keeps what was measured once on this machine. Empty means $XDG_CACHE_HOME/motet/profile.toml \
+               or ~/.cache/motet/profile.toml.",
+        apply: |c, v| c.profile = v.path(),
+    },
+];
+
+/// An environment variable that is no setting: it tells where things are, and is never in the file.
+#[derive(Debug)]
+pub struct Variable {
+    /// Its name.
+    pub env: &'static str,
+    /// One or two sentences.
+    pub help: &'static str,
+}
+
+/// Every such variable.
+pub const VARIABLES: &[Variable] = &[
+    Variable {
+        env: "MOTET_CONFIG",
+        help: "The settings file, instead of the first found of $XDG_CONFIG_HOME/motet.toml (~/.config/motet.toml) and \
+               /etc/motet.toml. /dev/null means none.",
+    },
+    Variable {
+        env: "MOTET_LIBDIR",
+        help: "Folder of libmotet.so and libmotet_sockets.so for `motet run`, instead of the one the program was \
+               built or installed with.",
+    },
+    Variable { env: "MOTET_LIBRARY", help: "Full path of libmotet.so for the sockets voice; `motet run` sets it." },
+];
+
+/// The setting with this name.
+pub fn setting(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|s| s.name == name)
+}

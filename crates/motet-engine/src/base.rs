@@ -1,0 +1,61 @@
+//! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::Base`] in production.
+
+use motet_proto::{Base, Errno};
+use motet_sys::{clock, socket, thread};
+use std::io::{IoSlice, IoSliceMut};
+
+const MSG_DONTWAIT: i32 = 0x40;
+
+/// A TCP descriptor.
+#[derive(Debug)]
+pub struct Kernel(pub i32);
+
+impl Base for Kernel {
+    #[inline]
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
+        let flags = MSG_DONTWAIT | if peek { motet_proto::MSG_PEEK } else { 0 };
+        let Some(first) = bufs.iter_mut().find(|b| !b.is_empty()) else { return Ok(0) };
+        let n = first.len().min(limit);
+        socket::receive(self.0, &mut [IoSliceMut::new(&mut first[..n])], flags)
+    }
+
+    fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        socket::send(self.0, &[IoSlice::new(bytes)], MSG_DONTWAIT)
+    }
+
+    fn tcp_readable(&mut self) -> bool {
+        socket::readable(self.0)
+    }
+
+    fn tcp_alive(&mut self) -> bool {
+        socket::alive(self.0)
+    }
+
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        clock::ticks()
+    }
+
+    #[inline(always)]
+    fn ticks_per_1024ns(&self) -> u64 {
+        clock::ticks_per_1024ns()
+    }
+
+    #[inline(always)]
+    fn cpu(&self) -> u32 {
+        clock::cpu()
+    }
+
+    fn yield_now(&mut self) {
+        thread::yield_now();
+    }
+
+    #[inline(always)]
+    fn token(&self) -> u64 {
+        thread::token()
+    }
+
+    fn exists(&self, token: u64) -> bool {
+        thread::exists(token)
+    }
+}

@@ -1,0 +1,36 @@
+//! The choice of a path for a pair: every driver is asked, the best that answers wins, every rejected one keeps its reason.
+
+use crate::driver::{Driver, Pair};
+use crate::reason::Reason;
+
+/// What one driver said.
+#[derive(Clone, Copy)]
+pub struct Verdict {
+    /// Who.
+    pub driver: &'static dyn Driver,
+    /// Why not, if not.
+    pub answer: Result<(), Reason>,
+}
+
+/// Asks every driver of the table that is allowed; best first.
+pub fn verdicts(table: &[&'static dyn Driver], allowed: impl Fn(&str) -> bool, pair: &Pair) -> Vec<Verdict> {
+    let mut all: Vec<_> = table
+        .iter()
+        .filter(|driver| driver.capabilities().wire)
+        .map(|&driver| {
+            let answer = if allowed(driver.name()) { driver.reach(pair) } else { Err(Reason::FORBIDDEN) };
+            Verdict { driver, answer }
+        })
+        .collect();
+    all.sort_by_key(|v| (v.answer.is_err(), v.driver.capabilities().latency));
+    all
+}
+
+/// The best driver that could carry the pair, or the reason of the one that came closest.
+pub fn choose(verdicts: &[Verdict]) -> Result<&'static dyn Driver, Reason> {
+    match verdicts.first() {
+        Some(Verdict { driver, answer: Ok(()) }) => Ok(*driver),
+        Some(Verdict { answer: Err(reason), .. }) => Err(*reason),
+        None => Err(Reason::FORBIDDEN),
+    }
+}

@@ -1,0 +1,60 @@
+//! The stream protocol.
+//!
+//! What it is: the two halves of a stream that is a TCP connection with a gated ring beside it. [`tx`] decides for each
+//! send whether payload goes into the ring or to the kernel; [`rx`] puts both back into one order, opens and closes the
+//! gate, and waits adaptively; [`lock`] is the short lock of one half.
+//!
+//! What it is not: it makes no system call and reads no clock. Everything outside the two cache lines of a gate comes
+//! through [`Base`]: in production the kernel, in the tests a simulated pair under a virtual clock.
+//!
+//! The order of bytes, in one sentence: a receiver takes TCP bytes up to the *mark*, then what is in the ring, then TCP
+//! again; a new ring epoch begins only over an empty ring, so there is never more than one. Invariants and proof:
+//! `docs/sockets.md`.
+#![forbid(unsafe_code)]
+
+pub mod lock;
+pub mod rx;
+pub mod tx;
+
+use std::io::IoSliceMut;
+
+/// A system error number, positive.
+pub type Errno = i32;
+
+/// EAGAIN.
+pub const EAGAIN: Errno = 11;
+/// EINTR.
+pub const EINTR: Errno = 4;
+/// ECONNRESET.
+pub const ECONNRESET: Errno = 104;
+/// MSG_PEEK.
+pub const MSG_PEEK: i32 = 0x2;
+
+/// What a half needs from the world: the TCP connection under it, time, and the scheduler.
+pub trait Base {
+    /// Receives at most `limit` bytes from TCP without blocking; `Ok(0)` is end of file.
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno>;
+    /// Sends to TCP without blocking.
+    fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno>;
+    /// Whether a TCP receive would return at once (data, end of file, error).
+    fn tcp_readable(&mut self) -> bool;
+    /// Whether the connection still stands (no hang-up, no error).
+    fn tcp_alive(&mut self) -> bool;
+    /// Monotonic time in ticks.
+    fn now(&self) -> u64;
+    /// Ticks in a nanosecond times 1024.
+    fn ticks_per_1024ns(&self) -> u64;
+    /// The CPU this thread runs on.
+    fn cpu(&self) -> u32;
+    /// Lets another thread of this CPU run.
+    fn yield_now(&mut self);
+    /// Identifies this thread: the process in the high half, never 0.
+    fn token(&self) -> u64;
+    /// Whether the process of a token still exists.
+    fn exists(&self, token: u64) -> bool;
+
+    /// Nanoseconds as ticks.
+    fn ticks(&self, ns: u64) -> u64 {
+        (ns * self.ticks_per_1024ns()) >> 10
+    }
+}

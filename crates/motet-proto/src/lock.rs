@@ -1,0 +1,68 @@
+//! The lock of one half of a stream: held for tens of instructions, never across a sleep (invariant 7).
+//!
+//! It lives in memory shared with forked children, so it names its holder: a process that was killed inside is noticed
+//! by the next one who waits, who gets the lock with [`Acquired::Orphaned`] and must reset the stream. A thread that meets
+//! its own token (a signal handler inside the engine) is told so instead of waiting for itself.
+
+use crate::Base;
+use motet_wire::sync::{AtomicU64, Ordering, relax};
+
+/// A held lock; given back on drop.
+#[derive(Debug)]
+pub struct Held<'a>(&'a AtomicU64);
+
+/// How an acquisition went.
+#[derive(Debug)]
+pub enum Acquired<'a> {
+    /// Ours.
+    Clean(Held<'a>),
+    /// Ours, but the last holder died inside: the state is unknown.
+    Orphaned(Held<'a>),
+    /// This very thread holds it.
+    Reentrant,
+}
+
+/// Takes the lock.
+#[inline(always)]
+pub fn acquire<'a, B: Base>(lock: &'a AtomicU64, base: &mut B) -> Acquired<'a> {
+    let token = base.token();
+    // edge: release -> acquire
+    match lock.compare_exchange(0, token, Ordering::Acquire, Ordering::Relaxed) {
+        Ok(_) => Acquired::Clean(Held(lock)),
+        Err(holder) => contended(lock, token, holder, base),
+    }
+}
+
+#[cold]
+fn contended<'a, B: Base>(lock: &'a AtomicU64, token: u64, mut holder: u64, base: &mut B) -> Acquired<'a> {
+    let mut round = 0u32;
+    loop {
+        if holder == token {
+            return Acquired::Reentrant;
+        }
+        round += 1;
+        if round < 100 {
+            relax();
+        } else {
+            base.yield_now();
+            if round % 1024 == 0
+                && !base.exists(holder)
+                && lock.compare_exchange(holder, token, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return Acquired::Orphaned(Held(lock));
+            }
+        }
+        match lock.compare_exchange_weak(0, token, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Acquired::Clean(Held(lock)),
+            Err(now) if now != 0 => holder = now,
+            Err(_) => {}
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,481 @@
+//! The receiving half: one order out of TCP and ring, the gate, and adaptive waiting.
+//!
+//! Reads top-down: [`begin`] and [`end`] bracket every receive; [`take`] consumes; [`raise`] and [`enter_kernel`] open and
+//! close the gate; [`spin`] waits.
+
+use crate::lock::{Acquired, Held, acquire};
+use crate::{Base, EAGAIN, ECONNRESET, EINTR, Errno};
+use motet_wire::gate::{Advance, INLINE};
+use motet_wire::record::{Record, State};
+use motet_wire::ring::scatter;
+use motet_wire::slot::Slot;
+use motet_wire::sync::{Ordering::Relaxed, Ordering::Release, relax};
+use std::io::IoSliceMut;
+
+/// How a receive goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// So many bytes are in the caller's buffers; 0 only for end of file.
+    Done(usize),
+    /// The gate is closed and the ring empty: make the kernel call now, then call [`end`].
+    Kernel,
+    /// TCP bytes that precede the ring are on their way: wait for the kernel to be readable, call [`leave_kernel`],
+    /// then begin again.
+    Poll,
+    /// The operation failed (EAGAIN included).
+    Failed(Errno),
+}
+
+/// What the caller asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    /// Sleeping is allowed.
+    pub blocking: bool,
+    /// Leave the bytes where they are.
+    pub peek: bool,
+    /// The kind of transfer needs the kernel (urgent data, ancillary data).
+    pub kernel_only: bool,
+    /// Longest spin, ns; 0 never spins.
+    pub spin: u64,
+}
+
+/// Kernel readiness is looked at this often (ns) while spinning.
+pub const PROBE: u64 = 5_000;
+/// A yield that takes this long (ns) met somebody who computes: waiting in the kernel is better.
+const HOG: u64 = 200_000;
+/// Looks at a producer that is taking bytes back before leaving the wait to the kernel.
+const PATIENCE: u32 = 64;
+/// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
+const MAX_FAILED: u32 = 9;
+
+/// Begins a receive into `bufs`. `before_sleep` runs once before [`Step::Kernel`] or [`Step::Poll`] of a blocking call.
+#[inline]
+pub fn begin<B: Base>(
+    record: &Record,
+    slot: Option<&Slot>,
+    base: &mut B,
+    bufs: &mut [IoSliceMut<'_>],
+    ask: Ask,
+    mut before_sleep: impl FnMut(&mut B),
+) -> Step {
+    let Some(slot) = slot.filter(|_| record.rx.ready.load(Relaxed) != 0) else {
+        return match acquire(&record.rx.lock, base) {
+            Acquired::Reentrant => Step::Failed(EAGAIN),
+            _held => {
+                enter(record);
+                Step::Kernel
+            }
+        };
+    };
+    let mut spun = false;
+    let mut retries = 0;
+    loop {
+        match take(record, slot, base, bufs, ask.peek) {
+            Take::Done(n) => return Step::Done(n),
+            Take::Failed(errno) => return Step::Failed(errno),
+            // A producer that takes bytes back sends them over TCP, so the kernel will wake us; a dead one hangs up.
+            Take::Retry if retries < PATIENCE => {
+                retries += 1;
+                continue;
+            }
+            Take::Retry if !ask.blocking => return Step::Failed(EAGAIN),
+            Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
+            Take::InFlight | Take::Retry => {
+                before_sleep(base);
+                let _held = acquire(&record.rx.lock, base);
+                enter(record);
+                return Step::Poll;
+            }
+            Take::Empty => {}
+        }
+        if !ask.blocking && slot.into().gate.tail().1 && !ask.kernel_only && !base.tcp_readable() {
+            return not_ready(record, slot, base);
+        }
+        if ask.blocking && !spun && !ask.kernel_only && ask.spin > 0 && should_spin(record) && raise(record, slot, base, || true) {
+            spun = true;
+            match spin(record, slot, base, ask.spin) {
+                Spun::Ring => continue,
+                Spun::Woken => return Step::Failed(EINTR),
+                Spun::Kernel | Spun::Nothing => {}
+            }
+        }
+        if ask.blocking {
+            before_sleep(base);
+        }
+        if enter_kernel(record, slot, base) {
+            return Step::Kernel;
+        }
+    }
+}
+
+/// Ends a receive that went to the kernel with `received` bytes (0 for none; peeked bytes do not count).
+#[inline]
+pub fn end<B: Base>(record: &Record, base: &mut B, received: usize) {
+    let _held = acquire(&record.rx.lock, base);
+    record.rx.tcp.store(record.rx.tcp.load(Relaxed) + received as u64, Relaxed);
+    leave(record);
+}
+
+/// What [`take`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// Bytes delivered; 0 is TCP's end of file.
+    Done(usize),
+    /// The ring is empty.
+    Empty,
+    /// The ring has bytes, but TCP bytes that precede them have not arrived.
+    InFlight,
+    /// The producer is moving bytes: look again.
+    Retry,
+    /// The connection is gone.
+    Failed(Errno),
+}
+
+/// Consumes what the ring holds, after the TCP bytes that precede it.
+#[inline(always)]
+pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Take {
+    let rx = &record.rx;
+    let lines = slot.into();
+    if lines.gate.tail().0 == rx.head.load(Relaxed) {
+        return Take::Empty;
+    }
+    let _held = match acquire(&rx.lock, base) {
+        Acquired::Clean(held) => held,
+        Acquired::Orphaned(_held) => return broken(record),
+        Acquired::Reentrant => return Take::Failed(EAGAIN),
+    };
+    let head = rx.head.load(Relaxed);
+    let tail = lines.gate.tail().0; // untrusted
+    if tail == head {
+        return Take::Empty;
+    }
+    let ring = slot.in_ring();
+    if tail.wrapping_sub(head) > ring.size() {
+        return broken(record);
+    }
+    if rx.mark_known.load(Relaxed) == 0 {
+        match settle(record, slot, tail) {
+            Settled::Same => {}
+            Settled::Moved => return Take::Retry,
+            Settled::Busy => return busy(base),
+            Settled::Broken => return broken(record),
+        }
+    }
+    let (tcp, mark) = (rx.tcp.load(Relaxed), rx.mark.load(Relaxed));
+    if tcp < mark {
+        return take_tcp(record, base, bufs, mark - tcp, peek);
+    }
+    if tcp > mark {
+        return broken(record); // bytes were read behind our back: the order cannot be proved
+    }
+    let room: usize = bufs.iter().map(|b| b.len()).sum();
+    let mut n = room.min((tail - head) as usize);
+    let mut short = [0; INLINE];
+    if let Some((from, to)) = lines.gate.read_inline(head, &mut short) {
+        n = n.min(to - from);
+        scatter(bufs, 0, &short[from..from + n]);
+    } else {
+        ring.read(head, bufs, 0, n);
+    }
+    if peek {
+        return Take::Done(n);
+    }
+    match lines.consumer.advance(head, n as u64) {
+        Advance::Done => {
+            rx.head.store(head + n as u64, Relaxed);
+            hear(record, lines.gate.ack.load(Relaxed));
+            Take::Done(n)
+        }
+        Advance::Taken => {
+            rx.mark_known.store(0, Relaxed);
+            busy(base)
+        }
+        Advance::Moved(_) => {
+            rx.mark_known.store(0, Relaxed);
+            Take::Retry
+        }
+    }
+}
+
+/// Whether a receive would take something from the ring now. Does not lock.
+#[inline]
+pub fn ready(record: &Record, slot: &Slot) -> bool {
+    let (tail, _) = slot.into().gate.tail();
+    if tail == record.rx.head.load(Relaxed) {
+        return false;
+    }
+    // Until TCP has delivered what precedes the ring, the kernel's own readiness decides.
+    let rx = &record.rx;
+    if rx.mark_known.load(Relaxed) != 0 {
+        return rx.tcp.load(Relaxed) >= rx.mark.load(Relaxed);
+    }
+    let lines = slot.into();
+    lines.consumer.settled() == Some(rx.head.load(Relaxed)) && lines.mark.mark.load(Relaxed) <= rx.tcp.load(Relaxed)
+}
+
+/// Opens the gate, if nobody sleeps on this stream, both ends are ready, the ring is empty and `allowed` (asked under the
+/// lock) agrees. True when the gate is open now.
+pub fn raise<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
+    let (rx, lines) = (&record.rx, slot.into());
+    if lines.gate.still_waiting(rx.head.load(Relaxed)) && rx.busy.load(Relaxed) == 0 {
+        return true;
+    }
+    let Some(_held) = clean(record, base) else { return false };
+    if rx.ready.load(Relaxed) == 0
+        || rx.busy.load(Relaxed) != 0
+        || record.life.plain.load(Relaxed) != 0
+        || lines.mark.ready.load(Relaxed) == 0
+        || record.state() != State::Attached
+        || !resync(record, slot)
+        || !allowed()
+    {
+        return false;
+    }
+    let head = rx.head.load(Relaxed);
+    let (tail, up) = lines.gate.tail();
+    if tail != head {
+        return false;
+    }
+    if !up {
+        // Before the gate opens: once a byte is in the ring, its mark must be read anew.
+        rx.mark_known.store(0, Relaxed);
+        if !lines.gate.raise(head) {
+            return false;
+        }
+        record.events.raised.fetch_add(1, Relaxed);
+    }
+    true
+}
+
+/// Closes the gate over an empty ring and registers a kernel receive (or sleep): until [`leave_kernel`] or [`end`] the
+/// gate stays closed. False when the ring has bytes; nothing is registered then.
+pub fn enter_kernel<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+    let Some(_held) = clean(record, base) else { return true };
+    if record.rx.ready.load(Relaxed) != 0 && !lower(record, slot) {
+        return false;
+    }
+    enter(record);
+    true
+}
+
+/// Closes the gate over an empty ring. False when the ring has bytes.
+pub fn close_gate<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+    let Some(_held) = clean(record, base) else { return true };
+    record.rx.ready.load(Relaxed) == 0 || lower(record, slot)
+}
+
+/// Undoes [`enter_kernel`] after a sleep that received nothing.
+pub fn leave_kernel<B: Base>(record: &Record, base: &mut B) {
+    let _held = acquire(&record.rx.lock, base);
+    leave(record);
+}
+
+/// How a spin ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spun {
+    /// The gate changed: look into the ring.
+    Ring,
+    /// The kernel has something.
+    Kernel,
+    /// Time is up.
+    Nothing,
+    /// Somebody called wake.
+    Woken,
+}
+
+/// Waits outside the kernel for at most `ns`, with the gate open. Keeps count of whether spinning pays.
+pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64) -> Spun {
+    let head = record.rx.head.load(Relaxed);
+    let gate = &slot.into().gate;
+    let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
+    let start = base.now();
+    let mut next_probe = start; // TCP bytes sent before the gate rose are in the kernel
+    let result = loop {
+        if (0..48).any(|_| {
+            relax();
+            !gate.still_waiting(head)
+        }) {
+            break Spun::Ring;
+        }
+        let now = base.now();
+        if record.life.woken.load(Relaxed) != 0 {
+            record.life.woken.store(0, Relaxed);
+            break Spun::Woken;
+        }
+        if now >= next_probe {
+            if base.tcp_readable() {
+                break Spun::Kernel;
+            }
+            next_probe = now + probe;
+            publish_cpu(slot, base);
+        }
+        if now - start > budget {
+            break Spun::Nothing;
+        }
+        if same_cpu(slot, base) {
+            base.yield_now();
+            if base.now() - now > hog {
+                break if gate.still_waiting(head) { Spun::Nothing } else { Spun::Ring };
+            }
+        }
+    };
+    match result {
+        Spun::Ring => paid(record),
+        Spun::Nothing => failed(record),
+        Spun::Kernel | Spun::Woken => {}
+    }
+    result
+}
+
+/// Whether the next wait should spin at all.
+pub fn should_spin(record: &Record) -> bool {
+    let skip = record.rx.skip.load(Relaxed);
+    if skip > 0 {
+        record.rx.skip.store(skip - 1, Relaxed);
+    }
+    skip == 0
+}
+
+/// Spinning paid.
+#[inline]
+pub fn paid(record: &Record) {
+    if record.rx.failed.load(Relaxed) != 0 {
+        record.rx.failed.store(0, Relaxed);
+    }
+}
+
+/// Spinning did not pay.
+pub fn failed(record: &Record) {
+    let times = (record.rx.failed.load(Relaxed) + 1).min(MAX_FAILED);
+    record.rx.failed.store(times, Relaxed);
+    record.rx.skip.store((1 << times) - 1, Relaxed);
+    record.events.spin_miss.fetch_add(1, Relaxed);
+}
+
+/// Tells the peer on which CPU we wait.
+pub fn publish_cpu<B: Base>(slot: &Slot, base: &B) {
+    let line = &slot.into().consumer;
+    let cpu = base.cpu() + 1;
+    if line.cpu.load(Relaxed) != cpu {
+        line.cpu.store(cpu, Relaxed);
+    }
+}
+
+/// Whether the peer was last seen waiting on the CPU that this thread runs on.
+pub fn same_cpu<B: Base>(slot: &Slot, base: &B) -> bool {
+    slot.out().consumer.cpu.load(Relaxed) == base.cpu() + 1
+}
+
+// ---- below: under the lock -----------------------------------------------------------------------------------------
+
+fn clean<'a, B: Base>(record: &'a Record, base: &mut B) -> Option<Held<'a>> {
+    match acquire(&record.rx.lock, base) {
+        Acquired::Clean(held) => Some(held),
+        Acquired::Orphaned(_) => {
+            broken(record);
+            None
+        }
+        Acquired::Reentrant => None,
+    }
+}
+
+fn enter(record: &Record) {
+    record.rx.busy.store(record.rx.busy.load(Relaxed) + 1, Relaxed);
+}
+
+fn leave(record: &Record) {
+    record.rx.busy.store(record.rx.busy.load(Relaxed).saturating_sub(1), Relaxed);
+}
+
+/// Closes the gate; false when the ring has bytes.
+fn lower(record: &Record, slot: &Slot) -> bool {
+    resync(record, slot) && slot.into().gate.lower_empty(record.rx.head.load(Relaxed))
+}
+
+/// Catches up with a producer that took bytes back. False while it is at it, or when it broke the protocol.
+fn resync(record: &Record, slot: &Slot) -> bool {
+    let tail = slot.into().gate.tail().0;
+    if tail == record.rx.head.load(Relaxed) {
+        return true;
+    }
+    match settle(record, slot, tail) {
+        Settled::Same | Settled::Moved => true,
+        Settled::Busy => false,
+        Settled::Broken => {
+            broken(record);
+            true
+        }
+    }
+}
+
+enum Settled {
+    Same,
+    Moved,
+    Busy,
+    Broken,
+}
+
+/// Reads the shared head (the producer may have moved it) and then the mark that belongs to it.
+fn settle(record: &Record, slot: &Slot, tail: u64) -> Settled {
+    let lines = slot.into();
+    let rx = &record.rx;
+    let Some(shared) = lines.consumer.settled() else { return Settled::Busy }; // edge: release -> settled
+    let head = rx.head.load(Relaxed);
+    if shared < head || shared > tail {
+        return Settled::Broken;
+    }
+    rx.mark.store(lines.mark.mark.load(Relaxed), Relaxed);
+    rx.mark_known.store(1, Relaxed);
+    if shared == head {
+        return Settled::Same;
+    }
+    rx.moved.fetch_add(shared - head, Relaxed);
+    rx.head.store(shared, Relaxed);
+    Settled::Moved
+}
+
+/// Receives TCP bytes up to the mark.
+#[cold]
+fn take_tcp<B: Base>(record: &Record, base: &mut B, bufs: &mut [IoSliceMut<'_>], limit: u64, peek: bool) -> Take {
+    match base.tcp_recv(bufs, usize::try_from(limit).unwrap_or(usize::MAX), peek) {
+        Ok(n) => {
+            if !peek {
+                record.rx.tcp.store(record.rx.tcp.load(Relaxed) + n as u64, Relaxed);
+            }
+            Take::Done(n)
+        }
+        Err(EAGAIN) => Take::InFlight,
+        Err(errno) => Take::Failed(errno),
+    }
+}
+
+/// The peer's answer to what we sent, read from a line that we have in hand anyway.
+#[inline(always)]
+fn hear(record: &Record, ack: u64) {
+    let tx = &record.tx;
+    if ack > tx.head_seen.load(Relaxed) && ack <= tx.tail.load(Relaxed) {
+        tx.head_seen.store(ack, Relaxed);
+    }
+}
+
+fn not_ready<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> Step {
+    let left = record.rx.evidence.load(Relaxed);
+    if left > 0 {
+        record.rx.evidence.store(left - 1, Relaxed);
+    } else {
+        close_gate(record, slot, base); // readiness is learned elsewhere (invariant 4)
+    }
+    Step::Failed(EAGAIN)
+}
+
+#[cold]
+fn busy<B: Base>(base: &mut B) -> Take {
+    base.yield_now();
+    Take::Retry
+}
+
+#[cold]
+fn broken(record: &Record) -> Take {
+    record.life.state.store(State::Broken as u32, Release);
+    Take::Failed(ECONNRESET)
+}

@@ -1,0 +1,285 @@
+//! The sending half: ring or kernel, decided anew for every send.
+//!
+//! Reads top-down: [`begin`] and [`end`] bracket every send, [`take_back`] moves unread bytes to TCP (downgrade).
+
+use crate::lock::{Acquired, acquire};
+use crate::{Base, EAGAIN, ECONNRESET, Errno};
+use motet_wire::gate::{Broken, INLINE, Mode};
+use motet_wire::record::{Record, State};
+use motet_wire::ring::gather;
+use motet_wire::slot::{Lines, Slot};
+use motet_wire::sync::{Ordering::Relaxed, Ordering::Release, relax};
+use std::io::IoSlice;
+
+/// How a send goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// So many bytes are in the ring. May be fewer than asked for.
+    Done(usize),
+    /// Make the kernel call now, then call [`end`].
+    Kernel,
+    /// The operation failed.
+    Failed(Errno),
+}
+
+/// A sender that found the ring full waits this long (ns) for the consumer before it spills to TCP.
+const FULL_WAIT: u64 = 20_000;
+/// The same for a sender that must not block.
+const FULL_WAIT_NONBLOCKING: u64 = 2_000;
+/// A sender whose bytes stay unread looks at the connection this often (ns), so a dead peer is noticed.
+const ALIVE_CHECK: u64 = 10_000_000;
+
+/// Begins a send of `bufs`. `kernel_only`: the kind of transfer needs the kernel (urgent data, ancillary data, splice).
+#[inline]
+pub fn begin<B: Base>(
+    record: &Record,
+    slot: Option<&Slot>,
+    base: &mut B,
+    bufs: &[IoSlice<'_>],
+    kernel_only: bool,
+    nonblocking: bool,
+) -> Step {
+    let tx = &record.tx;
+    let _held = match acquire(&tx.lock, base) {
+        Acquired::Clean(held) => held,
+        Acquired::Orphaned(_held) => return broken(record),
+        Acquired::Reentrant => return Step::Failed(EAGAIN),
+    };
+    if let Some(slot) = slot
+        && tx.ready.load(Relaxed) != 0
+    {
+        let lines = slot.out();
+        let tail = tx.tail.load(Relaxed);
+        match lines.gate.mode(tail) {
+            Ok(Mode::Tcp) => {}
+            Ok(Mode::Ring) if kernel_only || tx.busy.load(Relaxed) != 0 => {
+                if lines.gate.lower_by_producer(tail).is_err() {
+                    return broken(record);
+                }
+            }
+            Ok(Mode::Ring) => match put(record, slot, lines, base, bufs, tail, nonblocking) {
+                Ok(0) => {}
+                Ok(n) => return Step::Done(n),
+                Err(Broken) => return broken(record),
+            },
+            Err(Broken) => return broken(record),
+        }
+    }
+    tx.busy.store(tx.busy.load(Relaxed) + 1, Relaxed);
+    Step::Kernel
+}
+
+/// Ends a send that went to the kernel with `sent` bytes (0 when it failed).
+#[inline]
+pub fn end<B: Base>(record: &Record, base: &mut B, sent: usize) {
+    let tx = &record.tx;
+    // A holder that died inside leaves counters that are wrong by one send at most; `begin` finds the stream broken.
+    let _held = acquire(&tx.lock, base);
+    tx.tcp.store(tx.tcp.load(Relaxed) + sent as u64, Relaxed);
+    tx.busy.store(tx.busy.load(Relaxed).saturating_sub(1), Relaxed);
+}
+
+/// Puts what fits. `Ok(0)`: the gate is closed now, use TCP.
+#[inline(always)]
+fn put<B: Base>(
+    record: &Record,
+    slot: &Slot,
+    lines: &Lines,
+    base: &mut B,
+    bufs: &[IoSlice<'_>],
+    tail: u64,
+    nonblocking: bool,
+) -> Result<usize, Broken> {
+    let tx = &record.tx;
+    let length: usize = bufs.iter().map(|b| b.len()).sum();
+    if length == 0 {
+        lines.gate.lower_by_producer(tail)?;
+        return Ok(0);
+    }
+    let ring = slot.out_ring();
+    let mut seen = tx.head_seen.load(Relaxed);
+    if seen != tail {
+        // No sign yet that the last bytes were read: is anybody there?
+        if !peer_lives(record, base) {
+            lines.gate.lower_by_producer(tail)?;
+            return Ok(0);
+        }
+        if tail - seen + length as u64 > ring.size() {
+            seen = look_at_head(record, lines, tail)?;
+        }
+    }
+    if tail - seen == ring.size() {
+        seen = wait_for_space(record, lines, base, tail, ring.size(), nonblocking)?;
+        if tail - seen == ring.size() {
+            record.events.spilled.fetch_add(1, Relaxed);
+            lines.gate.lower_by_producer(tail)?;
+            return Ok(0);
+        }
+    }
+    let n = length.min((ring.size() - (tail - seen)) as usize);
+    if n <= INLINE && seen == tail {
+        if let [one] = bufs {
+            lines.gate.write_inline(tail, one);
+        } else {
+            let mut short = [0; INLINE];
+            let n = gather(bufs, 0, &mut short);
+            lines.gate.write_inline(tail, &short[..n]);
+        }
+    } else {
+        ring.write(tail, bufs, 0, n);
+    }
+    let tcp = tx.tcp.load(Relaxed);
+    if tx.mark.load(Relaxed) != tcp {
+        // Invariant 2: only the first put of an epoch finds them different, as nothing goes to TCP while RING is set.
+        lines.mark.mark.store(tcp, Relaxed);
+        tx.mark.store(tcp, Relaxed);
+    }
+    lines.gate.ack.store(record.rx.head.load(Relaxed), Relaxed);
+    match lines.gate.publish(tail, n as u64)? {
+        Mode::Ring => {
+            tx.tail.store(tail + n as u64, Relaxed);
+            Ok(n)
+        }
+        Mode::Tcp => {
+            record.events.lost_put.fetch_add(1, Relaxed);
+            Ok(0)
+        }
+    }
+}
+
+/// Moves bytes that the peer has not read back to TCP, as many as TCP accepts now. True when none is left in the ring.
+///
+/// Called before this process sleeps, ends its part in the stream, or execs (invariant 6), so a consumer that waits
+/// where Motet cannot see it is woken by the kernel.
+pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+    let tx = &record.tx;
+    let _held = match acquire(&tx.lock, base) {
+        Acquired::Clean(held) => held,
+        Acquired::Orphaned(_) | Acquired::Reentrant => return false,
+    };
+    let tail = tx.tail.load(Relaxed);
+    let lines = slot.out();
+    if tx.ready.load(Relaxed) == 0 || lines.consumer.seen_head() == tail {
+        tx.head_seen.store(tail, Relaxed);
+        return true;
+    }
+    if tx.tcp.load(Relaxed) != tx.mark.load(Relaxed) || tx.busy.load(Relaxed) != 0 {
+        return false; // TCP bytes follow the ring: too late, but the kernel is readable, so nobody is stuck
+    }
+    if lines.gate.lower_by_producer(tail).is_err() {
+        broken(record);
+        return false;
+    }
+    let head = lines.consumer.claim();
+    let result = return_bytes(record, slot, base, head, tail);
+    match result {
+        Some(head) => {
+            lines.mark.mark.store(tx.tcp.load(Relaxed), Relaxed);
+            tx.mark.store(tx.tcp.load(Relaxed), Relaxed);
+            lines.consumer.release(head); // edge: release -> settled (the mark travels with it)
+            tx.head_seen.store(head, Relaxed);
+            record.events.downgraded.fetch_add(1, Relaxed);
+            head == tail
+        }
+        None => {
+            lines.consumer.release(head);
+            broken(record);
+            false
+        }
+    }
+}
+
+/// Sends `head..tail` to TCP; returns the new head, `None` when the peer's head is impossible.
+fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u64, tail: u64) -> Option<u64> {
+    let tx = &record.tx;
+    if head < tx.head_seen.load(Relaxed) || head > tail {
+        return None;
+    }
+    let mut piece = [0u8; 16384];
+    while head < tail {
+        let n = piece.len().min((tail - head) as usize);
+        let mut short = [0; INLINE];
+        let n = match slot.out().gate.read_inline(head, &mut short) {
+            Some((from, to)) => {
+                piece[..to - from].copy_from_slice(&short[from..to]);
+                (to - from).min(n)
+            }
+            None => {
+                slot.out_ring().read(head, &mut [std::io::IoSliceMut::new(&mut piece[..n])], 0, n);
+                n
+            }
+        };
+        match base.tcp_send(&piece[..n]) {
+            Ok(sent) => {
+                head += sent as u64;
+                tx.tcp.store(tx.tcp.load(Relaxed) + sent as u64, Relaxed);
+                tx.returned.fetch_add(sent as u64, Relaxed);
+                if sent < n {
+                    break;
+                }
+            }
+            Err(_) => break,
+        }
+    }
+    Some(head)
+}
+
+/// The consumer's head, validated.
+#[inline(always)]
+fn look_at_head(record: &Record, lines: &Lines, tail: u64) -> Result<u64, Broken> {
+    let head = lines.consumer.seen_head();
+    if head < record.tx.head_seen.load(Relaxed) || head > tail {
+        return Err(Broken);
+    }
+    record.tx.head_seen.store(head, Relaxed);
+    Ok(head)
+}
+
+/// Spins while the consumer is at it; returns the head seen last.
+#[cold]
+fn wait_for_space<B: Base>(
+    record: &Record,
+    lines: &Lines,
+    base: &mut B,
+    tail: u64,
+    size: u64,
+    nonblocking: bool,
+) -> Result<u64, Broken> {
+    let wait = base.ticks(if nonblocking { FULL_WAIT_NONBLOCKING } else { FULL_WAIT });
+    let start = base.now();
+    let there = lines.consumer.cpu.load(Relaxed);
+    if there != 0 && there == base.cpu() + 1 {
+        base.yield_now();
+    }
+    loop {
+        let head = look_at_head(record, lines, tail)?;
+        // Half the ring at once: fewer, larger transfers than chasing the consumer line by line.
+        let waited = base.now().wrapping_sub(start);
+        if tail - head <= size / 2 || (tail - head < size && waited > wait / 8) || waited > wait {
+            return Ok(head);
+        }
+        if lines.gate.mode(tail)? == Mode::Tcp {
+            return Ok(head);
+        }
+        for _ in 0..16 {
+            relax();
+        }
+    }
+}
+
+/// False once the connection is known to be gone. Looks at the clock always, at the kernel rarely.
+#[inline(always)]
+fn peer_lives<B: Base>(record: &Record, base: &mut B) -> bool {
+    let now = base.now();
+    if now.wrapping_sub(record.tx.alive.load(Relaxed)) < base.ticks(ALIVE_CHECK) {
+        return true;
+    }
+    record.tx.alive.store(now, Relaxed);
+    base.tcp_alive()
+}
+
+#[cold]
+fn broken(record: &Record) -> Step {
+    record.life.state.store(State::Broken as u32, Release);
+    Step::Failed(ECONNRESET)
+}

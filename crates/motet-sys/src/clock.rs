@@ -1,0 +1,76 @@
+//! Time in ticks of the processor's counter, and the CPU we are on: both without a system call.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static TICKS_PER_1024NS: AtomicU64 = AtomicU64::new(0);
+
+/// The counter now.
+#[inline(always)]
+pub fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: RDTSC exists on every x86-64.
+    return unsafe { core::arch::x86_64::_rdtsc() };
+    #[cfg(target_arch = "aarch64")]
+    {
+        let ticks: u64;
+        // SAFETY: the virtual counter is readable from user space on Linux.
+        unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
+        return ticks;
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return nanoseconds();
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn nanoseconds() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Ticks in 1024 ns. Measured once per process, over at least 20 us.
+#[inline(always)]
+pub fn ticks_per_1024ns() -> u64 {
+    let known = TICKS_PER_1024NS.load(Ordering::Relaxed);
+    if known != 0 { known } else { calibrate() }
+}
+
+#[cold]
+fn calibrate() -> u64 {
+    let (t0, n0) = (ticks(), nanoseconds());
+    let (t1, n1) = loop {
+        let (t, n) = (ticks(), nanoseconds());
+        if n - n0 >= 20_000 {
+            break (t, n);
+        }
+        std::hint::spin_loop();
+    };
+    let rate = ((t1.wrapping_sub(t0)) * 1024 / (n1 - n0)).max(1);
+    TICKS_PER_1024NS.store(rate, Ordering::Relaxed);
+    rate
+}
+
+/// The CPU that this thread runs on.
+#[inline(always)]
+pub fn cpu() -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut aux = 0;
+        // SAFETY: RDTSCP exists on every x86-64 that Linux still runs on; the kernel keeps the CPU number in TSC_AUX.
+        unsafe { core::arch::x86_64::__rdtscp(&mut aux) };
+        return aux & 0xfff;
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    return rustix::thread::sched_getcpu() as u32;
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn ticks_advance_at_the_measured_rate() {
+        let rate = super::ticks_per_1024ns();
+        let (t0, n0) = (super::ticks(), super::nanoseconds());
+        while super::nanoseconds() - n0 < 2_000_000 {}
+        let ns = (super::ticks() - t0) * 1024 / rate;
+        assert!(ns > 1_000_000, "{ns} ns measured for at least 2 ms");
+    }
+}

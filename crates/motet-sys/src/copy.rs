@@ -1,0 +1,26 @@
+//! Single copy between two address spaces (process_vm_readv, process_vm_writev).
+
+use crate::{Errno, errno};
+use syscalls::{Sysno, syscall};
+
+#[repr(C)]
+struct Vector {
+    base: u64,
+    length: u64,
+}
+
+/// Copies from `address` in process `pid` into `into`; returns the bytes copied.
+pub fn read_from(pid: u32, address: u64, into: &mut [u8]) -> Result<usize, Errno> {
+    let local = Vector { base: into.as_mut_ptr() as u64, length: into.len() as u64 };
+    let remote = Vector { base: address, length: into.len() as u64 };
+    // SAFETY: the kernel writes only within `into`; the remote address is checked by the kernel.
+    unsafe { syscall!(Sysno::process_vm_readv, pid, &raw const local, 1, &raw const remote, 1, 0) }.map_err(errno)
+}
+
+/// Copies `from` to `address` in process `pid`; returns the bytes copied.
+pub fn write_to(pid: u32, address: u64, from: &[u8]) -> Result<usize, Errno> {
+    let local = Vector { base: from.as_ptr() as u64, length: from.len() as u64 };
+    let remote = Vector { base: address, length: from.len() as u64 };
+    // SAFETY: the kernel only reads `from`; what it writes is the other process's memory, which that process offered.
+    unsafe { syscall!(Sysno::process_vm_writev, pid, &raw const local, 1, &raw const remote, 1, 0) }.map_err(errno)
+}

@@ -1,0 +1,75 @@
+//! Private descriptors: above the program's usual range, closed on exec, remembered so that a program's close-everything
+//! loop can be told that they are not open.
+
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Descriptors that can be told apart.
+const TRACKED: usize = 1 << 20;
+static PRIVATE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKED / 64];
+
+/// A descriptor of the engine's own.
+#[derive(Debug)]
+pub struct PrivateFd(OwnedFd);
+
+impl PrivateFd {
+    /// Moves a descriptor out of the program's way.
+    pub fn new(fd: OwnedFd) -> Self {
+        let (soft, _) = limit();
+        let floor = (soft - soft / 4).min(TRACKED as u64 - 1024) as i32;
+        let high = rustix::io::fcntl_dupfd_cloexec(&fd, floor);
+        let fd = high.unwrap_or(fd);
+        mark(fd.as_raw_fd(), true);
+        Self(fd)
+    }
+}
+
+impl Drop for PrivateFd {
+    fn drop(&mut self) {
+        mark(self.0.as_raw_fd(), false);
+    }
+}
+
+impl rustix::fd::AsFd for PrivateFd {
+    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Whether a descriptor is one of ours.
+pub fn is_private(fd: i32) -> bool {
+    usize::try_from(fd).is_ok_and(|n| n < TRACKED && PRIVATE[n / 64].load(Ordering::Relaxed) >> (n % 64) & 1 == 1)
+}
+
+fn mark(fd: i32, private: bool) {
+    if let Ok(n) = usize::try_from(fd)
+        && n < TRACKED
+    {
+        let bit = 1 << (n % 64);
+        if private {
+            PRIVATE[n / 64].fetch_or(bit, Ordering::Relaxed);
+        } else {
+            PRIVATE[n / 64].fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+}
+
+fn limit() -> (u64, u64) {
+    let l = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    (l.current.unwrap_or(1 << 20), l.maximum.unwrap_or(1 << 20))
+}
+
+/// Borrows a descriptor that the caller of the engine owns.
+///
+/// The engine's interface promises that it stays open while the stream exists; if that promise is broken the kernel
+/// answers EBADF or the call meets another descriptor, as with any misuse of close(2).
+pub fn borrow(fd: i32) -> rustix::fd::BorrowedFd<'static> {
+    // SAFETY: see above; -1 is the one value that must not be borrowed.
+    unsafe { rustix::fd::BorrowedFd::borrow_raw(fd.max(0)) }
+}
+
+/// Takes over a descriptor that a message delivered.
+pub fn own(fd: i32) -> OwnedFd {
+    // SAFETY: only called with descriptors that the kernel has just installed for us.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}

@@ -1,0 +1,21 @@
+//! System calls, made directly: never through symbols of the C library that a preload library could interpose.
+//!
+//! What it is: thin, safe functions over `rustix` (whose Linux backend makes raw calls) and, where it lacks one,
+//! over `syscalls`. What it is not: no policy, no state except the calibration of the [`clock`].
+
+pub mod clock;
+pub mod copy;
+pub mod diag;
+pub mod fds;
+pub mod memory;
+pub mod socket;
+pub mod thread;
+
+pub use rustix;
+
+/// A system error number, positive.
+pub type Errno = i32;
+
+pub(crate) fn errno(e: syscalls::Errno) -> Errno {
+    e.into_raw()
+}

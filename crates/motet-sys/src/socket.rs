@@ -1,0 +1,295 @@
+//! Calls on sockets: TCP under a stream, and the SEQPACKET rendezvous.
+
+use crate::{Errno, errno};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use syscalls::{Sysno, syscall};
+
+const SOL_SOCKET: usize = 1;
+const SO_NETNS_COOKIE: usize = 71;
+const SO_COOKIE: usize = 57;
+const SO_PEERCRED: usize = 17;
+const IPPROTO_TCP: usize = 6;
+const TCP_INFO: usize = 11;
+
+/// Kernel-attested credentials.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process, in our PID namespace; 0 when it is not visible.
+    pub pid: i32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+fn option<T: Default>(fd: RawFd, level: usize, name: usize) -> Result<T, Errno> {
+    let mut value = T::default();
+    let mut length = size_of::<T>() as u32;
+    // SAFETY: the kernel writes at most `length` bytes into `value`; the types used here are plain integers.
+    unsafe { syscall!(Sysno::getsockopt, fd, level, name, &raw mut value, &raw mut length) }.map_err(errno)?;
+    Ok(value)
+}
+
+/// The socket's cookie: unique on this host until reboot.
+pub fn cookie(fd: RawFd) -> Result<u64, Errno> {
+    option(fd, SOL_SOCKET, SO_COOKIE)
+}
+
+/// The network namespace's cookie.
+pub fn netns_cookie(fd: RawFd) -> Result<u64, Errno> {
+    option(fd, SOL_SOCKET, SO_NETNS_COOKIE)
+}
+
+/// Credentials of the process at the other end of a Unix socket.
+pub fn peer_credentials(fd: impl AsFd) -> Result<Credentials, Errno> {
+    option(fd.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERCRED)
+}
+
+/// Local and peer address of a connected TCP socket. `Err(ENOPROTOOPT)` when it is not TCP.
+pub fn addresses(fd: RawFd) -> Result<(SocketAddr, SocketAddr), Errno> {
+    let fd = crate::fds::borrow(fd);
+    let protocol = rustix::net::sockopt::socket_protocol(fd).map_err(|e| e.raw_os_error())?;
+    if rustix::net::sockopt::socket_type(fd).map_err(|e| e.raw_os_error())? != SocketType::STREAM
+        || protocol != Some(rustix::net::ipproto::TCP)
+    {
+        return Err(rustix::io::Errno::PROTONOSUPPORT.raw_os_error());
+    }
+    let local = rustix::net::getsockname(fd).map_err(|e| e.raw_os_error())?;
+    let peer = rustix::net::getpeername(fd).map_err(|e| e.raw_os_error())?;
+    let convert = |a: rustix::net::SocketAddrAny| {
+        SocketAddr::try_from(a).map_err(|_| rustix::io::Errno::AFNOSUPPORT.raw_os_error())
+    };
+    Ok((convert(local)?, convert(peer.ok_or(rustix::io::Errno::NOTCONN.raw_os_error())?)?))
+}
+
+/// Payload bytes that this end has written to TCP since the connection began, as the kernel counts them; `None` while
+/// acknowledgements come in too fast for a consistent reading.
+pub fn sent_position(fd: RawFd, connected: bool) -> Result<Option<u64>, Errno> {
+    for _ in 0..4 {
+        let before = info(fd)?.0;
+        let unacknowledged = queue(fd, 0x5411)?; // SIOCOUTQ
+        if info(fd)?.0 == before {
+            // The active opener's SYN is counted as acknowledged.
+            return Ok(Some((before + unacknowledged).saturating_sub(u64::from(connected))));
+        }
+    }
+    Ok(None)
+}
+
+/// Payload bytes that this end has read from TCP since the connection began; `None` as above.
+pub fn received_position(fd: RawFd) -> Result<Option<u64>, Errno> {
+    for _ in 0..4 {
+        let before = info(fd)?.1;
+        let unread = queue(fd, 0x541b)?; // SIOCINQ
+        if info(fd)?.1 == before {
+            return Ok(Some(before.saturating_sub(unread)));
+        }
+    }
+    Ok(None)
+}
+
+/// TCP_INFO: bytes acknowledged, bytes received.
+fn info(fd: RawFd) -> Result<(u64, u64), Errno> {
+    let mut info = [0u64; 32];
+    let mut length = size_of_val(&info) as u32;
+    // SAFETY: the kernel writes at most `length` bytes.
+    unsafe { syscall!(Sysno::getsockopt, fd, IPPROTO_TCP, TCP_INFO, info.as_mut_ptr(), &raw mut length) }.map_err(errno)?;
+    if length < 136 {
+        return Err(rustix::io::Errno::OPNOTSUPP.raw_os_error());
+    }
+    Ok((info[15], info[16])) // tcpi_bytes_acked and tcpi_bytes_received, struct tcp_info in linux/tcp.h
+}
+
+fn queue(fd: RawFd, request: usize) -> Result<u64, Errno> {
+    let mut n = 0i32;
+    // SAFETY: both requests write one int.
+    unsafe { syscall!(Sysno::ioctl, fd, request, &raw mut n) }.map_err(errno)?;
+    Ok(n.max(0) as u64)
+}
+
+/// Sets TCP_NODELAY.
+pub fn set_nodelay(fd: RawFd) {
+    let _ = rustix::net::sockopt::set_tcp_nodelay(crate::fds::borrow(fd), true);
+}
+
+/// Whether the descriptor is O_NONBLOCK.
+pub fn is_nonblocking(fd: RawFd) -> bool {
+    rustix::fs::fcntl_getfl(crate::fds::borrow(fd)).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
+}
+
+/// sendmsg with plain buffers.
+pub fn send(fd: RawFd, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
+    let flags = SendFlags::from_bits_retain(flags as u32) | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(crate::fds::borrow(fd), bufs, &mut SendAncillaryBuffer::default(), flags)
+        .map_err(|e| e.raw_os_error())
+}
+
+/// recvmsg with plain buffers.
+pub fn receive(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usize, Errno> {
+    let flags = RecvFlags::from_bits_retain(flags as u32);
+    rustix::net::recvmsg(crate::fds::borrow(fd), bufs, &mut RecvAncillaryBuffer::default(), flags)
+        .map(|m| m.bytes)
+        .map_err(|e| e.raw_os_error())
+}
+
+/// shutdown(2).
+pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
+    let how = match how {
+        0 => rustix::net::Shutdown::Read,
+        1 => rustix::net::Shutdown::Write,
+        2 => rustix::net::Shutdown::Both,
+        _ => return Err(rustix::io::Errno::INVAL.raw_os_error()),
+    };
+    rustix::net::shutdown(crate::fds::borrow(fd), how).map_err(|e| e.raw_os_error())
+}
+
+/// poll(2) events, as bits of `PollFlags`.
+pub const READABLE: u16 = 0x1 | 0x2000; // POLLIN | POLLRDHUP
+/// POLLOUT.
+pub const WRITABLE: u16 = 0x4;
+const GONE: u16 = 0x8 | 0x10 | 0x2000; // POLLERR | POLLHUP | POLLRDHUP
+
+/// Waits for events on descriptors; `timeout` in ns, `None` for ever. Returns their events; `Err(EINTR)` on a signal.
+pub fn poll<const N: usize>(fds: [(RawFd, u16); N], timeout: Option<u64>) -> Result<[u16; N], Errno> {
+    use rustix::event::{PollFd, PollFlags};
+    let borrowed = fds.map(|(fd, _)| crate::fds::borrow(fd));
+    let mut polled: [PollFd<'_>; N] = std::array::from_fn(|i| PollFd::new(&borrowed[i], PollFlags::from_bits_retain(fds[i].1)));
+    let timeout = timeout.map(|ns| rustix::time::Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as _,
+    });
+    rustix::event::poll(&mut polled, timeout.as_ref()).map_err(|e| e.raw_os_error())?;
+    Ok(std::array::from_fn(|i| polled[i].revents().bits()))
+}
+
+/// Whether a receive would return at once.
+pub fn readable(fd: RawFd) -> bool {
+    poll([(fd, READABLE)], Some(0)).is_ok_and(|[events]| events != 0)
+}
+
+/// Whether the connection stands: neither hung up nor in error.
+pub fn alive(fd: RawFd) -> bool {
+    poll([(fd, READABLE)], Some(0)).is_ok_and(|[events]| events & GONE == 0)
+}
+
+/// A new eventfd, non-blocking.
+pub fn eventfd() -> Result<OwnedFd, Errno> {
+    use rustix::event::EventfdFlags;
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| e.raw_os_error())
+}
+
+/// Rings an eventfd.
+pub fn ring(fd: RawFd) {
+    let _ = rustix::io::write(crate::fds::borrow(fd), &1u64.to_ne_bytes());
+}
+
+/// Empties an eventfd.
+pub fn drain(fd: RawFd) {
+    let _ = rustix::io::read(crate::fds::borrow(fd), &mut [0u8; 8]);
+}
+
+// ---- rendezvous ------------------------------------------------------------------------------------------------------
+
+/// Opens a listening SEQPACKET socket of that abstract name, non-blocking.
+pub fn listen_abstract(name: &[u8]) -> Result<OwnedFd, Errno> {
+    let fd = seqpacket()?;
+    let address = SocketAddrUnix::new_abstract_name(name).map_err(|e| e.raw_os_error())?;
+    rustix::net::bind(&fd, &address).map_err(|e| e.raw_os_error())?;
+    rustix::net::listen(&fd, 4).map_err(|e| e.raw_os_error())?;
+    Ok(fd)
+}
+
+/// Connects to a listening SEQPACKET socket of that abstract name, without blocking.
+pub fn connect_abstract(name: &[u8]) -> Result<OwnedFd, Errno> {
+    let fd = seqpacket()?;
+    let address = SocketAddrUnix::new_abstract_name(name).map_err(|e| e.raw_os_error())?;
+    rustix::net::connect(&fd, &address).map_err(|e| e.raw_os_error())?;
+    Ok(fd)
+}
+
+/// Accepts, without blocking.
+pub fn accept(fd: impl AsFd) -> Result<OwnedFd, Errno> {
+    rustix::net::accept_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map_err(|e| e.raw_os_error())
+}
+
+fn seqpacket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(|e| e.raw_os_error())
+}
+
+/// Sends a message with one descriptor.
+pub fn send_with_fd(socket: impl AsFd, bytes: &[u8], fd: impl AsFd) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
+        Ok(n) if n == bytes.len() => Ok(()),
+        Ok(_) => Err(rustix::io::Errno::MSGSIZE.raw_os_error()),
+        Err(e) => Err(e.raw_os_error()),
+    }
+}
+
+/// Receives a message and at most one descriptor, without blocking. Further descriptors are closed.
+pub fn receive_with_fd(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)
+        .map_err(|e| e.raw_os_error())?;
+    let mut first = None;
+    for item in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = item {
+            for fd in fds {
+                first.get_or_insert(fd); // the others are dropped, which closes them
+            }
+        }
+    }
+    Ok((message.bytes, first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn the_kernel_counts_bytes_as_we_do() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        let (n, f) = (near.as_raw_fd(), far.as_raw_fd());
+        assert_eq!(sent_position(n, true), Ok(Some(0)));
+        assert_eq!(sent_position(f, false), Ok(Some(0)));
+        near.write_all(&[1; 1000]).unwrap();
+        far.write_all(&[2; 77]).unwrap();
+        far.read_exact(&mut [0; 300]).unwrap();
+        assert_eq!(sent_position(n, true), Ok(Some(1000)));
+        assert_eq!(sent_position(f, false), Ok(Some(77)));
+        assert_eq!(received_position(f), Ok(Some(300)));
+        assert_eq!(received_position(n), Ok(Some(0)));
+    }
+
+    #[test]
+    fn a_descriptor_travels_with_a_message() {
+        let name = format!("motet-test-{}", std::process::id());
+        let listener = listen_abstract(name.as_bytes()).unwrap();
+        let near = connect_abstract(name.as_bytes()).unwrap();
+        let far = accept(&listener).unwrap();
+        assert_eq!(peer_credentials(&near).unwrap().pid, std::process::id() as i32);
+        send_with_fd(&near, b"hello", &listener).unwrap();
+        let mut bytes = [0; 16];
+        let (n, fd) = receive_with_fd(&far, &mut bytes).unwrap();
+        assert_eq!((&bytes[..n], fd.is_some()), (&b"hello"[..], true));
+    }
+}

@@ -1,0 +1,65 @@
+//! Who runs: process and thread identity, scheduling.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static PID: AtomicU32 = AtomicU32::new(0);
+
+/// This process, cached; [`forget_pid`] after a fork.
+#[inline(always)]
+pub fn pid() -> u32 {
+    let known = PID.load(Ordering::Relaxed);
+    if known != 0 { known } else { real_pid() }
+}
+
+/// Asks the kernel.
+#[cold]
+pub fn real_pid() -> u32 {
+    let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+    PID.store(pid, Ordering::Relaxed);
+    pid
+}
+
+/// To be called in a forked child.
+pub fn forget_pid() {
+    PID.store(0, Ordering::Relaxed);
+}
+
+/// A token for this thread: the process in the high half, something unique in it in the low half.
+#[inline(always)]
+pub fn token() -> u64 {
+    let thread: u64;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: on x86-64 Linux the first word of the thread control block is its own address (System V psABI, TLS).
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) thread, options(nostack, readonly, preserves_flags))
+    };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: TPIDR_EL0 is readable from user space and unique to a thread of the process.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) thread, options(nostack, nomem, preserves_flags))
+    };
+    u64::from(pid()) << 32 | ((thread >> 4) & 0xffff_fffe) | 1
+}
+
+/// Whether the process of a token exists (and is visible to us).
+pub fn exists(token: u64) -> bool {
+    process_exists((token >> 32) as u32)
+}
+
+/// Whether a process exists.
+pub fn process_exists(pid: u32) -> bool {
+    match rustix::process::Pid::from_raw(pid as i32) {
+        Some(pid) => rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH),
+        None => false,
+    }
+}
+
+/// Lets another thread run here.
+pub fn yield_now() {
+    rustix::thread::sched_yield();
+}
+
+/// The effective user.
+pub fn euid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}

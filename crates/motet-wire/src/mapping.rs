@@ -1,0 +1,34 @@
+//! A piece of mapped memory that stays for the life of the process: what makes views into it safe.
+
+/// Shared memory that is never unmapped.
+#[derive(Debug, Clone, Copy)]
+pub struct Mapping {
+    base: *mut u8,
+    length: usize,
+}
+
+// SAFETY: the memory outlives every thread, and views into it consist of atomics and of copies of plain bytes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// # Safety
+    /// `base` is page-aligned and `length` bytes from it stay mapped, readable and (unless every view is read only)
+    /// writable, until the process ends.
+    pub const unsafe fn new(base: *mut u8, length: usize) -> Self {
+        Self { base, length }
+    }
+
+    /// Bytes.
+    pub const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The address of `length` bytes at `offset`, if they lie inside.
+    pub(crate) fn at(&self, offset: usize, length: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(length)?;
+        // SAFETY: offset + length <= self.length, all of it one mapping.
+        (end <= self.length).then(|| unsafe { self.base.add(offset) })
+    }
+}
