@@ -61,21 +61,20 @@ def until(condition, seconds=10):
     return condition()
 
 
-class Hosts(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        result = hosts("up", "alpha", "beta")
-        if result.returncode == 3:
-            if log := os.environ.get("MOTET_SKIP_LOG"):
-                with open(log, "a", encoding="utf-8") as file:
-                    file.write(f"SKIP tests/hosts.py: {result.stderr.strip()}\n")
-            raise SystemExit(f"SKIP {result.stderr.strip()}")
-        assert result.returncode == 0, result.stderr
+def setUpModule():
+    result = hosts("up", "alpha", "beta")
+    if result.returncode == 3:
+        raise unittest.SkipTest(result.stderr.strip())
+    assert result.returncode == 0, result.stderr
 
-    @classmethod
-    def tearDownClass(cls):
-        hosts("down")
-        assert not holders()
+
+def tearDownModule():
+    hosts("down")
+    assert not holders()
+
+
+class Hosts(unittest.TestCase):
+    """One pair of hosts serves all of these."""
 
     def test_each_host_has_its_own_identity(self):
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
