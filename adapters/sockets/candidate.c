@@ -1,0 +1,164 @@
+/* candidate.c: from a TCP socket that is only counted to a stream of the engine.
+ *
+ * What it is:   a connection seen through connect() or accept() costs two counters until it proves to live long enough and
+ *               to join two processes of this host; only then is libmotet opened and the descriptor handed over.
+ * What it isn't: the decision whether the peer is equipped, which is the engine's.
+ *
+ * A thread that went to sleep in the kernel before the hand-over is not covered by the engine, so a candidate counts its
+ * sleepers and the hand-over waits for a moment without any: sleeper and upgrader each announce themselves, then look at the
+ * other (sequentially consistent, label SLEEPER).
+ *
+ * Signal safety: counting is lock-free; a hand-over takes the table lock (all signals blocked) and never starts when
+ * shim_depth > 0. Fork safety: the fork handlers hold the table lock, so no child sees UPGRADING. */
+#include "shim.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <string.h>
+
+static unsigned word_sends(uint64_t word) { return (word >> WORD_SENDS_SHIFT) & WORD_COUNT_MASK; }
+static unsigned word_receives(uint64_t word) { return (word >> WORD_RECEIVES_SHIFT) & WORD_COUNT_MASK; }
+
+void candidate_new(int fd, bool accepted, int nonblock)
+{
+    uint64_t word = KIND_CANDIDATE;
+    if (accepted) word |= WORD_ACCEPTED;
+    if (nonblock >= 0) word |= WORD_NONBLOCK_KNOWN | (nonblock ? WORD_NONBLOCK : 0);
+    if (accepted)
+        table_set(fd, word);
+    else
+        table_replace(fd, word); /* connect() keeps what epoll_ctl() recorded for the fresh socket */
+}
+
+void candidate_count(int fd, enum direction direction)
+{
+    unsigned shift = direction == SENDING ? WORD_SENDS_SHIFT : WORD_RECEIVES_SHIFT;
+    uint64_t word = table_word(fd);
+    while (word_kind(word) == KIND_CANDIDATE && ((word >> shift) & WORD_COUNT_MASK) < WORD_COUNT_MASK)
+        if (atomic_compare_exchange_weak(&shim_words[fd], &word, word + (1ull << shift))) return;
+}
+
+/* ---------------------------------------------------------------- sleepers */
+
+bool candidate_sleep_begin(int fd)
+{
+    atomic_fetch_add(&shim_sleepers[fd], 1); /* SLEEPER */
+    if (LIKELY(word_kind(atomic_load(&shim_words[fd])) == KIND_CANDIDATE)) return true;
+    atomic_fetch_sub(&shim_sleepers[fd], 1);
+    while (word_kind(table_word(fd)) == KIND_UPGRADING) sched_yield();
+    return false;
+}
+
+void candidate_sleep_end(int fd) { atomic_fetch_sub(&shim_sleepers[fd], 1); }
+
+/* ---------------------------------------------------------------- the hand-over */
+
+static bool plain_address(const struct sockaddr_storage *from, uint32_t *host)
+{
+    if (from->ss_family == AF_INET) {
+        *host = ((const struct sockaddr_in *)from)->sin_addr.s_addr;
+        return true;
+    }
+    const struct in6_addr *six = &((const struct sockaddr_in6 *)from)->sin6_addr;
+    if (from->ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(six)) return false;
+    memcpy(host, six->s6_addr + 12, sizeof *host);
+    return true;
+}
+
+static bool same_host(int fd)
+{
+    struct sockaddr_storage own, peer;
+    socklen_t own_length = sizeof own, peer_length = sizeof peer;
+    if (getsockname(fd, (struct sockaddr *)&own, &own_length) || getpeername(fd, (struct sockaddr *)&peer, &peer_length))
+        return false;
+    uint32_t a, b;
+    if (plain_address(&own, &a) && plain_address(&peer, &b))
+        return a == b || ((ntohl(a) >> 24) == 127 && (ntohl(b) >> 24) == 127);
+    if (own.ss_family != AF_INET6 || peer.ss_family != AF_INET6) return false;
+    return memcmp(&((struct sockaddr_in6 *)&own)->sin6_addr, &((struct sockaddr_in6 *)&peer)->sin6_addr, 16) == 0;
+}
+
+/* The descriptors that mean the same socket as fd, fd first. More duplicates than fit: 0, and the socket stays a candidate. */
+static int family(int fd, uint64_t word, int *members, int room)
+{
+    int count = 0;
+    members[count++] = fd;
+    if (word_extra(word) == 0) return count;
+    for (int other = 0; other <= atomic_load(&shim_top); other++) {
+        uint64_t seen = atomic_load(&shim_words[other]);
+        if (other == fd || word_kind(seen) != KIND_CANDIDATE || word_extra(seen) != word_extra(word)) continue;
+        if (count == room) return 0;
+        members[count++] = other;
+    }
+    return count;
+}
+
+static void hand_over(int fd)
+{
+    table_guard guard;
+    int members[16];
+    table_lock(&guard);
+    uint64_t word = table_word(fd);
+    int count = word_kind(word) == KIND_CANDIDATE ? family(fd, word, members, 16) : 0;
+    bool quiet = count > 0;
+    uint64_t before[16];
+    for (int i = 0; i < count; i++) {
+        before[i] = atomic_load(&shim_words[members[i]]);
+        while (!atomic_compare_exchange_weak(&shim_words[members[i]], &before[i], (before[i] & ~WORD_KIND) | KIND_UPGRADING)) {}
+        quiet &= interest_may_upgrade(members[i]);
+        quiet &= atomic_load(&shim_sleepers[members[i]]) == 0; /* SLEEPER */
+    }
+    motet_stream s = 0;
+    int failed = 0;
+    if (quiet) {
+        struct motet_upgrade_options options = {.size = sizeof options};
+        options.role = word & WORD_ACCEPTED ? MOTET_ROLE_ACCEPTED : MOTET_ROLE_CONNECTED;
+        options.flags = MOTET_UPGRADE_LAZY;
+        failed = ENGINE(engine.upgrade(fd, &options, &s));
+    } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
+        failed = 1; /* somebody always sleeps on it: no more attempts */
+    }
+    for (int i = 0; i < count; i++) {
+        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED);
+        if (s != 0) {
+            atomic_store(&shim_handles[members[i]], s);
+            interest_upgraded(members[i], s);
+            table_replace(members[i], KIND_STREAM | rest);
+        } else {
+            interest_undo(members[i]);
+            if (failed) interest_forget(members[i]);
+            table_replace(members[i], failed ? 0 : before[i]);
+        }
+    }
+    table_unlock(&guard);
+}
+
+/* A candidate is due at the third send of its connected end or the second receive of its accepted one; a hand-over that
+ * had to wait for a sleeper is tried again by whichever call comes next. */
+static bool due(uint64_t word, enum direction direction)
+{
+    if (word & WORD_ACCEPTED) return word_receives(word) + (direction == RECEIVING) >= SHIM_RECEIVES_BEFORE;
+    return word_sends(word) + (direction == SENDING) >= SHIM_SENDS_BEFORE;
+}
+
+uint64_t candidate_touch(int fd, enum direction direction)
+{
+    uint64_t word = table_word(fd);
+    if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0) {
+        int kept = errno;
+        if (engine_disabled() || !same_host(fd))
+            table_make_plain(fd, 0);
+        else if (engine_open())
+            hand_over(fd);
+        else if (engine_failed())
+            table_make_plain(fd, 0);
+        errno = kept;
+        word = table_word(fd);
+    }
+    while (UNLIKELY(word_kind(word) == KIND_UPGRADING)) {
+        sched_yield();
+        word = table_word(fd);
+    }
+    return word;
+}

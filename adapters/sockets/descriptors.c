@@ -1,0 +1,276 @@
+/* descriptors.c: calls that make, copy, change or close descriptors.
+ *
+ * What it is:   socket, connect, accept, shutdown, close and its kin, the dup family, fcntl, ioctl, setsockopt: each makes the
+ *               kernel's call and keeps the table in step with it.
+ * What it isn't: a virtualisation. Numbers, errors and options are the kernel's; the one exception is that descriptors of
+ *               the engine and of this object behave as not open.
+ *
+ * Signal safety: as the C library's; the table lock is taken with signals blocked. In a handler that interrupted the engine
+ * (shim_depth > 0) only the kernel's call is made. Fork safety: in a vfork child only the kernel's call is made. */
+#include "shim.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+
+#ifndef TCP_ULP
+#define TCP_ULP 31
+#endif
+#ifndef TCP_REPAIR
+#define TCP_REPAIR 19
+#endif
+
+static bool may_change(void) { return shim_depth == 0 && table_in_own_process(); }
+
+static int not_open(void)
+{
+    errno = EBADF;
+    return -1;
+}
+
+/* Untracked descriptors need the question too, once the engine has descriptors of its own. */
+static bool is_ours(int fd) { return fd >= 0 && engine_owns(fd); }
+
+/* ---------------------------------------------------------------- making */
+
+SHIM_API int socket(int domain, int type, int protocol)
+{
+    int fd = REAL(socket)(domain, type, protocol);
+    if (fd < 0 || fd >= SHIM_SLOTS || !may_change()) return fd;
+    bool tcp = (domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM && (protocol == 0 || protocol == IPPROTO_TCP);
+    int kept = errno;
+    table_set(fd, tcp && !engine_disabled() ? KIND_FRESH : KIND_NONE);
+    errno = kept;
+    return fd;
+}
+
+SHIM_API int connect(int fd, const struct sockaddr *address, socklen_t length)
+{
+    int result = REAL(connect)(fd, address, length);
+    if (LIKELY(word_kind(table_word(fd)) != KIND_FRESH)) return result;
+    if ((result == 0 || errno == EINPROGRESS || errno == EINTR) && address && address->sa_family != AF_UNSPEC && may_change()) {
+        int kept = errno;
+        candidate_new(fd, false, result == 0 ? -1 : errno == EINPROGRESS ? 1 : 0);
+        errno = kept;
+    }
+    return result;
+}
+
+static int accepted(int fd, int nonblock)
+{
+    if (fd < 0 || fd >= SHIM_SLOTS || !may_change()) return fd;
+    int kept = errno, domain = 0, protocol = 0;
+    socklen_t size = sizeof domain;
+    bool tcp = !engine_disabled() && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+               (domain == AF_INET || domain == AF_INET6) && getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
+               protocol == IPPROTO_TCP;
+    if (tcp)
+        candidate_new(fd, true, nonblock);
+    else
+        table_set(fd, KIND_NONE);
+    errno = kept;
+    return fd;
+}
+
+SHIM_API int accept(int listener, struct sockaddr *address, socklen_t *length)
+{
+    return accepted(REAL(accept)(listener, address, length), 0);
+}
+
+SHIM_API int accept4(int listener, struct sockaddr *address, socklen_t *length, int flags)
+{
+    return accepted(REAL(accept4)(listener, address, length, flags), !!(flags & SOCK_NONBLOCK));
+}
+
+/* ---------------------------------------------------------------- closing */
+
+SHIM_API int shutdown(int fd, int how)
+{
+    uint64_t word = table_word(fd);
+    if (word_is_plain(word) || word_kind(word) != KIND_STREAM || shim_depth > 0) return REAL(shutdown)(fd, how);
+    int result = ENGINE(engine.shutdown(table_handle(fd), how));
+    if (result == -EBADF || result == -EINVAL) return REAL(shutdown)(fd, how);
+    if (result == 0) return 0;
+    errno = -result;
+    return -1;
+}
+
+SHIM_API int close(int fd)
+{
+    if (UNLIKELY(shim_depth > 0)) return REAL(close)(fd);
+    if (LIKELY(word_kind(table_word(fd)) == KIND_NONE)) {
+        if (UNLIKELY(is_ours(fd)) && table_in_own_process()) return not_open();
+        return REAL(close)(fd);
+    }
+    if (!table_in_own_process()) return REAL(close)(fd);
+    if (word_kind(table_word(fd)) == KIND_PRIVATE) return not_open();
+    int kept = errno;
+    table_set(fd, KIND_NONE);
+    errno = kept;
+    return REAL(close)(fd);
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    unsigned x = *(const unsigned *)a, y = *(const unsigned *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The open descriptors between first and last that are ours, in order; -1 when they cannot be listed. */
+static int own_between(unsigned first, unsigned last, unsigned *own, int room)
+{
+    char buffer[4096] __attribute__((aligned(8)));
+    int count = 0;
+    long length, folder = syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return -1;
+    while ((length = syscall(SYS_getdents64, (int)folder, buffer, sizeof buffer)) > 0)
+        for (long at = 0; at < length;) {
+            struct dirent64 *entry = (struct dirent64 *)(buffer + at);
+            at += entry->d_reclen;
+            if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
+            unsigned fd = (unsigned)strtoul(entry->d_name, NULL, 10);
+            if (fd >= first && fd <= last && (long)fd != folder && is_ours((int)fd) && count < room) own[count++] = fd;
+        }
+    syscall(SYS_close, (int)folder);
+    qsort(own, (size_t)count, sizeof *own, compare_numbers);
+    return count;
+}
+
+SHIM_API int close_range(unsigned first, unsigned last, int flags)
+{
+    if (first > last || (flags & CLOSE_RANGE_CLOEXEC) || !may_change()) return REAL(close_range)(first, last, flags);
+    for (unsigned fd = first; fd <= last && fd <= (unsigned)atomic_load(&shim_top); fd++)
+        if (word_kind(table_word((int)fd)) != KIND_NONE && word_kind(table_word((int)fd)) != KIND_PRIVATE)
+            table_set((int)fd, KIND_NONE);
+    unsigned own[4096];
+    int count = engine_is_open() ? own_between(first, last, own, 4096) : 0;
+    if (count < 0) return 0; /* better left open than the engine's closed */
+    for (int i = 0; i < count; i++) {
+        if (own[i] > first && REAL(close_range)(first, own[i] - 1, flags) != 0) return -1;
+        first = own[i] + 1;
+    }
+    return first <= last ? REAL(close_range)(first, last, flags) : 0;
+}
+
+SHIM_API void closefrom(int lowest) { close_range(lowest < 0 ? 0 : (unsigned)lowest, UINT_MAX, 0); }
+
+/* ---------------------------------------------------------------- copying */
+
+/* `to` is a copy of `from`. Duplicates of a candidate form a group, so that they become one stream together. */
+static int copied(int from, int to)
+{
+    if (to < 0 || to >= SHIM_SLOTS) return to;
+    static _Atomic uint32_t groups;
+    int kept = errno;
+    uint64_t word = table_word(from);
+    table_set(to, KIND_NONE);
+    if (word_kind(word) >= KIND_EPOLL && word_kind(word) != KIND_PRIVATE) {
+        table_guard guard;
+        table_lock(&guard);
+        word = table_word(from);
+        if (word_kind(word) == KIND_CANDIDATE && word_extra(word) == 0)
+            word |= (uint64_t)(atomic_fetch_add(&groups, 1) + 1) << WORD_EXTRA_SHIFT;
+        if (word_kind(word) >= KIND_EPOLL) {
+            atomic_store(&shim_handles[to], atomic_load(&shim_handles[from]));
+            table_replace(from, word | WORD_SHARED);
+            table_replace(to, word | WORD_SHARED);
+        }
+        table_unlock(&guard);
+    } else if (word_kind(word) == KIND_FRESH) {
+        table_set(from, KIND_NONE);
+    }
+    errno = kept;
+    return to;
+}
+
+static bool is_open(int fd) { return REAL(fcntl)(fd, F_GETFD) >= 0; }
+
+SHIM_API int dup(int fd)
+{
+    if (!may_change()) return REAL(dup)(fd);
+    if (is_ours(fd)) return not_open();
+    return copied(fd, REAL(dup)(fd));
+}
+
+static int dup_onto(int from, int to, int flags, bool three)
+{
+    if (!may_change()) return three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to);
+    if (is_ours(from) || is_ours(to)) return not_open();
+    if (from == to || to < 0 || !is_open(from)) return three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to);
+    if (word_kind(table_word(to)) != KIND_NONE) table_set(to, KIND_NONE); /* the kernel closes it */
+    return copied(from, three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to));
+}
+
+SHIM_API int dup2(int from, int to) { return dup_onto(from, to, 0, false); }
+
+SHIM_API int dup3(int from, int to, int flags) { return dup_onto(from, to, flags, true); }
+
+/* ---------------------------------------------------------------- changing */
+
+SHIM_API int fcntl(int fd, int command, ...)
+{
+    va_list list;
+    va_start(list, command);
+    void *argument = va_arg(list, void *);
+    va_end(list);
+    if (UNLIKELY(engine_is_open()) && shim_depth == 0 && is_ours(fd)) return not_open();
+    int result = REAL(fcntl)(fd, command, argument);
+    if (LIKELY(word_kind(table_word(fd)) == KIND_NONE) && command != F_DUPFD && command != F_DUPFD_CLOEXEC) return result;
+    if (result < 0 || !may_change()) return result;
+    switch (command) {
+    case F_DUPFD:
+    case F_DUPFD_CLOEXEC:
+        return copied(fd, result);
+    case F_SETFL:
+        table_note_flags(fd, (long)argument & O_NONBLOCK);
+        if ((long)argument & O_ASYNC) table_make_plain(fd, REASON_ASYNC);
+        return result;
+    case F_SETSIG:
+        table_make_plain(fd, REASON_ASYNC);
+        return result;
+    default:
+        return result;
+    }
+}
+
+SHIM_API int ioctl(int fd, unsigned long request, ...)
+{
+    va_list list;
+    va_start(list, request);
+    void *argument = va_arg(list, void *);
+    va_end(list);
+    uint64_t word = table_word(fd);
+    int result = REAL(ioctl)(fd, request, argument);
+    if (LIKELY(word_kind(word) < KIND_CANDIDATE) || result < 0 || shim_depth > 0) return result;
+    if (request == FIONBIO) table_note_flags(fd, *(int *)argument != 0);
+    if (request == FIOASYNC && *(int *)argument != 0) table_make_plain(fd, REASON_ASYNC);
+    if (request == FIONREAD && word_kind(word) == KIND_STREAM) {
+        size_t bytes = ENGINE(engine.rx_bytes(table_handle(fd)));
+        int kernel = *(int *)argument;
+        *(int *)argument = bytes > (size_t)(INT_MAX - kernel) ? INT_MAX : kernel + (int)bytes;
+    }
+    return result;
+}
+
+/* Options whose meaning lies in TCP's own queue. */
+SHIM_API int setsockopt(int fd, int level, int name, const void *value, socklen_t length)
+{
+    int result = REAL(setsockopt)(fd, level, name, value, length);
+    if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || result != 0 || shim_depth > 0) return result;
+    if ((level == SOL_SOCKET && name == SO_RCVLOWAT && length >= sizeof(int) && *(const int *)value > 1) ||
+        (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR)))
+        table_make_plain(fd, REASON_OPTION);
+    return result;
+}
+
+SHIM_API int fcntl64(int fd, int command, ...) __attribute__((alias("fcntl")));
+SHIM_API int __fcntl(int fd, int command, ...) __attribute__((alias("fcntl")));
+SHIM_API int __close(int fd) __attribute__((alias("close")));
+SHIM_API int __connect(int fd, const struct sockaddr *address, socklen_t length) __attribute__((alias("connect")));
+SHIM_API int __dup2(int from, int to) __THROW __attribute__((alias("dup2")));

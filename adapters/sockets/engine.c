@@ -1,0 +1,118 @@
+/* engine.c: opening Motet's engine.
+ *
+ * What it is:   libmotet.so.0 is opened at the first socket that may profit from it, from the folder this object lies in
+ *               or from MOTET_LIBRARY, into a scope of its own. A process without such a socket never loads it.
+ * What it isn't: fatal. Whatever goes wrong (absent, other version, no memory), the process stays on plain TCP for good
+ *               and the program notices nothing.
+ *
+ * Signal safety: engine_open() must not run in a signal handler that interrupted the loader; it is only reached from the
+ * third send or second receive of a candidate, and a second thread arriving meanwhile does not wait for the first.
+ * Fork safety: a child forked while another thread opens the library sees the state OPENING for good and stays plain. */
+#include "shim.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+
+#define ENGINE_FILE "libmotet.so.0"
+
+enum state { UNTRIED, OPENING, OPEN, FAILED };
+
+struct engine engine;
+static _Atomic int state = UNTRIED;
+static _Atomic int disabled = -1;
+static const char *report_path;
+
+/* MOTET_DISABLE set to anything but 0 or nothing, or a process with raised privileges. */
+bool engine_disabled(void)
+{
+    int known = atomic_load_explicit(&disabled, memory_order_relaxed);
+    if (known < 0) {
+        const char *value = getenv("MOTET_DISABLE");
+        known = (value && *value && strcmp(value, "0") != 0) || getauxval(AT_SECURE) != 0;
+        atomic_store_explicit(&disabled, known, memory_order_relaxed);
+    }
+    return known;
+}
+
+bool engine_failed(void) { return atomic_load_explicit(&state, memory_order_acquire) == FAILED; }
+
+bool engine_is_open(void) { return atomic_load_explicit(&state, memory_order_acquire) == OPEN; }
+
+static bool library_path(char *path, size_t size)
+{
+    const char *given = secure_getenv("MOTET_LIBRARY");
+    if (given && *given) {
+        if (strlen(given) >= size) return false;
+        strcpy(path, given);
+        return true;
+    }
+    Dl_info here;
+    if (!dladdr((void *)(uintptr_t)&engine_open, &here) || !here.dli_fname) return false;
+    const char *slash = strrchr(here.dli_fname, '/');
+    size_t folder = slash ? (size_t)(slash - here.dli_fname) + 1 : 0;
+    if (folder + sizeof ENGINE_FILE > size) return false;
+    memcpy(path, here.dli_fname, folder);
+    strcpy(path + folder, ENGINE_FILE);
+    return true;
+}
+
+static bool load(void)
+{
+    char path[4096];
+    if (!library_path(path, sizeof path)) return false;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!library) {
+        dlerror();
+        return false;
+    }
+    bool complete = true;
+#define X(name) complete &= (engine.name = (__typeof__(engine.name))dlsym(library, "motet_" #name)) != NULL;
+    ENGINE_LIST(X)
+#undef X
+    if (!complete) {
+        dlerror();
+        return false;
+    }
+    /* While the major version is 0 the minor one may change the interface. */
+    return engine.version() == (((uint32_t)MOTET_VERSION_MAJOR << 16) | MOTET_VERSION_MINOR);
+}
+
+bool engine_open(void)
+{
+    int seen = atomic_load_explicit(&state, memory_order_acquire);
+    if (LIKELY(seen != UNTRIED)) return seen == OPEN;
+    if (shim_depth > 0 || !atomic_compare_exchange_strong(&state, &seen, OPENING)) return false;
+    report_path = secure_getenv("MOTET_SHIM_REPORT");
+    bool opened = ENGINE(load());
+    atomic_store_explicit(&state, opened ? OPEN : FAILED, memory_order_release);
+    return opened;
+}
+
+/* Async-signal-safe as far as motet_owns_fd() is. */
+bool engine_owns(int fd)
+{
+    if (word_kind(table_word(fd)) == KIND_PRIVATE) return true;
+    return engine_is_open() && shim_depth == 0 && ENGINE(engine.owns_fd(fd)) != 0;
+}
+
+/* Appends "pid= fd= path= reason= sent_fast= ..." for the tests. Only system calls; nothing when no path was given. */
+void engine_report(motet_stream s, int fd)
+{
+    if (LIKELY(report_path == NULL || *report_path == 0)) return;
+    struct motet_stream_info info = {.size = sizeof info};
+    if (ENGINE(engine.info(s, &info)) != 0) return;
+    char line[256];
+    int length = snprintf(line, sizeof line,
+                          "pid=%ld fd=%d path=%u reason=%u sent_fast=%llu sent_tcp=%llu received_fast=%llu received_tcp=%llu\n",
+                          (long)syscall(SYS_getpid), fd, info.path, info.reason, (unsigned long long)info.sent_fast,
+                          (unsigned long long)info.sent_tcp, (unsigned long long)info.received_fast,
+                          (unsigned long long)info.received_tcp);
+    long out = syscall(SYS_openat, AT_FDCWD, report_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    if (out < 0) return;
+    syscall(SYS_write, (int)out, line, (size_t)length);
+    syscall(SYS_close, (int)out);
+}

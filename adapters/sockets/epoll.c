@@ -1,0 +1,317 @@
+/* epoll.c: epoll_create, epoll_ctl, epoll_wait and its kin.
+ *
+ * What it is:   an epoll_wait that merges what the engine's rings hold with what the kernel reports, one event per
+ *               descriptor, with the data that the program registered.
+ * What it isn't: a second readiness model. Level, edge and one-shot mean what they mean in the kernel:
+ *                 edge      reported again only when the stream's position advanced or EPOLL_CTL_MOD armed it
+ *                 one-shot  reporting ring data disarms the kernel's registration too
+ *                 exclusive cannot be mirrored: such a socket stays on TCP
+ *                 an epoll descriptor that is itself waited on: its streams stay on TCP
+ *
+ * Events with equal data are one event to the program, so merging compares the data only.
+ * Cancellation: the kernel call is the cancellation point. Signal safety: in a handler that interrupted the engine only the
+ * kernel is asked. Fork safety: a child that waits on an inherited epoll descriptor sends its streams to TCP first. */
+#include "interest.h"
+
+#define NANOSECONDS 1000000000ll
+
+struct waiting {
+    struct epoll_record *record;
+    struct epoll_event *events;
+    int epfd, room;
+    bool precise; /* the program gave a timespec */
+    const sigset_t *mask;
+    int64_t at; /* CLOCK_MONOTONIC, ns; INT64_MAX: no limit; 0: do not sleep */
+    struct motet_wait wait;
+    bool covered, sleeping, uncovered;
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * NANOSECONDS + now.tv_nsec;
+}
+
+static void waiting_over(void *waiting)
+{
+    struct waiting *x = waiting;
+    if (x->uncovered) atomic_fetch_sub(&x->record->uncovered, 1);
+    if (x->sleeping) ENGINE_DO(engine.wait_slept(&x->wait));
+    if (x->covered) ENGINE_DO(engine.wait_end(&x->wait));
+    record_leave(x->record);
+}
+
+/* ---------------------------------------------------------------- the kernel's answer */
+
+static int kernel_wait(struct waiting *x, struct epoll_event *events, int room, bool sleep)
+{
+    int64_t left = sleep && x->at == INT64_MAX ? -1 : sleep && x->at ? x->at - now_ns() : 0;
+    if (sleep && x->at != INT64_MAX && left < 0) left = 0;
+    if (left > 0 && x->precise) {
+        struct timespec time = {left / NANOSECONDS, left % NANOSECONDS};
+        return REAL(epoll_pwait2)(x->epfd, events, room, &time, x->mask);
+    }
+    int64_t ms = left < 0 ? -1 : (left + 999999) / 1000000;
+    return REAL(epoll_pwait)(x->epfd, events, room, ms > INT32_MAX ? INT32_MAX : (int)ms, x->mask);
+}
+
+/* Takes out what is ours, and one-shot events that another thread has reported from the ring already. */
+static int kernel_filter(struct epoll_record *record, struct epoll_event *events, int count)
+{
+    int kept = 0;
+    if (record->one_shots) pthread_mutex_lock(&record->lock);
+    for (int i = 0; i < count; i++) {
+        if (events[i].data.u64 == (uintptr_t)&interest_marker) continue;
+        struct interest *interest = record->one_shots ? interest_one_shot(record, events[i].data.u64) : NULL;
+        if (interest) {
+            if (interest->fired) continue;
+            interest->fired = true;
+            interest_arm(record, interest);
+        }
+        events[kept++] = events[i];
+    }
+    if (record->one_shots) pthread_mutex_unlock(&record->lock);
+    return kept;
+}
+
+/* ---------------------------------------------------------------- what the rings add */
+
+static int merge(struct epoll_event *events, int count, const struct interest *interest)
+{
+    uint32_t bits = interest->events & (EPOLLIN | EPOLLRDNORM);
+    for (int i = 0; i < count; i++)
+        if (events[i].data.u64 == interest->data) {
+            events[i].events |= bits;
+            return count;
+        }
+    events[count].events = bits;
+    events[count].data.u64 = interest->data;
+    return count + 1;
+}
+
+/* Adds streams with ring data to `count` events that are there already. `*stale` counts those that were ready but had been
+ * reported before (edge-triggered). */
+static int ring_collect(struct waiting *x, int count, int *stale)
+{
+    void *cookies[128];
+    struct epoll_record *record = x->record;
+    *stale = 0;
+    shim_depth++; /* a handler that runs now must not want this lock */
+    pthread_mutex_lock(&record->lock);
+    unsigned found = record->set ? engine.set_ready(record->set, cookies, 128) : 0;
+    for (unsigned i = 0; i < found && count < x->room; i++) {
+        struct interest *interest = cookies[i];
+        if (!interest->stream || !interest_wants_data(interest)) continue;
+        if (interest->events & EPOLLET) {
+            uint64_t position = engine.rx_position(interest->stream);
+            if (position == interest->reported) {
+                ++*stale;
+                continue;
+            }
+            interest->reported = position;
+        }
+        if (interest->events & EPOLLONESHOT) {
+            struct epoll_event off = {.events = EPOLLONESHOT, .data.u64 = (uintptr_t)&interest_marker};
+            interest->fired = true;
+            interest_arm(record, interest);
+            REAL(epoll_ctl)(x->epfd, EPOLL_CTL_MOD, interest->fd, &off);
+        }
+        count = merge(x->events, count, interest);
+    }
+    pthread_mutex_unlock(&record->lock);
+    shim_depth--;
+    return count;
+}
+
+/* Edge-triggered streams whose ring was left unread: while the program sleeps their gates are closed and the kernel
+ * reports what comes next; the next wait looks at the ring again. */
+static void park(struct epoll_record *record, bool parked)
+{
+    shim_depth++;
+    pthread_mutex_lock(&record->lock);
+    for (struct interest *interest = interest_at(record->first); interest != interest_at(0);
+         interest = interest_at(interest->next_in_epoll)) {
+        if (!interest->stream || !(interest->events & EPOLLET) || interest->parked == parked) continue;
+        if (parked && !((engine.rx_ready(interest->stream) & MOTET_RX_DATA) &&
+                        engine.rx_position(interest->stream) == interest->reported))
+            continue;
+        interest->parked = parked;
+        record->parked += parked ? 1 : -1;
+        interest_arm(record, interest);
+    }
+    pthread_mutex_unlock(&record->lock);
+    shim_depth--;
+}
+
+/* ---------------------------------------------------------------- waiting */
+
+/* Kernel first when it is due or when the rings gave nothing; otherwise the rings alone. */
+static int ready_events(struct waiting *x, int *stale)
+{
+    bool due = x->record->since_probe++ % SHIM_PROBE_EVERY == 0;
+    int count = 0;
+    if (due) {
+        count = kernel_wait(x, x->events, x->room, false);
+        if (count < 0) return count;
+        count = kernel_filter(x->record, x->events, count);
+    }
+    count = ring_collect(x, count, stale);
+    if (count > 0 || due) return count;
+    count = kernel_wait(x, x->events, x->room, false);
+    return count < 0 ? count : kernel_filter(x->record, x->events, count);
+}
+
+static bool over(const struct waiting *x) { return x->at == 0 || (x->at != INT64_MAX && now_ns() >= x->at); }
+
+static int wait_covered(struct waiting *x)
+{
+    int stale, count;
+    if (x->record->parked) park(x->record, false);
+    ENGINE_DO(engine.wait_begin_set(&x->wait, x->record->set));
+    x->covered = true;
+    for (;;) {
+        switch (ENGINE(engine.wait_step(&x->wait, x->at != 0))) {
+        case MOTET_WAIT_READY:
+            count = ready_events(x, &stale);
+            if (count == 0 && stale > 0 && x->at != 0) park(x->record, true);
+            break;
+        case MOTET_WAIT_PROBE:
+            count = kernel_wait(x, x->events, x->room, false);
+            if (count > 0) count = kernel_filter(x->record, x->events, count);
+            break;
+        default:
+            x->sleeping = true;
+            count = kernel_wait(x, x->events, x->room, true);
+            x->sleeping = false;
+            ENGINE_DO(engine.wait_slept(&x->wait));
+            if (count > 0) count = kernel_filter(x->record, x->events, count);
+            if (count == 0) {
+                if (x->record->parked) park(x->record, false);
+                count = ring_collect(x, 0, &stale);
+            }
+        }
+        if (count != 0 || over(x)) return count;
+    }
+}
+
+static int wait_plainly(struct waiting *x)
+{
+    for (;;) {
+        int count = kernel_wait(x, x->events, x->room, true);
+        int kept = count > 0 ? kernel_filter(x->record, x->events, count) : count;
+        if (kept != 0 || count == 0 || over(x)) return kept;
+    }
+}
+
+/* `at`: the deadline. The record is held until waiting_over(). */
+static int epoll_events(struct epoll_record *record, int epfd, struct epoll_event *events, int room, int64_t at, bool precise,
+                        const sigset_t *mask)
+{
+    struct waiting x = {.record = record, .events = events, .epfd = epfd, .room = room, .precise = precise, .mask = mask, .at = at};
+    int count;
+    pthread_cleanup_push(waiting_over, &x);
+    if (record->inherited && atomic_load(&record->streams) > 0) {
+        record_all_plain(record, REASON_FOREIGN_WAIT);
+        count = wait_plainly(&x);
+    } else {
+        atomic_fetch_add(&record->uncovered, 1); /* COVER */
+        x.uncovered = true;
+        if (atomic_load(&record->streams) > 0) { /* COVER */
+            atomic_fetch_sub(&record->uncovered, 1);
+            x.uncovered = false;
+            /* A stream that is just being handed over puts the set in place before it releases the table lock. */
+            table_guard guard;
+            if (UNLIKELY(!record->set)) {
+                table_lock(&guard);
+                table_unlock(&guard);
+            }
+        }
+        count = !x.uncovered && record->set ? wait_covered(&x) : wait_plainly(&x);
+    }
+    pthread_cleanup_pop(0);
+    int kept = errno;
+    waiting_over(&x);
+    errno = kept;
+    return count;
+}
+
+static int64_t deadline_ns(int64_t seconds, int64_t nanoseconds)
+{
+    if (seconds == 0 && nanoseconds == 0) return 0;
+    if (seconds > INT64_MAX / NANOSECONDS / 2) return INT64_MAX;
+    return now_ns() + seconds * NANOSECONDS + nanoseconds;
+}
+
+SHIM_API int epoll_wait(int epfd, struct epoll_event *events, int room, int timeout)
+{
+    if (word_kind(table_word(epfd)) != KIND_EPOLL || shim_depth > 0 || room <= 0 || !events)
+        return REAL(epoll_wait)(epfd, events, room, timeout);
+    return epoll_pwait(epfd, events, room, timeout, NULL);
+}
+
+SHIM_API int epoll_pwait(int epfd, struct epoll_event *events, int room, int timeout, const sigset_t *mask)
+{
+    struct epoll_record *record = shim_depth == 0 && room > 0 && events ? record_enter(epfd) : NULL;
+    if (!record) return REAL(epoll_pwait)(epfd, events, room, timeout, mask);
+    return epoll_events(record, epfd, events, room, timeout < 0 ? INT64_MAX : deadline_ns(timeout / 1000, timeout % 1000 * 1000000ll),
+                        false, mask);
+}
+
+SHIM_API int epoll_pwait2(int epfd, struct epoll_event *events, int room, const struct timespec *timeout, const sigset_t *mask)
+{
+    bool fits = !timeout || (timeout->tv_sec >= 0 && timeout->tv_nsec >= 0 && timeout->tv_nsec < NANOSECONDS);
+    struct epoll_record *record = shim_depth == 0 && fits && room > 0 && events ? record_enter(epfd) : NULL;
+    if (!record) return REAL(epoll_pwait2)(epfd, events, room, timeout, mask);
+    return epoll_events(record, epfd, events, room, timeout ? deadline_ns(timeout->tv_sec, timeout->tv_nsec) : INT64_MAX, true, mask);
+}
+
+/* ---------------------------------------------------------------- making and changing */
+
+static int made(int epfd)
+{
+    if (epfd < 0) return epfd;
+    int kept = errno;
+    if (shim_depth == 0 && table_in_own_process() && epfd < SHIM_SLOTS && !engine_disabled()) {
+        table_set(epfd, 0);
+        uint32_t record = interest_epoll_new(epfd);
+        if (record) table_replace(epfd, KIND_EPOLL | (uint64_t)record << WORD_EXTRA_SHIFT);
+    }
+    errno = kept;
+    return epfd;
+}
+
+SHIM_API int epoll_create(int size) { return made(REAL(epoll_create)(size)); }
+
+SHIM_API int epoll_create1(int flags) { return made(REAL(epoll_create1)(flags)); }
+
+SHIM_API int epoll_ctl(int epfd, int operation, int fd, struct epoll_event *event)
+{
+    enum kind kind = word_kind(table_word(fd));
+    if (LIKELY(kind == KIND_NONE) || shim_depth > 0 || !table_in_own_process()) {
+        if (UNLIKELY(engine_is_open()) && kind == KIND_NONE && engine_owns(fd)) {
+            errno = EBADF;
+            return -1;
+        }
+        return REAL(epoll_ctl)(epfd, operation, fd, event);
+    }
+    if (kind == KIND_PRIVATE || (operation != EPOLL_CTL_DEL && !event)) {
+        errno = kind == KIND_PRIVATE ? EBADF : EFAULT;
+        return -1;
+    }
+    if (kind == KIND_EPOLL) {
+        int result = REAL(epoll_ctl)(epfd, operation, fd, event);
+        if (result == 0 && operation != EPOLL_CTL_DEL) interest_epoll_nested(fd);
+        return result;
+    }
+    struct epoll_record *record = record_enter(epfd);
+    if (!record) { /* made by somebody else: its waits cannot be mirrored */
+        if (operation != EPOLL_CTL_DEL) table_make_plain(fd, REASON_FOREIGN_WAIT);
+        return REAL(epoll_ctl)(epfd, operation, fd, event);
+    }
+    int result = interest_control(record, epfd, operation, fd, event);
+    int kept = errno;
+    record_leave(record);
+    errno = kept;
+    return result;
+}

@@ -1,0 +1,284 @@
+/* interest.c: who is registered in which epoll descriptor.
+ *
+ * What it is:   the interest list of every epoll descriptor made here, restricted to sockets that are streams or may become
+ *               streams. When a candidate becomes a stream it enters the engine's set of each epoll descriptor that holds
+ *               it, and the epoll descriptor gets a bell (an eventfd) by which the engine wakes its sleepers.
+ * What it isn't: the kernel's list. epoll_ctl's answer is always the kernel's; this only remembers successful calls.
+ *
+ * Signal safety: every change is made under the table lock (signals blocked). Fork safety: records are copied; in the
+ * child they are marked inherited, since the kernel's object is shared, and their streams go plain when first waited for. */
+#include "interest.h"
+
+#include <string.h>
+#include <sys/eventfd.h>
+
+char interest_marker;
+
+static struct epoll_record records[SHIM_EPOLLS];
+static struct interest interests[SHIM_INTERESTS];
+static uint32_t first_of_fd[SHIM_SLOTS];
+static uint32_t free_interests, fresh_interests = 1;
+
+struct interest *interest_at(uint32_t index) { return &interests[index]; }
+
+/* ---------------------------------------------------------------- records */
+
+uint32_t interest_epoll_new(int epfd)
+{
+    uint32_t found = 0;
+    table_guard guard;
+    table_lock(&guard);
+    for (uint32_t i = 1; i < SHIM_EPOLLS && !found; i++)
+        if (!records[i].used) found = i;
+    if (found) {
+        struct epoll_record *record = &records[found];
+        memset(record, 0, sizeof *record);
+        pthread_mutex_init(&record->lock, NULL);
+        record->used = true;
+        record->fd = epfd;
+        record->bell = -1;
+    }
+    table_unlock(&guard);
+    return found;
+}
+
+static void record_free(struct epoll_record *record)
+{
+    if (record->set) ENGINE_DO(engine.set_free(record->set));
+    record->set = NULL;
+    if (record->bell >= 0) {
+        atomic_store(&shim_words[record->bell], 0);
+        REAL(close)(record->bell);
+    }
+    record->used = false;
+}
+
+struct epoll_record *record_enter(int epfd)
+{
+    uint64_t word = table_word(epfd);
+    if (word_kind(word) != KIND_EPOLL) return NULL;
+    struct epoll_record *record = &records[word_extra(word)];
+    atomic_fetch_add(&record->users, 1);
+    if (LIKELY(table_word(epfd) == word)) return record;
+    record_leave(record);
+    return NULL;
+}
+
+void record_leave(struct epoll_record *record)
+{
+    if (atomic_fetch_sub(&record->users, 1) != 1 || LIKELY(!atomic_load(&record->closed))) return;
+    table_guard guard;
+    table_lock(&guard);
+    if (record->used && atomic_load(&record->closed) && atomic_load(&record->users) == 0) record_free(record);
+    table_unlock(&guard);
+}
+
+static bool record_ready(struct epoll_record *record)
+{
+    if (record->set) return true;
+    int bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (bell >= 0) bell = shim_private_number(bell);
+    if (bell < 0) return false;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = (uintptr_t)&interest_marker};
+    if (REAL(epoll_ctl)(record->fd, EPOLL_CTL_ADD, bell, &event) == 0) record->set = ENGINE(engine.set_new(bell));
+    if (record->set) {
+        record->bell = bell;
+        return true;
+    }
+    atomic_store(&shim_words[bell], 0);
+    REAL(close)(bell);
+    return false;
+}
+
+/* ---------------------------------------------------------------- members */
+
+static uint32_t find(int fd, uint32_t record)
+{
+    uint32_t index = first_of_fd[fd];
+    while (index && interests[index].record != record) index = interests[index].next_of_fd;
+    return index;
+}
+
+static struct interest *insert(int fd, uint32_t record)
+{
+    uint32_t index = free_interests;
+    if (index)
+        free_interests = interests[index].next_of_fd;
+    else if (fresh_interests < SHIM_INTERESTS)
+        index = fresh_interests++;
+    else
+        return NULL;
+    struct interest *interest = &interests[index];
+    *interest = (struct interest){.record = record, .fd = fd, .next_of_fd = first_of_fd[fd], .next_in_epoll = records[record].first};
+    if (interest->next_in_epoll) interests[interest->next_in_epoll].previous_in_epoll = index;
+    records[record].first = index;
+    first_of_fd[fd] = index;
+    return interest;
+}
+
+static void erase(uint32_t index)
+{
+    struct interest *interest = &interests[index];
+    struct epoll_record *record = &records[interest->record];
+    pthread_mutex_lock(&record->lock);
+    if (interest->stream) {
+        if (record->set) ENGINE(engine.set_remove(record->set, interest->stream));
+        atomic_fetch_sub(&record->streams, 1);
+    }
+    if (interest->events & EPOLLONESHOT) record->one_shots--;
+    if (interest->parked) record->parked--;
+    if (interest->previous_in_epoll)
+        interests[interest->previous_in_epoll].next_in_epoll = interest->next_in_epoll;
+    else
+        record->first = interest->next_in_epoll;
+    if (interest->next_in_epoll) interests[interest->next_in_epoll].previous_in_epoll = interest->previous_in_epoll;
+    uint32_t *link = &first_of_fd[interest->fd];
+    while (*link != index) link = &interests[*link].next_of_fd;
+    *link = interest->next_of_fd;
+    interest->record = 0;
+    interest->stream = 0;
+    interest->next_of_fd = free_interests;
+    free_interests = index;
+    pthread_mutex_unlock(&record->lock);
+}
+
+void interest_forget(int fd)
+{
+    while (UNLIKELY(first_of_fd[fd])) erase(first_of_fd[fd]);
+}
+
+void interest_epoll_closed(uint32_t index)
+{
+    struct epoll_record *record = &records[index];
+    while (record->first) erase(record->first);
+    atomic_store(&record->closed, true);
+    if (atomic_load(&record->users) == 0) record_free(record);
+}
+
+/* Under the record's lock. */
+void interest_arm(struct epoll_record *record, struct interest *interest)
+{
+    if (interest->stream && record->set)
+        ENGINE(engine.set_put(record->set, interest->stream, interest, interest_wants_data(interest)));
+}
+
+struct interest *interest_one_shot(struct epoll_record *record, uint64_t data)
+{
+    for (uint32_t index = record->first; index; index = interests[index].next_in_epoll)
+        if ((interests[index].events & EPOLLONESHOT) && interests[index].data == data) return &interests[index];
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- from candidate to stream, under the table lock */
+
+bool interest_may_upgrade(int fd)
+{
+    bool quiet = true;
+    for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd) {
+        struct epoll_record *record = &records[interests[index].record];
+        atomic_fetch_add(&record->streams, 1);              /* COVER */
+        quiet &= atomic_load(&record->uncovered) == 0;      /* COVER */
+        quiet &= !atomic_load(&record->nested) && !record->inherited;
+    }
+    return quiet;
+}
+
+void interest_undo(int fd)
+{
+    for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd)
+        atomic_fetch_sub(&records[interests[index].record].streams, 1);
+}
+
+void interest_upgraded(int fd, motet_stream s)
+{
+    for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd) {
+        struct epoll_record *record = &records[interests[index].record];
+        pthread_mutex_lock(&record->lock);
+        interests[index].stream = s;
+        if (record_ready(record))
+            interest_arm(record, &interests[index]);
+        else
+            ENGINE(engine.plain(s, REASON_FOREIGN_WAIT));
+        pthread_mutex_unlock(&record->lock);
+    }
+}
+
+/* ---------------------------------------------------------------- epoll_ctl */
+
+/* The kernel decides, under the table lock so that no hand-over falls in between; then the answer is remembered.
+ * fd is fresh, a candidate or a stream. */
+int interest_control(struct epoll_record *record, int epfd, int operation, int fd, struct epoll_event *event)
+{
+    table_guard guard;
+    table_lock(&guard);
+    int result = REAL(epoll_ctl)(epfd, operation, fd, event);
+    int kept = errno;
+    uint64_t word = table_word(fd);
+    uint32_t number = (uint32_t)(record - records);
+    uint32_t index = find(fd, number);
+    bool known = word_kind(word) == KIND_STREAM || word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH;
+    if (result == 0 && known && operation == EPOLL_CTL_DEL && index) erase(index);
+    if (result == 0 && known && operation != EPOLL_CTL_DEL) {
+        struct interest *interest = index ? &interests[index] : insert(fd, number);
+        bool unfit = !interest || (event->events & EPOLLEXCLUSIVE) || record->nested;
+        if (interest) {
+            pthread_mutex_lock(&record->lock);
+            record->one_shots += !!(event->events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
+            if (interest->parked) record->parked--;
+            interest->events = event->events;
+            interest->data = event->data.u64;
+            interest->fired = interest->parked = false;
+            interest->reported = 0; /* a new registration reports what is there already */
+            if (word_kind(word) == KIND_STREAM) {
+                if (!interest->stream) {
+                    interest->stream = table_handle(fd);
+                    atomic_fetch_add(&record->streams, 1);
+                    unfit |= atomic_load(&record->uncovered) > 0;
+                    unfit |= !record_ready(record);
+                }
+                interest_arm(record, interest);
+            }
+            pthread_mutex_unlock(&record->lock);
+        }
+        if (unfit && word_kind(word) == KIND_STREAM) ENGINE(engine.plain(table_handle(fd), REASON_FOREIGN_WAIT));
+        if (unfit && word_kind(word) != KIND_STREAM) {
+            interest_forget(fd);
+            table_replace(fd, 0);
+        }
+    }
+    table_unlock(&guard);
+    errno = kept;
+    return result;
+}
+
+/* ---------------------------------------------------------------- nesting and fork */
+
+void record_all_plain(struct epoll_record *record, uint32_t reason)
+{
+    table_guard guard;
+    table_lock(&guard);
+    for (uint32_t index = record->first; index; index = interests[index].next_in_epoll)
+        if (interests[index].stream) ENGINE(engine.plain(interests[index].stream, reason));
+    table_unlock(&guard);
+}
+
+void interest_epoll_nested(int epfd)
+{
+    struct epoll_record *record = record_enter(epfd);
+    if (!record) return;
+    if (!atomic_exchange(&record->nested, true) && atomic_load(&record->streams) > 0)
+        record_all_plain(record, REASON_NESTED_EPOLL);
+    record_leave(record);
+}
+
+void interest_after_fork(bool child)
+{
+    if (!child) return;
+    for (uint32_t i = 1; i < SHIM_EPOLLS; i++) {
+        if (!records[i].used) continue;
+        pthread_mutex_init(&records[i].lock, NULL);
+        atomic_store(&records[i].users, 0);
+        atomic_store(&records[i].uncovered, 0);
+        records[i].inherited = true;
+    }
+}

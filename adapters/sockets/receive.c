@@ -1,0 +1,222 @@
+/* receive.c: payload on its way in: read, readv, recv, recvfrom, recvmsg, recvmmsg and the fortified forms.
+ *
+ * What it is:   asks the engine first; where the engine says "kernel", makes the very call that the program made, so
+ *               blocking, SO_RCVTIMEO, restart after signals and cancellation are the kernel's.
+ * What it isn't: an opinion on what is readable. Order between ring and TCP is the engine's.
+ *
+ * Cancellation: every function is a cancellation point in the kernel call it makes; a cancelled thread still runs the matching
+ * end call. Signal safety: as the C library's, except that on a stream which the interrupted thread is busy with inside
+ * the engine a receive from the handler fails with EAGAIN. Fork safety: the engine's. */
+#include "shim.h"
+
+#include <limits.h>
+#include <string.h>
+#include <time.h>
+
+struct receiving {
+    int fd;
+    const struct iovec *iov;
+    int count, flags;
+    enum { RECEIVING_PLAIN, RECEIVING_COUNTED, RECEIVING_STREAM, RECEIVING_WAIT } mode;
+    motet_stream stream;
+    ssize_t result; /* when no kernel call is wanted */
+};
+
+#define RECEIVE_KERNEL_ONLY (MSG_OOB | MSG_ERRQUEUE)
+
+static void receive_cancelled(void *receiving)
+{
+    struct receiving *x = receiving;
+    if (x->mode == RECEIVING_COUNTED) candidate_sleep_end(x->fd);
+    if (x->mode == RECEIVING_STREAM) ENGINE_DO(engine.recv_end(x->stream, -1, x->flags));
+    if (x->mode == RECEIVING_WAIT) ENGINE_DO(engine.recv_wait_end(x->stream));
+}
+
+/* Sleeps until the kernel has something for this socket. A receive that only peeks sleeps and wakes like the program's
+ * own: SO_RCVTIMEO, SA_RESTART and errors included. 0, or -1 with errno. */
+static int receive_wait(struct receiving *x)
+{
+    char byte;
+    ssize_t seen;
+    x->mode = RECEIVING_WAIT;
+    pthread_cleanup_push(receive_cancelled, x);
+    seen = REAL(recv)(x->fd, &byte, 1, MSG_PEEK);
+    pthread_cleanup_pop(0);
+    x->mode = RECEIVING_STREAM;
+    ENGINE_DO(engine.recv_wait_end(x->stream));
+    return seen < 0 ? -1 : 0;
+}
+
+/* True: make the kernel call, then receive_finish(). False: x->result and errno are the answer. */
+static bool receive_start(struct receiving *x)
+{
+    uint64_t word = table_word(x->fd);
+    for (;;) {
+        if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_UPGRADING) word = candidate_touch(x->fd, RECEIVING);
+        if (word_kind(word) != KIND_CANDIDATE) break;
+        x->mode = RECEIVING_COUNTED;
+        if (candidate_sleep_begin(x->fd)) return true;
+        word = table_word(x->fd);
+    }
+    x->mode = RECEIVING_PLAIN;
+    if (word_kind(word) == KIND_PRIVATE) {
+        errno = EBADF;
+        x->result = -1;
+        return false;
+    }
+    if (word_kind(word) != KIND_STREAM) return true;
+    if (UNLIKELY(shim_depth > 0)) {
+        errno = EAGAIN;
+        x->result = -1;
+        return false;
+    }
+    if (UNLIKELY(x->count < 0 || x->count > IOV_MAX)) return true; /* the kernel's error to give */
+    x->mode = RECEIVING_STREAM;
+    x->stream = table_handle(x->fd);
+    if (UNLIKELY(x->flags & RECEIVE_KERNEL_ONLY)) x->flags |= MOTET_PLAIN;
+    bool blocks = !(x->flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) && table_blocks(x->fd, word);
+    int kept = errno;
+    bool timed_out = false;
+    for (;;) {
+        ssize_t step = ENGINE(engine.recv_begin(x->stream, x->iov, x->count, x->flags, blocks && !timed_out));
+        if (LIKELY(step >= 0)) {
+            errno = kept;
+            x->result = step;
+            return false;
+        }
+        if (step == MOTET_KERNEL) {
+            errno = kept;
+            if (!timed_out) return true;
+            ENGINE_DO(engine.recv_end(x->stream, -1, x->flags));
+            step = -EAGAIN;
+        }
+        if (step == MOTET_POLL) {
+            if (receive_wait(x) == 0) continue;
+            if (errno == EAGAIN && !timed_out) {
+                timed_out = true; /* SO_RCVTIMEO has passed: one last look at the ring */
+                continue;
+            }
+            x->result = -1;
+            return false;
+        }
+        if (step == -EBADF) {
+            x->mode = RECEIVING_PLAIN; /* closed by another thread meanwhile */
+            errno = kept;
+            return true;
+        }
+        errno = (int)-step;
+        x->result = -1;
+        return false;
+    }
+}
+
+static ssize_t receive_finish(struct receiving *x, ssize_t result)
+{
+    if (x->mode == RECEIVING_COUNTED) {
+        candidate_sleep_end(x->fd);
+        if (result > 0 && !(x->flags & MSG_PEEK)) candidate_count(x->fd, RECEIVING);
+    }
+    if (x->mode == RECEIVING_STREAM) ENGINE_DO(engine.recv_end(x->stream, result, x->flags));
+    return result;
+}
+
+/* Declares `result`, and `from_ring`: false when the kernel call filled in the caller's other arguments. */
+#define RECEIVE_THROUGH(FD, IOV, COUNT, FLAGS, CALL)                                                                    \
+    struct receiving x = {.fd = (FD), .iov = (IOV), .count = (COUNT), .flags = (FLAGS)};                                \
+    ssize_t result;                                                                                                     \
+    bool from_ring = !receive_start(&x);                                                                                \
+    if (from_ring) {                                                                                                    \
+        result = x.result;                                                                                              \
+    } else {                                                                                                            \
+        pthread_cleanup_push(receive_cancelled, &x);                                                                    \
+        result = CALL;                                                                                                  \
+        pthread_cleanup_pop(0);                                                                                         \
+        result = receive_finish(&x, result);                                                                            \
+    }
+
+SHIM_API ssize_t read(int fd, void *data, size_t length)
+{
+    if (word_is_plain(table_word(fd))) return REAL(read)(fd, data, length);
+    struct iovec iov = {data, length};
+    RECEIVE_THROUGH(fd, &iov, 1, 0, REAL(read)(fd, data, length))
+    return result;
+}
+
+SHIM_API ssize_t readv(int fd, const struct iovec *iov, int count)
+{
+    if (word_is_plain(table_word(fd))) return REAL(readv)(fd, iov, count);
+    RECEIVE_THROUGH(fd, iov, count, 0, REAL(readv)(fd, iov, count))
+    return result;
+}
+
+SHIM_API ssize_t recv(int fd, void *data, size_t length, int flags)
+{
+    if (word_is_plain(table_word(fd))) return REAL(recv)(fd, data, length, flags);
+    struct iovec iov = {data, length};
+    RECEIVE_THROUGH(fd, &iov, 1, flags, REAL(recv)(fd, data, length, flags))
+    return result;
+}
+
+/* A connected TCP socket gives no address: the kernel sets the length to 0. */
+SHIM_API ssize_t recvfrom(int fd, void *data, size_t length, int flags, struct sockaddr *from, socklen_t *from_length)
+{
+    if (word_is_plain(table_word(fd))) return REAL(recvfrom)(fd, data, length, flags, from, from_length);
+    struct iovec iov = {data, length};
+    RECEIVE_THROUGH(fd, &iov, 1, flags, REAL(recvfrom)(fd, data, length, flags, from, from_length))
+    if (from_ring && result >= 0 && from && from_length) *from_length = 0;
+    return result;
+}
+
+SHIM_API ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+    if (word_is_plain(table_word(fd))) return REAL(recvmsg)(fd, message, flags);
+    int count = message->msg_iovlen > IOV_MAX ? -1 : (int)message->msg_iovlen;
+    RECEIVE_THROUGH(fd, message->msg_iov, count, flags, REAL(recvmsg)(fd, message, flags))
+    if (from_ring && result >= 0) {
+        message->msg_namelen = 0;
+        message->msg_controllen = 0;
+        message->msg_flags = flags & MSG_CMSG_CLOEXEC;
+    }
+    return result;
+}
+
+SHIM_API int recvmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags, struct timespec *timeout)
+{
+    if (word_is_plain(table_word(fd))) return REAL(recvmmsg)(fd, messages, count, flags, timeout);
+    struct timespec start, now;
+    if (timeout) clock_gettime(CLOCK_MONOTONIC, &start);
+    unsigned done = 0;
+    while (done < count) {
+        ssize_t got = recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
+        if (got < 0) break;
+        messages[done++].msg_len = (unsigned)got;
+        if (flags & MSG_WAITFORONE) flags |= MSG_DONTWAIT;
+        if (!timeout) continue;
+        clock_gettime(CLOCK_MONOTONIC, &now); /* looked at after each message only, as the kernel does */
+        if (now.tv_sec - start.tv_sec > timeout->tv_sec ||
+            (now.tv_sec - start.tv_sec == timeout->tv_sec && now.tv_nsec - start.tv_nsec >= timeout->tv_nsec))
+            break;
+    }
+    return done > 0 || count == 0 ? (int)done : -1;
+}
+
+SHIM_API ssize_t __read_chk(int fd, void *data, size_t length, size_t room)
+{
+    if (length > room) __chk_fail();
+    return read(fd, data, length);
+}
+
+SHIM_API ssize_t __recv_chk(int fd, void *data, size_t length, size_t room, int flags)
+{
+    if (length > room) __chk_fail();
+    return recv(fd, data, length, flags);
+}
+
+SHIM_API ssize_t __recvfrom_chk(int fd, void *data, size_t length, size_t room, int flags, struct sockaddr *from,
+                                socklen_t *from_length)
+{
+    if (length > room) __chk_fail();
+    return recvfrom(fd, data, length, flags, from, from_length);
+}
+
+SHIM_API ssize_t __read(int fd, void *data, size_t length) __attribute__((alias("read")));

@@ -1,0 +1,211 @@
+/* send.c: payload on its way out: write, writev, send, sendto, sendmsg, sendmmsg.
+ *
+ * What it is:   asks the engine first; where the engine says "kernel", makes the very call that the program made.
+ * What it isn't: buffering. A blocking send returns when everything was taken, by the ring, by TCP, or by both in turn.
+ *
+ * Cancellation: every function is a cancellation point in the kernel call it makes; a cancelled thread still runs
+ * motet_send_end(). Signal safety: as the C library's, except that on a stream which the interrupted thread is busy with
+ * inside the engine a send from the handler fails with EAGAIN. Fork safety: the engine's.
+ * Not carried over: EFAULT. A bad buffer address faults in the copy instead of failing in the kernel. */
+#include "shim.h"
+
+#include <limits.h>
+#include <netinet/in.h>
+#include <string.h>
+
+struct sending {
+    int fd;
+    const struct iovec *iov;
+    int count, flags;
+    enum { SENDING_PLAIN, SENDING_COUNTED, SENDING_STREAM } mode;
+    motet_stream stream;
+    ssize_t result; /* when no kernel call is wanted */
+};
+
+/* Flags that the wire cannot carry. MSG_FASTOPEN on a connected socket is the kernel's error to give. */
+#define SEND_KERNEL_ONLY (MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN)
+
+static ssize_t total_length(const struct iovec *iov, int count)
+{
+    size_t total = 0;
+    for (int i = 0; i < count; i++) {
+        if (iov[i].iov_len > SSIZE_MAX - total) return -1;
+        total += iov[i].iov_len;
+    }
+    return (ssize_t)total;
+}
+
+static void send_cancelled(void *sending)
+{
+    struct sending *x = sending;
+    if (x->mode == SENDING_STREAM) ENGINE_DO(engine.send_end(x->stream, -1));
+}
+
+/* The kernel raises SIGPIPE together with EPIPE; an empty send to a broken connection makes it do so for us. */
+static ssize_t send_failed(struct sending *x, ssize_t step)
+{
+    if (step == -EPIPE && !(x->flags & MSG_NOSIGNAL) && REAL(send)(x->fd, "", 0, 0) == 0) pthread_kill(pthread_self(), SIGPIPE);
+    errno = (int)-step;
+    return -1;
+}
+
+/* A blocking send of which the ring took a part: the rest, wherever it may go now. */
+static ssize_t send_rest(struct sending *x, ssize_t done, ssize_t total)
+{
+    struct iovec rest[IOV_MAX];
+    while (done < total) {
+        int count = 0;
+        size_t skip = (size_t)done;
+        for (int i = 0; i < x->count; i++) {
+            if (skip >= x->iov[i].iov_len) {
+                skip -= x->iov[i].iov_len;
+                continue;
+            }
+            rest[count].iov_base = (char *)x->iov[i].iov_base + skip;
+            rest[count++].iov_len = x->iov[i].iov_len - skip;
+            skip = 0;
+        }
+        ssize_t step = ENGINE(engine.send_begin(x->stream, rest, count, x->flags));
+        if (step == MOTET_KERNEL) {
+            struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)count};
+            pthread_cleanup_push(send_cancelled, x);
+            step = REAL(sendmsg)(x->fd, &message, x->flags & ~MOTET_PLAIN);
+            pthread_cleanup_pop(0);
+            ENGINE_DO(engine.send_end(x->stream, step));
+            if (step < 0) return done;
+        }
+        if (step <= 0) return done;
+        done += step;
+    }
+    return done;
+}
+
+/* True: make the kernel call, then send_finish(). False: x->result and errno are the answer. */
+static bool send_start(struct sending *x)
+{
+    uint64_t word = table_word(x->fd);
+    if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_UPGRADING) word = candidate_touch(x->fd, SENDING);
+    if (word_kind(word) == KIND_PRIVATE) {
+        errno = EBADF;
+        x->result = -1;
+        return false;
+    }
+    x->mode = word_kind(word) == KIND_CANDIDATE ? SENDING_COUNTED : SENDING_PLAIN;
+    if (word_kind(word) != KIND_STREAM) return true;
+    if (UNLIKELY(shim_depth > 0)) {
+        errno = EAGAIN;
+        x->result = -1;
+        return false;
+    }
+    x->mode = SENDING_STREAM;
+    x->stream = table_handle(x->fd);
+    ssize_t total = x->count > 0 && x->count <= IOV_MAX ? total_length(x->iov, x->count) : -1;
+    if (x->flags & SEND_KERNEL_ONLY) x->flags |= MOTET_PLAIN;
+    if (UNLIKELY(total <= 0)) {
+        x->mode = SENDING_PLAIN; /* nothing to carry, or an error that the kernel words better */
+        return true;
+    }
+    bool blocks = !(x->flags & MSG_DONTWAIT) && table_blocks(x->fd, word);
+    int flags = blocks ? x->flags : x->flags | MSG_DONTWAIT;
+    ssize_t step = ENGINE(engine.send_begin(x->stream, x->iov, x->count, flags));
+    if (step == MOTET_KERNEL) return true;
+    if (UNLIKELY(step == -EBADF)) {
+        x->mode = SENDING_PLAIN; /* closed by another thread meanwhile: the kernel knows what to say */
+        return true;
+    }
+    if (UNLIKELY(step < 0))
+        x->result = send_failed(x, step);
+    else if (UNLIKELY(step < total && blocks))
+        x->result = send_rest(x, step, total);
+    else
+        x->result = step;
+    return false;
+}
+
+static ssize_t send_finish(struct sending *x, ssize_t result)
+{
+    if (x->mode == SENDING_COUNTED && result > 0) candidate_count(x->fd, SENDING);
+    if (x->mode == SENDING_STREAM) ENGINE_DO(engine.send_end(x->stream, result));
+    return result;
+}
+
+#define SEND_THROUGH(FD, IOV, COUNT, FLAGS, CALL)                                                                       \
+    struct sending x = {.fd = (FD), .iov = (IOV), .count = (COUNT), .flags = (FLAGS)};                                  \
+    if (!send_start(&x)) return x.result;                                                                               \
+    ssize_t result;                                                                                                     \
+    pthread_cleanup_push(send_cancelled, &x);                                                                           \
+    result = CALL;                                                                                                      \
+    pthread_cleanup_pop(0);                                                                                             \
+    return send_finish(&x, result)
+
+SHIM_API ssize_t write(int fd, const void *data, size_t length)
+{
+    if (word_is_plain(table_word(fd))) return REAL(write)(fd, data, length);
+    struct iovec iov = {(void *)data, length};
+    SEND_THROUGH(fd, &iov, 1, 0, REAL(write)(fd, data, length));
+}
+
+SHIM_API ssize_t writev(int fd, const struct iovec *iov, int count)
+{
+    if (word_is_plain(table_word(fd))) return REAL(writev)(fd, iov, count);
+    SEND_THROUGH(fd, iov, count, 0, REAL(writev)(fd, iov, count));
+}
+
+SHIM_API ssize_t send(int fd, const void *data, size_t length, int flags)
+{
+    if (word_is_plain(table_word(fd))) return REAL(send)(fd, data, length, flags);
+    struct iovec iov = {(void *)data, length};
+    SEND_THROUGH(fd, &iov, 1, flags, REAL(send)(fd, data, length, flags));
+}
+
+/* A connected TCP socket ignores the address, in the kernel as here. */
+SHIM_API ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct sockaddr *to, socklen_t to_length)
+{
+    if (word_is_plain(table_word(fd))) return REAL(sendto)(fd, data, length, flags, to, to_length);
+    struct iovec iov = {(void *)data, length};
+    SEND_THROUGH(fd, &iov, 1, flags, REAL(sendto)(fd, data, length, flags, to, to_length));
+}
+
+/* A descriptor that travels to another process may be used there without us: its gate closes before it leaves. */
+static void watch_passing(const struct msghdr *message)
+{
+    for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control; control = CMSG_NXTHDR((struct msghdr *)message, control)) {
+        if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS || control->cmsg_len < CMSG_LEN(0)) continue;
+        size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
+            table_make_plain(fd, REASON_PASSED);
+        }
+    }
+}
+
+SHIM_API ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    if (word_is_plain(table_word(fd))) {
+        if (UNLIKELY(message->msg_control && message->msg_controllen >= sizeof(struct cmsghdr))) watch_passing(message);
+        return REAL(sendmsg)(fd, message, flags);
+    }
+    int plain = message->msg_control && message->msg_controllen > 0 ? MOTET_PLAIN : 0;
+    int count = message->msg_iovlen > IOV_MAX ? -1 : (int)message->msg_iovlen;
+    SEND_THROUGH(fd, message->msg_iov, count, flags | plain, REAL(sendmsg)(fd, message, flags));
+}
+
+SHIM_API int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
+{
+    if (word_is_plain(table_word(fd))) {
+        for (unsigned i = 0; i < count; i++)
+            if (messages[i].msg_hdr.msg_control) watch_passing(&messages[i].msg_hdr);
+        return REAL(sendmmsg)(fd, messages, count, flags);
+    }
+    unsigned done = 0;
+    for (; done < count; done++) {
+        ssize_t sent = sendmsg(fd, &messages[done].msg_hdr, flags);
+        if (sent < 0) break;
+        messages[done].msg_len = (unsigned)sent;
+    }
+    return done > 0 || count == 0 ? (int)done : -1;
+}
+
+SHIM_API ssize_t __write(int fd, const void *data, size_t length) __attribute__((alias("write")));
+SHIM_API ssize_t __send(int fd, const void *data, size_t length, int flags) __attribute__((alias("send")));

@@ -1,0 +1,248 @@
+/* shim.h: the map of the sockets voice.
+ *
+ * What it is:   the declarations shared by the files of libmotet_sockets.so, the preload object that lets an unmodified
+ *               program's TCP connections use Motet's engine. Read the files in this order:
+ *                 table.c      what each descriptor is to us: one word per descriptor
+ *                 candidate.c  from a TCP socket that was only counted to a stream of the engine
+ *                 engine.c     opening libmotet.so.0, once, at the first eligible socket
+ *                 send.c, receive.c, splice.c   payload
+ *                 poll.c, epoll.c, interest.c   waiting
+ *                 life.c, descriptors.c         close, dup, fcntl; fork, exec, exit
+ *                 real.c       the C library's own functions
+ * What it isn't: a protocol. Rings, gates and peers are the engine's (include/motet.h); nothing here knows of them.
+ *
+ * Rules for every file
+ *   - Linked only to libc. No allocation, lock or stdio on a path that a signal handler may enter.
+ *   - A descriptor that the table does not know costs one load and one branch, then the C library's own function.
+ *   - errno is what the C library would have left: unchanged by success.
+ *   - Nothing is ever written to the program's stdout or stderr.
+ */
+#ifndef MOTET_SHIM_H
+#define MOTET_SHIM_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "motet.h"
+
+#define SHIM_API __attribute__((visibility("default")))
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* ---------------------------------------------------------------- constants: all of them are here */
+
+#define SHIM_SLOTS 65536           /* descriptors from here on are never tracked */
+#define SHIM_SENDS_BEFORE 3        /* a connected socket is taken under the engine at this send ... */
+#define SHIM_RECEIVES_BEFORE 2     /* ... an accepted one at this receive */
+#define SHIM_PROBE_EVERY 8         /* ring-ready returns that may skip looking at the kernel's descriptors */
+#define SHIM_WAIT_MAX 1024         /* tracked descriptors in one poll or select; more go plain */
+#define SHIM_EPOLLS 1024           /* epoll descriptors that may hold streams */
+#define SHIM_INTERESTS 65536       /* (epoll, descriptor) pairs remembered */
+
+/* Reasons handed to motet_plain(); the engine's text for them is motet_reason(). */
+enum shim_reason {
+    REASON_NESTED_EPOLL = 20,
+    REASON_STDIO = 21,
+    REASON_EXEC = 22,
+    REASON_PASSED = 23,    /* descriptor passing by SCM_RIGHTS */
+    REASON_ASYNC = 24,     /* O_ASYNC, F_SETSIG */
+    REASON_OPTION = 25,    /* a socket option that the wire cannot honour */
+    REASON_FOREIGN_WAIT = 26, /* waited on in a way that is not seen here */
+};
+
+/* ---------------------------------------------------------------- the table (table.c) */
+
+enum kind {
+    KIND_NONE = 0,      /* unknown or plain for good */
+    KIND_FRESH = 1,     /* a TCP socket that has not been connected yet */
+    KIND_EPOLL = 2,
+    KIND_PRIVATE = 3,   /* ours: the program must see it as not open. From here on a data call takes the slow path. */
+    KIND_CANDIDATE = 4, /* a connected TCP socket that is only counted */
+    KIND_UPGRADING = 5, /* for some microseconds, under the table lock */
+    KIND_STREAM = 6,
+};
+
+#define WORD_KIND 0xfull
+#define WORD_NONBLOCK 0x10ull
+#define WORD_NONBLOCK_KNOWN 0x20ull
+#define WORD_SHARED 0x40ull   /* other descriptors, perhaps of another process, mean the same socket */
+#define WORD_ACCEPTED 0x80ull /* role of a candidate */
+#define WORD_SENDS_SHIFT 8
+#define WORD_RECEIVES_SHIFT 16
+#define WORD_COUNT_MASK 0xffull
+#define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
+
+extern _Atomic uint64_t shim_words[SHIM_SLOTS];
+extern _Atomic uint64_t shim_handles[SHIM_SLOTS];   /* motet_stream of a KIND_STREAM */
+extern _Atomic uint32_t shim_sleepers[SHIM_SLOTS];  /* threads that may sleep in the kernel on a candidate */
+extern _Atomic int shim_top;                        /* no tracked descriptor is above */
+
+/* The one word of thread-local storage: how deep this thread is in the engine or in a short lock of ours.
+ * A call that finds it non-zero comes from the engine itself or from a signal handler that interrupted it. */
+extern __thread int shim_depth __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+static inline enum kind word_kind(uint64_t word) { return (enum kind)(word & WORD_KIND); }
+static inline uint32_t word_extra(uint64_t word) { return (uint32_t)(word >> WORD_EXTRA_SHIFT); }
+
+static inline uint64_t table_word(int fd)
+{
+    return LIKELY((unsigned)fd < SHIM_SLOTS) ? atomic_load_explicit(&shim_words[fd], memory_order_acquire) : 0;
+}
+
+static inline motet_stream table_handle(int fd) { return atomic_load_explicit(&shim_handles[fd], memory_order_acquire); }
+
+/* True when a data call on this descriptor is the C library's alone. */
+static inline bool word_is_plain(uint64_t word) { return LIKELY((word & WORD_KIND) < KIND_PRIVATE); }
+
+typedef sigset_t table_guard;
+void table_lock(table_guard *guard);   /* blocks all signals meanwhile, so a handler never finds the lock taken */
+void table_unlock(const table_guard *guard);
+void table_lock_for_fork(void);
+void table_unlock_after_fork(bool child);
+void table_set(int fd, uint64_t word); /* forgets whatever was known of fd before, the engine's stream included */
+void table_replace(int fd, uint64_t word); /* under the lock: same socket, other state */
+void table_make_plain(int fd, uint32_t reason); /* candidate: plain for good; stream: gate for good */
+bool table_has_streams(void);
+bool table_in_own_process(void);       /* false in a vfork child, where only the system call may be made */
+void table_note_process(void);
+bool table_blocks(int fd, uint64_t word); /* O_NONBLOCK is clear */
+void table_note_flags(int fd, bool nonblock);
+
+/* ---------------------------------------------------------------- candidates (candidate.c) */
+
+enum direction { SENDING, RECEIVING };
+void candidate_new(int fd, bool accepted, int nonblock /* -1 unknown */);
+uint64_t candidate_touch(int fd, enum direction direction); /* counts, upgrades when due; returns the word as it is now */
+void candidate_count(int fd, enum direction direction);
+bool candidate_sleep_begin(int fd); /* false: no longer a candidate, look again */
+void candidate_sleep_end(int fd);
+
+/* ---------------------------------------------------------------- the engine (engine.c) */
+
+#define ENGINE_LIST(X)                                                                                                  \
+    X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
+    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(plain) X(wait_begin) X(wait_begin_set) X(wait_step)        \
+    X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(fork_prepare)              \
+    X(fork_parent) X(fork_child) X(leave) X(owns_fd)
+
+struct engine {
+#define X(name) __typeof__(&motet_##name) name;
+    ENGINE_LIST(X)
+#undef X
+};
+extern struct engine engine;
+
+bool engine_open(void);   /* opens it unless that was tried; false: everything stays plain */
+bool engine_is_open(void);
+bool engine_failed(void);
+bool engine_disabled(void);
+bool engine_owns(int fd);
+void engine_report(motet_stream s, int fd); /* one line into MOTET_SHIM_REPORT, when that is set */
+
+/* Calls the engine with the depth word raised and errno kept. */
+#define ENGINE_DO(call) do { int kept_ = errno; shim_depth++; call; shim_depth--; errno = kept_; } while (0)
+#define ENGINE(call) ({ int kept_ = errno; shim_depth++; __typeof__(call) result_ = (call); shim_depth--; errno = kept_; result_; })
+
+/* ---------------------------------------------------------------- epoll (interest.c, epoll.c) */
+
+struct epoll_record;
+void interest_upgraded(int fd, motet_stream s);  /* under the lock: enters the stream into the sets that hold fd */
+bool interest_may_upgrade(int fd);               /* under the lock: no uncovered sleeper, no nesting; leaves marks */
+void interest_undo(int fd);
+void interest_forget(int fd);                    /* under the lock: fd is being closed */
+void interest_epoll_closed(uint32_t index);      /* under the lock */
+uint32_t interest_epoll_new(int epfd);           /* 0: no record left */
+void interest_epoll_nested(int epfd);            /* epfd is being waited on by something that is not epoll_wait */
+void interest_after_fork(bool child);
+
+/* ---------------------------------------------------------------- life */
+
+void life_before_exec(void);
+void life_leave(void);
+int shim_private_number(int fd); /* moves a descriptor of ours above the program's range */
+ssize_t receive_plainly(int fd, void *data, size_t length, int flags);
+
+/* ---------------------------------------------------------------- the C library's own functions (real.c) */
+
+struct mmsghdr;
+struct posix_spawnattr;
+#include <spawn.h>
+
+#define REAL_LIST(X)                                                                                                    \
+    X(int, close, (int))                                                                                                \
+    X(ssize_t, read, (int, void *, size_t))                                                                             \
+    X(ssize_t, write, (int, const void *, size_t))                                                                      \
+    X(int, fcntl, (int, int, ...))                                                                                      \
+    X(int, poll, (struct pollfd *, nfds_t, int))                                                                        \
+    X(int, socket, (int, int, int))                                                                                     \
+    X(int, connect, (int, const struct sockaddr *, socklen_t))                                                          \
+    X(int, accept, (int, struct sockaddr *, socklen_t *))                                                               \
+    X(int, accept4, (int, struct sockaddr *, socklen_t *, int))                                                         \
+    X(int, close_range, (unsigned, unsigned, int))                                                                      \
+    X(int, shutdown, (int, int))                                                                                        \
+    X(int, dup, (int))                                                                                                  \
+    X(int, dup2, (int, int))                                                                                            \
+    X(int, dup3, (int, int, int))                                                                                       \
+    X(int, ioctl, (int, unsigned long, ...))                                                                            \
+    X(int, setsockopt, (int, int, int, const void *, socklen_t))                                                        \
+    X(ssize_t, readv, (int, const struct iovec *, int))                                                                 \
+    X(ssize_t, writev, (int, const struct iovec *, int))                                                                \
+    X(ssize_t, recv, (int, void *, size_t, int))                                                                        \
+    X(ssize_t, recvfrom, (int, void *, size_t, int, struct sockaddr *, socklen_t *))                                    \
+    X(ssize_t, recvmsg, (int, struct msghdr *, int))                                                                    \
+    X(int, recvmmsg, (int, struct mmsghdr *, unsigned, int, struct timespec *))                                         \
+    X(ssize_t, send, (int, const void *, size_t, int))                                                                  \
+    X(ssize_t, sendto, (int, const void *, size_t, int, const struct sockaddr *, socklen_t))                            \
+    X(ssize_t, sendmsg, (int, const struct msghdr *, int))                                                              \
+    X(int, sendmmsg, (int, struct mmsghdr *, unsigned, int))                                                            \
+    X(int, ppoll, (struct pollfd *, nfds_t, const struct timespec *, const sigset_t *))                                 \
+    X(int, select, (int, fd_set *, fd_set *, fd_set *, struct timeval *))                                               \
+    X(int, pselect, (int, fd_set *, fd_set *, fd_set *, const struct timespec *, const sigset_t *))                     \
+    X(int, epoll_create, (int))                                                                                         \
+    X(int, epoll_create1, (int))                                                                                        \
+    X(int, epoll_ctl, (int, int, int, struct epoll_event *))                                                            \
+    X(int, epoll_wait, (int, struct epoll_event *, int, int))                                                           \
+    X(int, epoll_pwait, (int, struct epoll_event *, int, int, const sigset_t *))                                        \
+    X(int, epoll_pwait2, (int, struct epoll_event *, int, const struct timespec *, const sigset_t *))                   \
+    X(ssize_t, sendfile, (int, int, off_t *, size_t))                                                                   \
+    X(ssize_t, splice, (int, off_t *, int, off_t *, size_t, unsigned))                                                  \
+    X(FILE *, fdopen, (int, const char *))                                                                              \
+    X(int, execve, (const char *, char *const[], char *const[]))                                                        \
+    X(int, execvpe, (const char *, char *const[], char *const[]))                                                       \
+    X(int, fexecve, (int, char *const[], char *const[]))                                                                \
+    X(int, posix_spawn, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,          \
+                         char *const[], char *const[]))                                                                 \
+    X(int, posix_spawnp, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,         \
+                          char *const[], char *const[]))                                                                \
+    X(void, _exit, (int))
+
+struct real_calls {
+#define X(type, name, arguments) type(*name) arguments;
+    REAL_LIST(X)
+#undef X
+};
+extern struct real_calls real_calls;
+void real_resolve(void);
+
+#define REAL(name) (LIKELY(real_calls.name != NULL) ? real_calls.name : (real_resolve(), real_calls.name))
+
+/* The C library's answer for a buffer that a fortified caller declared too short. Never returns. */
+void __chk_fail(void) __attribute__((noreturn));
+
+#endif

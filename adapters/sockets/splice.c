@@ -1,0 +1,122 @@
+/* splice.c: payload that the kernel moves between descriptors: sendfile, splice.
+ *
+ * What it is:   transfers that always use the kernel; the stream's gate is closed around them, so order is kept.
+ * What it isn't: tee and vmsplice, which take pipes only and are not interposed.
+ *
+ * Bytes that already wait in the ring when a program splices out of the socket are written into the pipe by hand, at most
+ * PIPE_BUF of them and only while the pipe has room for as many, so nothing that was taken can be left over.
+ * Signal and fork safety: as send.c and receive.c. */
+#include "shim.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/sendfile.h>
+
+struct kernel_transfer {
+    motet_stream stream;
+    bool sends, active;
+};
+
+static void transfer_cancelled(void *transfer)
+{
+    struct kernel_transfer *x = transfer;
+    if (!x->active) return;
+    if (x->sends)
+        ENGINE_DO(engine.send_end(x->stream, -1));
+    else
+        ENGINE_DO(engine.recv_end(x->stream, -1, MOTET_PLAIN));
+}
+
+static uint64_t word_for(int fd, enum direction direction)
+{
+    uint64_t word = table_word(fd);
+    return word_kind(word) >= KIND_CANDIDATE ? candidate_touch(fd, direction) : word;
+}
+
+/* 1: go on with the kernel call. 0: *result is the answer. */
+static int begin_out(struct kernel_transfer *x, int fd, ssize_t *result)
+{
+    uint64_t word = word_for(fd, SENDING);
+    if (word_kind(word) == KIND_PRIVATE || (word_kind(word) == KIND_STREAM && shim_depth > 0)) {
+        errno = word_kind(word) == KIND_PRIVATE ? EBADF : EAGAIN;
+        *result = -1;
+        return 0;
+    }
+    if (word_kind(word) != KIND_STREAM) return 1;
+    x->stream = table_handle(fd);
+    x->sends = true;
+    ssize_t step = ENGINE(engine.send_begin(x->stream, NULL, 0, MOTET_PLAIN));
+    x->active = step == MOTET_KERNEL;
+    if (step < 0 && step != MOTET_KERNEL && step != -EBADF) {
+        errno = (int)-step;
+        *result = -1;
+        return 0;
+    }
+    return 1;
+}
+
+static ssize_t end_transfer(struct kernel_transfer *x, int fd, ssize_t result)
+{
+    if (x->active && x->sends) ENGINE_DO(engine.send_end(x->stream, result));
+    if (x->active && !x->sends) ENGINE_DO(engine.recv_end(x->stream, result, MOTET_PLAIN));
+    if (result > 0 && word_kind(table_word(fd)) == KIND_CANDIDATE) candidate_count(fd, x->sends ? SENDING : RECEIVING);
+    return result;
+}
+
+SHIM_API ssize_t sendfile(int out, int in, off_t *offset, size_t length)
+{
+    if (word_is_plain(table_word(out))) return REAL(sendfile)(out, in, offset, length);
+    struct kernel_transfer x = {.sends = true};
+    ssize_t result;
+    if (!begin_out(&x, out, &result)) return result;
+    pthread_cleanup_push(transfer_cancelled, &x);
+    result = REAL(sendfile)(out, in, offset, length);
+    pthread_cleanup_pop(0);
+    return end_transfer(&x, out, result);
+}
+
+SHIM_API ssize_t sendfile64(int out, int in, off_t *offset, size_t length) __attribute__((alias("sendfile")));
+
+/* Ring bytes into a pipe, by hand. */
+static ssize_t splice_from_ring(int from, int to, size_t length, unsigned flags)
+{
+    char bounce[PIPE_BUF];
+    bool blocks = !(flags & SPLICE_F_NONBLOCK) && !(REAL(fcntl)(to, F_GETFL) & O_NONBLOCK);
+    struct pollfd room = {.fd = to, .events = POLLOUT};
+    int ready = REAL(poll)(&room, 1, blocks ? -1 : 0);
+    if (ready <= 0) {
+        if (ready == 0) errno = EAGAIN;
+        return -1;
+    }
+    ssize_t got = recv(from, bounce, length < sizeof bounce ? length : sizeof bounce, MSG_DONTWAIT);
+    return got > 0 ? REAL(write)(to, bounce, (size_t)got) : got;
+}
+
+SHIM_API ssize_t splice(int in, off_t *in_offset, int out, off_t *out_offset, size_t length, unsigned flags)
+{
+    if (word_is_plain(table_word(in)) && word_is_plain(table_word(out)))
+        return REAL(splice)(in, in_offset, out, out_offset, length, flags);
+    struct kernel_transfer x = {.sends = !word_is_plain(table_word(out))};
+    int socket = x.sends ? out : in;
+    ssize_t result;
+    if (x.sends) {
+        if (!begin_out(&x, out, &result)) return result;
+    } else {
+        uint64_t word = word_for(in, RECEIVING);
+        if (word_kind(word) == KIND_STREAM && shim_depth == 0) {
+            x.stream = table_handle(in);
+            if (ENGINE(engine.rx_ready(x.stream)) & MOTET_RX_DATA) return splice_from_ring(in, out, length, flags);
+            struct iovec none = {NULL, 0};
+            ssize_t step = ENGINE(engine.recv_begin(x.stream, &none, 0, MOTET_PLAIN, !(flags & SPLICE_F_NONBLOCK)));
+            if (step >= 0 || step == MOTET_POLL) {
+                if (step == MOTET_POLL) ENGINE_DO(engine.recv_wait_end(x.stream));
+                return splice_from_ring(in, out, length, flags);
+            }
+            x.active = step == MOTET_KERNEL;
+        }
+    }
+    pthread_cleanup_push(transfer_cancelled, &x);
+    result = REAL(splice)(in, in_offset, out, out_offset, length, flags);
+    pthread_cleanup_pop(0);
+    return end_transfer(&x, socket, result);
+}

@@ -1,0 +1,206 @@
+/* table.c: what each descriptor is to this object.
+ *
+ * What it is:   one 64-bit word per descriptor, read without a lock by every call, changed under one lock by the few calls
+ *               that make, copy or close tracked descriptors. The words live in zero pages: a process that never uses
+ *               a socket never touches them.
+ * What it isn't: the truth about descriptors, which is the kernel's. A word that is out of date because somebody closed
+ *               the descriptor by a raw system call is replaced when a new socket appears under its number.
+ *
+ * Signal safety: readers are wait-free. The lock is held with every signal blocked, never across a call that sleeps, and
+ * never while the loader's lock may be wanted, so a handler may call anything here unless it interrupted the engine
+ * itself (shim_depth > 0), in which case callers skip the table.
+ * Fork safety: the fork handlers hold the lock. In a vfork child table_in_own_process() is false and nothing is changed. */
+#include "shim.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+_Atomic uint64_t shim_words[SHIM_SLOTS];
+_Atomic uint64_t shim_handles[SHIM_SLOTS];
+_Atomic uint32_t shim_sleepers[SHIM_SLOTS];
+_Atomic int shim_top;
+__thread int shim_depth;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static table_guard fork_guard;
+static _Atomic long process;
+
+void table_lock(table_guard *guard)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, guard);
+    pthread_mutex_lock(&lock);
+}
+
+void table_unlock(const table_guard *guard)
+{
+    pthread_mutex_unlock(&lock);
+    pthread_sigmask(SIG_SETMASK, guard, NULL);
+}
+
+void table_lock_for_fork(void)
+{
+    table_guard guard;
+    table_lock(&guard);
+    fork_guard = guard;
+}
+
+void table_unlock_after_fork(bool child)
+{
+    table_guard guard = fork_guard;
+    if (child) table_note_process();
+    for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
+        uint64_t word = atomic_load(&shim_words[fd]);
+        if (word_kind(word) == KIND_STREAM || word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_EPOLL)
+            atomic_fetch_or(&shim_words[fd], WORD_SHARED);
+        if (child) atomic_store(&shim_sleepers[fd], 0);
+    }
+    interest_after_fork(child);
+    table_unlock(&guard);
+}
+
+/* ---------------------------------------------------------------- processes */
+
+void table_note_process(void) { atomic_store(&process, syscall(SYS_getpid)); }
+
+bool table_in_own_process(void)
+{
+    long known = atomic_load_explicit(&process, memory_order_relaxed);
+    if (UNLIKELY(known == 0)) {
+        table_note_process();
+        return true;
+    }
+    return syscall(SYS_getpid) == known;
+}
+
+/* ---------------------------------------------------------------- words */
+
+static void raise_top(int fd)
+{
+    int top = atomic_load_explicit(&shim_top, memory_order_relaxed);
+    while (fd > top && !atomic_compare_exchange_weak(&shim_top, &top, fd)) {}
+}
+
+void table_replace(int fd, uint64_t word)
+{
+    if ((unsigned)fd >= SHIM_SLOTS) return;
+    if (word != 0) raise_top(fd);
+    atomic_store(&shim_words[fd], word);
+}
+
+static bool means_same(int fd, uint64_t word, motet_stream handle)
+{
+    uint64_t other = atomic_load(&shim_words[fd]);
+    if (word_kind(other) != word_kind(word)) return false;
+    if (word_kind(word) == KIND_STREAM) return atomic_load(&shim_handles[fd]) == handle;
+    return word_extra(word) != 0 && word_extra(other) == word_extra(word);
+}
+
+static bool has_duplicate(int fd, uint64_t word, motet_stream handle)
+{
+    if (!(word & WORD_SHARED)) return false;
+    for (int other = 0; other <= atomic_load(&shim_top); other++)
+        if (other != fd && means_same(other, word, handle)) return true;
+    return false;
+}
+
+/* The engine's close runs outside the lock: it may move bytes back to TCP. */
+void table_set(int fd, uint64_t word)
+{
+    if ((unsigned)fd >= SHIM_SLOTS) return;
+    uint64_t old = atomic_load(&shim_words[fd]);
+    if (LIKELY(word_kind(old) == KIND_NONE || word_kind(old) == KIND_FRESH)) {
+        if (old != word) {
+            interest_forget(fd);
+            table_replace(fd, word);
+        }
+        return;
+    }
+    motet_stream finished = 0;
+    table_guard guard;
+    table_lock(&guard);
+    old = atomic_load(&shim_words[fd]);
+    motet_stream handle = atomic_load(&shim_handles[fd]);
+    bool last = !has_duplicate(fd, old, handle);
+    table_replace(fd, word);
+    interest_forget(fd);
+    if (word_kind(old) == KIND_EPOLL && last) interest_epoll_closed(word_extra(old));
+    if (word_kind(old) == KIND_STREAM) {
+        if (last)
+            finished = handle;
+        else
+            ENGINE(engine.plain(handle, REASON_FOREIGN_WAIT));
+    }
+    table_unlock(&guard);
+    if (finished) {
+        engine_report(finished, fd);
+        ENGINE(engine.close(finished));
+    }
+}
+
+void table_make_plain(int fd, uint32_t reason)
+{
+    uint64_t word = table_word(fd);
+    if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH) {
+        table_guard guard;
+        table_lock(&guard);
+        word = table_word(fd);
+        if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH) {
+            interest_forget(fd);
+            table_replace(fd, 0);
+        }
+        table_unlock(&guard);
+    }
+    if (word_kind(word) == KIND_STREAM) ENGINE(engine.plain(table_handle(fd), reason));
+}
+
+bool table_has_streams(void)
+{
+    if (!engine_is_open()) return false;
+    for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
+        if (word_kind(atomic_load(&shim_words[fd])) == KIND_STREAM) return true;
+    return false;
+}
+
+/* ---------------------------------------------------------------- blocking or not */
+
+void table_note_flags(int fd, bool nonblock)
+{
+    uint64_t word = table_word(fd);
+    while (word_kind(word) >= KIND_CANDIDATE) {
+        uint64_t next = (word & ~WORD_NONBLOCK) | WORD_NONBLOCK_KNOWN | (nonblock ? WORD_NONBLOCK : 0);
+        if (atomic_compare_exchange_weak(&shim_words[fd], &word, next)) return;
+    }
+}
+
+/* The flag belongs to the open file, so a duplicate or another process may change it: then the kernel is asked. */
+bool table_blocks(int fd, uint64_t word)
+{
+    if (LIKELY((word & WORD_NONBLOCK_KNOWN) && !(word & WORD_SHARED))) return !(word & WORD_NONBLOCK);
+    int kept = errno;
+    int flags = REAL(fcntl)(fd, F_GETFL);
+    errno = kept;
+    if (flags < 0) return false;
+    table_note_flags(fd, flags & O_NONBLOCK);
+    return !(flags & O_NONBLOCK);
+}
+
+/* ---------------------------------------------------------------- private numbers */
+
+/* Takes ownership of fd and returns it at a number that programs do not reach, or -1 with fd closed. */
+int shim_private_number(int fd)
+{
+    struct rlimit limit;
+    rlim_t soft = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
+    int base = soft > 65536 ? 16384 : (int)(soft - soft / 4);
+    int high = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, base);
+    REAL(close)(fd);
+    if (high >= SHIM_SLOTS) {
+        REAL(close)(high);
+        return -1;
+    }
+    if (high >= 0) table_replace(high, KIND_PRIVATE);
+    return high;
+}
