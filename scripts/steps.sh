@@ -68,12 +68,13 @@ run_steps() {
 }
 
 run_one() {
-    local prefix="[$1/$2] $3" name=$3 function=$4 limit=$5 status=0 start end ticker
+    local prefix="[$1/$2] $3" name=$3 function=$4 limit=$5 status=0 start end
     STEP_LOG=$(step_log "$name")
     : >"$STEP_LOG" 2>/dev/null || die "cannot write $STEP_LOG (was an earlier run made by another user?)"
     start=$(now_us)
     if [ "$VERBOSE" = 1 ]; then say "$prefix …"; else printf '%s … ' "$prefix"; fi
 
+    STEP_TICKER=''
     set -m # a process group of its own, so that an interrupted or overdue step ends with all its children
     if [ "$VERBOSE" = 1 ]; then
         (set +m -o pipefail; bash -eu "$0" --step "$function" 2>&1 </dev/null | tee "$STEP_LOG") &
@@ -86,9 +87,9 @@ run_one() {
     trap 'end_step TERM 143' TERM
     trap 'end_step TERM 129' HUP
     watch_step "$prefix" "$STEP_PID" "$limit" "$STEP_LOG" &
-    ticker=$!
+    STEP_TICKER=$!
     wait "$STEP_PID" 2>/dev/null || status=$?
-    if kill "$ticker" 2>/dev/null; then wait "$ticker" 2>/dev/null || true; fi
+    if kill "$STEP_TICKER" 2>/dev/null; then wait "$STEP_TICKER" 2>/dev/null || true; fi
     trap - INT TERM HUP
     end=$(now_us)
 
@@ -115,11 +116,22 @@ show_failure() {
     if [ -n "$failures" ]; then printf '%s\n' "$failures"; else tail -n 40 "$1"; fi | sed 's/^/    | /'
 }
 
+# Asks a process group to end and insists after ten seconds: a package manager needs a moment to leave things whole.
+end_group() {
+    local i
+    kill -s "$1" -- "-$2" 2>/dev/null || return 0
+    for ((i = 0; i < 100; i++)); do
+        sleep 0.1 >/dev/null 2>&1
+        kill -s 0 -- "-$2" 2>/dev/null || return 0
+    done
+    kill -s KILL -- "-$2" 2>/dev/null
+}
+
 end_step() {
-    kill -s "$1" -- "-$STEP_PID" 2>/dev/null
-    sleep 0.3
-    kill -s KILL -- "-$STEP_PID" 2>/dev/null
-    printf '\ninterrupted\n' >&2
+    trap - INT TERM HUP
+    kill "$STEP_TICKER" 2>/dev/null || true
+    end_group "$1" "$STEP_PID" || true
+    printf '\ninterrupted; log so far: %s\n' "${STEP_LOG#"$ROOT"/}" >&2
     exit "$2"
 }
 
@@ -131,9 +143,7 @@ watch_step() {
         waited=$((waited + 1))
         if [ "$waited" -ge "$3" ]; then
             say "time limit of $3 s reached" >>"$4"
-            kill -s TERM -- "-$2" 2>/dev/null
-            sleep 5 >/dev/null 2>&1
-            kill -s KILL -- "-$2" 2>/dev/null
+            end_group TERM "$2"
             return
         fi
         [ "$VERBOSE" = 1 ] && continue
