@@ -48,7 +48,7 @@ const PATIENCE: u32 = 64;
 /// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
 const MAX_FAILED: u32 = 9;
 
-/// Begins a receive into `bufs`. `before_sleep` runs once before [`Step::Kernel`] or [`Step::Poll`] of a blocking call.
+/// Begins a receive into `bufs`. `may_raise` is asked before the gate opens; `before_sleep` runs once before [`Step::Kernel`] or [`Step::Poll`] of a blocking call.
 #[inline]
 pub fn begin<B: Base>(
     record: &Record,
@@ -56,6 +56,7 @@ pub fn begin<B: Base>(
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
     ask: Ask,
+    may_raise: impl Fn() -> bool,
     mut before_sleep: impl FnMut(&mut B),
 ) -> Step {
     let Some(slot) = slot.filter(|_| record.rx.ready.load(Relaxed) != 0) else {
@@ -88,10 +89,10 @@ pub fn begin<B: Base>(
             }
             Take::Empty => {}
         }
-        if !ask.blocking && slot.into().gate.tail().1 && !ask.kernel_only && !base.tcp_readable() {
+        if !ask.blocking && slot.inward().gate.tail().1 && !ask.kernel_only && !base.tcp_readable() {
             return not_ready(record, slot, base);
         }
-        if ask.blocking && !spun && !ask.kernel_only && ask.spin > 0 && should_spin(record) && raise(record, slot, base, || true) {
+        if ask.blocking && !spun && !ask.kernel_only && ask.spin > 0 && should_spin(record) && raise(record, slot, base, &may_raise) {
             spun = true;
             match spin(record, slot, base, ask.spin) {
                 Spun::Ring => continue,
@@ -135,7 +136,7 @@ pub enum Take {
 #[inline(always)]
 pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Take {
     let rx = &record.rx;
-    let lines = slot.into();
+    let lines = slot.inward();
     if lines.gate.tail().0 == rx.head.load(Relaxed) {
         return Take::Empty;
     }
@@ -200,7 +201,7 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
 /// Whether a receive would take something from the ring now. Does not lock.
 #[inline]
 pub fn ready(record: &Record, slot: &Slot) -> bool {
-    let (tail, _) = slot.into().gate.tail();
+    let (tail, _) = slot.inward().gate.tail();
     if tail == record.rx.head.load(Relaxed) {
         return false;
     }
@@ -209,14 +210,14 @@ pub fn ready(record: &Record, slot: &Slot) -> bool {
     if rx.mark_known.load(Relaxed) != 0 {
         return rx.tcp.load(Relaxed) >= rx.mark.load(Relaxed);
     }
-    let lines = slot.into();
+    let lines = slot.inward();
     lines.consumer.settled() == Some(rx.head.load(Relaxed)) && lines.mark.mark.load(Relaxed) <= rx.tcp.load(Relaxed)
 }
 
 /// Opens the gate, if nobody sleeps on this stream, both ends are ready, the ring is empty and `allowed` (asked under the
 /// lock) agrees. True when the gate is open now.
 pub fn raise<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
-    let (rx, lines) = (&record.rx, slot.into());
+    let (rx, lines) = (&record.rx, slot.inward());
     if lines.gate.still_waiting(rx.head.load(Relaxed)) && rx.busy.load(Relaxed) == 0 {
         return true;
     }
@@ -258,6 +259,12 @@ pub fn enter_kernel<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool
     true
 }
 
+/// Registers a kernel sleep although the ring has bytes: TCP bytes that precede them will wake the sleeper.
+pub fn enter_anyway<B: Base>(record: &Record, base: &mut B) {
+    let _held = acquire(&record.rx.lock, base);
+    enter(record);
+}
+
 /// Closes the gate over an empty ring. False when the ring has bytes.
 pub fn close_gate<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
@@ -286,7 +293,7 @@ pub enum Spun {
 /// Waits outside the kernel for at most `ns`, with the gate open. Keeps count of whether spinning pays.
 pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64) -> Spun {
     let head = record.rx.head.load(Relaxed);
-    let gate = &slot.into().gate;
+    let gate = &slot.inward().gate;
     let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
     let start = base.now();
     let mut next_probe = start; // TCP bytes sent before the gate rose are in the kernel
@@ -354,7 +361,7 @@ pub fn failed(record: &Record) {
 
 /// Tells the peer on which CPU we wait.
 pub fn publish_cpu<B: Base>(slot: &Slot, base: &B) {
-    let line = &slot.into().consumer;
+    let line = &slot.inward().consumer;
     let cpu = base.cpu() + 1;
     if line.cpu.load(Relaxed) != cpu {
         line.cpu.store(cpu, Relaxed);
@@ -363,7 +370,7 @@ pub fn publish_cpu<B: Base>(slot: &Slot, base: &B) {
 
 /// Whether the peer was last seen waiting on the CPU that this thread runs on.
 pub fn same_cpu<B: Base>(slot: &Slot, base: &B) -> bool {
-    slot.out().consumer.cpu.load(Relaxed) == base.cpu() + 1
+    slot.outward().consumer.cpu.load(Relaxed) == base.cpu() + 1
 }
 
 // ---- below: under the lock -----------------------------------------------------------------------------------------
@@ -389,12 +396,12 @@ fn leave(record: &Record) {
 
 /// Closes the gate; false when the ring has bytes.
 fn lower(record: &Record, slot: &Slot) -> bool {
-    resync(record, slot) && slot.into().gate.lower_empty(record.rx.head.load(Relaxed))
+    resync(record, slot) && slot.inward().gate.lower_empty(record.rx.head.load(Relaxed))
 }
 
 /// Catches up with a producer that took bytes back. False while it is at it, or when it broke the protocol.
 fn resync(record: &Record, slot: &Slot) -> bool {
-    let tail = slot.into().gate.tail().0;
+    let tail = slot.inward().gate.tail().0;
     if tail == record.rx.head.load(Relaxed) {
         return true;
     }
@@ -417,7 +424,7 @@ enum Settled {
 
 /// Reads the shared head (the producer may have moved it) and then the mark that belongs to it.
 fn settle(record: &Record, slot: &Slot, tail: u64) -> Settled {
-    let lines = slot.into();
+    let lines = slot.inward();
     let rx = &record.rx;
     let Some(shared) = lines.consumer.settled() else { return Settled::Busy }; // edge: release -> settled
     let head = rx.head.load(Relaxed);

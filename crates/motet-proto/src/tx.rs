@@ -48,7 +48,7 @@ pub fn begin<B: Base>(
     if let Some(slot) = slot
         && tx.ready.load(Relaxed) != 0
     {
-        let lines = slot.out();
+        let lines = slot.outward();
         let tail = tx.tail.load(Relaxed);
         match lines.gate.mode(tail) {
             Ok(Mode::Tcp) => {}
@@ -158,7 +158,7 @@ pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
         Acquired::Orphaned(_) | Acquired::Reentrant => return false,
     };
     let tail = tx.tail.load(Relaxed);
-    let lines = slot.out();
+    let lines = slot.outward();
     if tx.ready.load(Relaxed) == 0 || lines.consumer.seen_head() == tail {
         tx.head_seen.store(tail, Relaxed);
         return true;
@@ -199,7 +199,7 @@ fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u
     while head < tail {
         let n = piece.len().min((tail - head) as usize);
         let mut short = [0; INLINE];
-        let n = match slot.out().gate.read_inline(head, &mut short) {
+        let n = match slot.outward().gate.read_inline(head, &mut short) {
             Some((from, to)) => {
                 piece[..to - from].copy_from_slice(&short[from..to]);
                 (to - from).min(n)

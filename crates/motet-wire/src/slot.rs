@@ -171,23 +171,23 @@ impl Slot {
 
     /// The direction that this end sends into.
     #[inline(always)]
-    pub fn out(&self) -> &Lines {
+    pub fn outward(&self) -> &Lines {
         &self.control().lines[self.end].lines
     }
 
     /// The direction that this end receives from.
     #[inline(always)]
-    pub fn into(&self) -> &Lines {
+    pub fn inward(&self) -> &Lines {
         &self.control().lines[1 - self.end].lines
     }
 
-    /// The ring of [`Slot::out`].
+    /// The ring of [`Slot::outward`].
     #[inline(always)]
     pub fn out_ring(&self) -> Ring {
         self.ring_of(self.end)
     }
 
-    /// The ring of [`Slot::into`].
+    /// The ring of [`Slot::inward`].
     #[inline(always)]
     pub fn in_ring(&self) -> Ring {
         self.ring_of(1 - self.end)

@@ -1,0 +1,234 @@
+//! Blocking calls of the engine's own interface: the split calls with a sleep of ours in the middle.
+//!
+//! A sleep is a poll on the TCP descriptor and on this thread's eventfd, so another thread can wake it.
+
+use crate::engine::{Engine, Handle, lock};
+use crate::stream::EBADF;
+use crate::wait::{Step, Wait};
+use motet_proto::{EAGAIN, EINTR, Errno, rx, tx};
+use motet_sys::{clock, socket};
+use motet_wire::record::Record;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// ETIMEDOUT.
+pub const ETIMEDOUT: Errno = 110;
+const MSG_DONTWAIT: i32 = 0x40;
+const MSG_WAITALL: i32 = 0x100;
+
+thread_local! {
+    static BELL: Option<OwnedFd> = socket::eventfd().ok();
+}
+
+impl Engine {
+    /// Sends everything, unless the call must not block.
+    pub fn send(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
+        let (record, _) = self.look_up(handle).ok_or(EBADF)?;
+        let fd = record.life.fd.load(Relaxed) as i32;
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        // Only a send that does not fit at once needs to know whether it may block.
+        let mut done = 0;
+        let mut rest: Vec<IoSlice<'_>>;
+        let mut left = bufs;
+        loop {
+            let step = match self.send_begin(handle, left, false, flags & MSG_DONTWAIT != 0) {
+                tx::Step::Done(n) => Ok(n),
+                tx::Step::Failed(errno) => Err(errno),
+                tx::Step::Kernel => {
+                    let sent = socket::send(fd, left, flags | MSG_DONTWAIT);
+                    self.send_end(handle, sent.unwrap_or(0));
+                    sent
+                }
+            };
+            let blocks = || flags & MSG_DONTWAIT == 0 && !socket::is_nonblocking(fd);
+            match step {
+                Ok(n) => {
+                    done += n;
+                    if done >= total || !blocks() {
+                        return Ok(done);
+                    }
+                    rest = advance(bufs, done);
+                    left = &rest;
+                }
+                Err(EAGAIN) if blocks() => match self.sleep(record, handle, fd, socket::WRITABLE) {
+                    Ok(()) => {}
+                    Err(_) if done > 0 => return Ok(done),
+                    Err(errno) => return Err(errno),
+                },
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Receives what is there; waits for the first byte (for all with MSG_WAITALL) unless the call must not block.
+    pub fn recv(&self, handle: Handle, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usize, Errno> {
+        let (record, _) = self.look_up(handle).ok_or(EBADF)?;
+        let fd = record.life.fd.load(Relaxed) as i32;
+        if flags & MSG_WAITALL != 0 && flags & motet_proto::MSG_PEEK == 0 {
+            return self.recv_all(handle, bufs, flags & !MSG_WAITALL);
+        }
+        let blocks = flags & MSG_DONTWAIT == 0 && !(record.state() == motet_wire::record::State::Plain && socket::is_nonblocking(fd));
+        let peek = flags & motet_proto::MSG_PEEK != 0;
+        loop {
+            match self.recv_begin(handle, bufs, blocks, peek, false) {
+                rx::Step::Done(n) => return Ok(n),
+                rx::Step::Failed(errno) => return Err(errno),
+                rx::Step::Poll => {
+                    let slept = self.sleep(record, handle, fd, socket::READABLE);
+                    self.recv_end(handle, 0);
+                    slept?;
+                }
+                rx::Step::Kernel => {
+                    let mut received = socket::receive(fd, bufs, flags | MSG_DONTWAIT);
+                    if received == Err(EAGAIN) && blocks && !socket::is_nonblocking(fd) {
+                        received = self.sleep(record, handle, fd, socket::READABLE).and_then(|()| socket::receive(fd, bufs, flags | MSG_DONTWAIT));
+                    }
+                    let count = if peek { 0 } else { *received.as_ref().unwrap_or(&0) };
+                    self.recv_end(handle, count);
+                    if received == Err(EAGAIN) && blocks && !socket::is_nonblocking(fd) {
+                        continue;
+                    }
+                    return received;
+                }
+            }
+        }
+    }
+
+    fn recv_all(&self, handle: Handle, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usize, Errno> {
+        let mut done = 0;
+        for buf in bufs {
+            let mut at = 0;
+            while at < buf.len() {
+                match self.recv(handle, &mut [IoSliceMut::new(&mut buf[at..])], flags) {
+                    Ok(0) => return Ok(done),
+                    Ok(n) => {
+                        at += n;
+                        done += n;
+                    }
+                    Err(_) if done > 0 => return Ok(done),
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Whether a receive would return at once.
+    pub fn readable(&self, handle: Handle) -> Result<bool, Errno> {
+        let (record, _) = self.look_up(handle).ok_or(EBADF)?;
+        Ok(self.rx_ready(handle) || socket::readable(record.life.fd.load(Relaxed) as i32))
+    }
+
+    /// Makes the blocked call on the stream, or the next one that would block, return EINTR.
+    pub fn wake(&self, handle: Handle) {
+        if let Some((record, local)) = self.look_up(handle) {
+            record.life.woken.store(1, SeqCst);
+            for &bell in lock(&local.sleepers).iter() {
+                socket::ring(bell);
+            }
+        }
+    }
+
+    /// Waits until one of the streams is readable; `deadline` in ns of CLOCK_MONOTONIC.
+    pub fn wait_any(&self, handles: &[Handle], deadline: Option<u64>) -> Result<usize, Errno> {
+        let mut wait = Wait::on(self, handles);
+        let kernel = |wait: Option<u64>| self.poll_all(handles, wait);
+        loop {
+            let step = wait.step(self, true);
+            let found = match step {
+                Step::Ready => handles.iter().position(|&h| self.rx_ready(h)),
+                Step::Probe => kernel(Some(0))?,
+                Step::Sleep => {
+                    let left = remaining(deadline)?;
+                    let found = kernel(left);
+                    wait.slept(self);
+                    found?
+                }
+            };
+            if let Some(at) = found {
+                wait.slept(self);
+                return Ok(at);
+            }
+            if deadline.is_some_and(|d| clock::nanoseconds() >= d) {
+                wait.slept(self);
+                return Err(ETIMEDOUT);
+            }
+        }
+    }
+
+    fn poll_all(&self, handles: &[Handle], timeout: Option<u64>) -> Result<Option<usize>, Errno> {
+        use motet_sys::rustix::event::{PollFd, PollFlags, poll};
+        let mut fds = Vec::with_capacity(handles.len());
+        for &handle in handles {
+            let (record, _) = self.look_up(handle).ok_or(EBADF)?;
+            fds.push(motet_sys::fds::borrow(record.life.fd.load(Relaxed) as i32));
+        }
+        let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN | PollFlags::RDHUP)).collect();
+        let timeout = timeout.map(|ns| motet_sys::rustix::time::Timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as _,
+        });
+        poll(&mut polled, timeout.as_ref()).map_err(|e| e.raw_os_error())?;
+        Ok(polled.iter().position(|p| !p.revents().is_empty()))
+    }
+
+    /// Sleeps until the descriptor has the event, the deadline passes or somebody wakes the stream.
+    fn sleep(&self, record: &Record, handle: Handle, fd: i32, events: u16) -> Result<(), Errno> {
+        let deadline = Some(record.life.deadline.load(Relaxed)).filter(|&d| d != 0);
+        let Some((_, local)) = self.look_up(handle) else { return Err(EBADF) };
+        BELL.with(|bell| {
+            let bell = bell.as_ref().map_or(-1, |b| b.as_raw_fd());
+            lock(&local.sleepers).push(bell);
+            let result = loop {
+                if record.life.woken.swap(0, SeqCst) != 0 {
+                    break Err(EINTR);
+                }
+                let left = match remaining(deadline) {
+                    Ok(left) => left,
+                    Err(errno) => break Err(errno),
+                };
+                let polled = if bell >= 0 {
+                    socket::poll([(fd, events), (bell, 1)], left).map(|[a, b]| (a, b))
+                } else {
+                    socket::poll([(fd, events)], left).map(|[a]| (a, 0))
+                };
+                match polled {
+                    Ok((_, rung)) if rung != 0 => socket::drain(bell),
+                    Ok((0, _)) => {}
+                    Ok(_) => break Ok(()),
+                    Err(errno) => break Err(errno),
+                }
+            };
+            let mut sleepers = lock(&local.sleepers);
+            if let Some(at) = sleepers.iter().position(|&b| b == bell) {
+                sleepers.swap_remove(at);
+            }
+            if self.look_up(handle).is_none() { Err(EBADF) } else { result }
+        })
+    }
+}
+
+fn remaining(deadline: Option<u64>) -> Result<Option<u64>, Errno> {
+    match deadline {
+        None => Ok(None),
+        Some(d) => match d.saturating_sub(clock::nanoseconds()) {
+            0 => Err(ETIMEDOUT),
+            left => Ok(Some(left)),
+        },
+    }
+}
+
+fn advance<'a>(bufs: &'a [IoSlice<'a>], mut skip: usize) -> Vec<IoSlice<'a>> {
+    let mut rest = Vec::with_capacity(bufs.len());
+    for buf in bufs {
+        if skip >= buf.len() {
+            skip -= buf.len();
+        } else {
+            rest.push(IoSlice::new(&buf[skip..]));
+            skip = 0;
+        }
+    }
+    rest
+}

@@ -1,0 +1,282 @@
+//! The process's one engine: streams by handle, the node file, and what this process keeps about each stream for itself.
+//!
+//! Two kinds of memory: *records* lie in the node file, shared with forked children and readable by `motet ps`;
+//! [`Local`] is private to the process (a forked child has its own copy).
+
+use crate::driver::{Connecting, Driver};
+use crate::reason::Reason;
+use crate::set::Set;
+use motet_sys::fds::PrivateFd;
+use motet_sys::{memory, thread};
+use motet_wire::node::{self, Node};
+use motet_wire::record::{Record, State};
+use motet_wire::slot::SlotCell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// A stream's handle: `(index + 1) << 32 | generation`; 0 is none.
+pub type Handle = u64;
+
+/// What the leaf that links the engine decides.
+#[derive(Clone)]
+pub struct Options {
+    /// Every driver there is.
+    pub drivers: &'static [&'static dyn Driver],
+    /// Names of drivers that may be used; empty: all.
+    pub allowed: Vec<String>,
+    /// Bytes of each ring.
+    pub ring: usize,
+    /// Records in the node file.
+    pub streams: usize,
+    /// Longest spin before a sleep, ns.
+    pub spin: u64,
+    /// Streams looked at in one wait.
+    pub hot: usize,
+    /// Smallest transfer that may go by single copy, bytes; `usize::MAX`: none.
+    pub single_copy: usize,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("ring", &self.ring).field("spin", &self.spin).finish_non_exhaustive()
+    }
+}
+
+/// What a process keeps about one stream for itself.
+#[derive(Default)]
+pub struct Local {
+    /// The wire, once it is up.
+    pub slot: SlotCell,
+    /// The wire on its way up.
+    pub pending: Mutex<Option<Box<dyn Connecting>>>,
+    /// The driver of the wire, plus one.
+    pub driver: AtomicU32,
+    /// The epoll set that the stream is in.
+    pub set: Mutex<Option<Arc<Set>>>,
+    /// Whether `set` holds one.
+    pub in_set: AtomicBool,
+    /// Whether the set looks at the stream.
+    pub hot: AtomicBool,
+    /// Eventfds of threads that sleep on the stream inside the engine's own blocking calls.
+    pub sleepers: Mutex<Vec<i32>>,
+    /// Whether the stream is among the engine's unread ones.
+    pub unread: AtomicBool,
+}
+
+const CHUNK: usize = 64;
+
+/// The engine.
+pub struct Engine {
+    /// What the leaf decided.
+    pub options: Options,
+    node: Node,
+    node_file: PrivateFd,
+    locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
+    free: Mutex<VecDeque<u32>>,
+    owners: Mutex<HashMap<u64, Handle>>,
+    /// One bit per stream with bytes that the peer may not have read, and one bit per word of them.
+    unread: Box<[AtomicU64]>,
+    any_unread: AtomicU64,
+}
+
+static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
+
+impl Engine {
+    /// The engine, started with `options` on the first call. `None` when the node file cannot be made.
+    pub fn start(options: impl FnOnce() -> Options) -> Option<&'static Engine> {
+        ENGINE.get_or_init(|| Engine::new(options()).ok()).as_ref()
+    }
+
+    /// The engine, if it runs.
+    #[inline(always)]
+    pub fn running() -> Option<&'static Engine> {
+        ENGINE.get().and_then(Option::as_ref)
+    }
+
+    fn new(options: Options) -> Result<Self, i32> {
+        let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
+        let streams = options.streams.next_multiple_of(CHUNK);
+        let (fd, mapping) = memory::create(node::NAME, node::bytes(streams), &[], false).map_err(raw)?;
+        memory::allocate(&fd, 0, node::HEAD as u64).map_err(raw)?;
+        let node = Node::over(mapping, streams).ok_or(22)?;
+        let head = node.head();
+        head.version.store(node::VERSION, Ordering::Relaxed);
+        head.record.store(motet_wire::record::SIZE as u32, Ordering::Relaxed);
+        head.capacity.store(streams as u32, Ordering::Relaxed);
+        head.creator.store(thread::pid(), Ordering::Relaxed);
+        head.magic.store(node::MAGIC, Ordering::Release);
+        motet_sys::clock::ticks_per_1024ns();
+        Ok(Self {
+            options,
+            node,
+            node_file: PrivateFd::new(fd),
+            locals: (0..streams / CHUNK).map(|_| OnceLock::new()).collect(),
+            free: Mutex::default(),
+            owners: Mutex::default(),
+            unread: (0..streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
+            any_unread: AtomicU64::new(0),
+        })
+    }
+
+    /// The record and the private part of a stream; `None` when the handle is stale.
+    #[inline(always)]
+    pub fn look_up(&self, handle: Handle) -> Option<(&Record, &Local)> {
+        let index = ((handle >> 32) as usize).wrapping_sub(1);
+        let record = self.node.record(index)?;
+        if record.life.generation.load(Ordering::Acquire) != handle as u32 {
+            return None;
+        }
+        Some((record, self.local(index)?))
+    }
+
+    #[inline(always)]
+    fn local(&self, index: usize) -> Option<&Local> {
+        Some(&self.locals.get(index / CHUNK)?.get()?[index % CHUNK])
+    }
+
+    /// A new record, owned by this process, in state `Candidate`.
+    pub fn allocate(&self) -> Option<(Handle, &Record, &Local)> {
+        let recycled = {
+            let mut free = lock(&self.free);
+            // Oldest first, and only when there are many: a thread that still holds a stale handle finds it stale.
+            if free.len() >= CHUNK { free.pop_front() } else { None }
+        };
+        let index = match recycled.or_else(|| self.unused()).or_else(|| lock(&self.free).pop_front()) {
+            Some(index) => index as usize,
+            None => {
+                self.node.head().overflow.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+        };
+        self.locals[index / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| Local::default())));
+        let record = self.node.record(index)?;
+        let generation = record.life.generation.load(Ordering::Relaxed);
+        reset(record);
+        record.life.owner.store(thread::pid(), Ordering::Relaxed);
+        record.life.state.store(State::Candidate as u32, Ordering::Release);
+        let handle = (index as u64 + 1) << 32 | u64::from(generation);
+        Some((handle, record, self.local(index)?))
+    }
+
+    fn unused(&self) -> Option<u32> {
+        let head = self.node.head();
+        let index = head.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| {
+            ((used as usize) < self.node.capacity()).then_some(used + 1)
+        });
+        let index = index.ok()?;
+        if index as usize % CHUNK == 0 {
+            let size = (CHUNK * motet_wire::record::SIZE) as u64;
+            // Pages now rather than SIGBUS later.
+            memory::allocate(&self.node_file, node::offset(index as usize) as u64, size).ok()?;
+        }
+        Some(index)
+    }
+
+    /// Gives a record back; its handle becomes stale.
+    pub fn free(&self, handle: Handle) {
+        let index = (handle >> 32) as usize - 1;
+        if let Some(record) = self.node.record(index) {
+            let _ = record.life.generation.fetch_add(1, Ordering::AcqRel);
+            record.life.state.store(State::Free as u32, Ordering::Release);
+            record.life.owner.store(0, Ordering::Release);
+            lock(&self.free).push_back(index as u32);
+        }
+    }
+
+    /// Streams by SO_COOKIE: a descriptor has one owner, whichever voice asks first.
+    pub fn owners(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
+        lock(&self.owners)
+    }
+
+    /// Counts a connection that stays plain.
+    pub fn count_plain(&self, reason: Reason) {
+        if let Some(counter) = self.node.head().plain.get(reason.0 as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells `motet ps` how much memory the drivers have mapped.
+    pub fn count_memory(&self) {
+        let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
+        self.node.head().segment_bytes.store(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Notes that the peer may have bytes to read.
+    #[inline(always)]
+    pub fn mark_unread(&self, handle: Handle, local: &Local) {
+        if !local.unread.load(Ordering::Relaxed) {
+            local.unread.store(true, Ordering::Relaxed);
+            let index = (handle >> 32) as usize - 1;
+            self.unread[index / CHUNK].fetch_or(1 << (index % CHUNK), Ordering::Relaxed);
+            self.any_unread.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Calls `each` for every stream with bytes that the peer may not have read; it answers whether that is still so.
+    #[inline]
+    pub fn sweep_unread(&self, mut each: impl FnMut(&Record, &Local) -> bool) {
+        if self.any_unread.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for (at, word) in self.unread.iter().enumerate() {
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != 0 {
+                let bit = bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let index = at * CHUNK + bit;
+                let (Some(record), Some(local)) = (self.node.record(index), self.local(index)) else { continue };
+                // Cleared first: a send that comes meanwhile marks it anew.
+                if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
+                    self.any_unread.fetch_sub(1, Ordering::Relaxed);
+                    local.unread.store(false, Ordering::Relaxed);
+                    if each(record, local) {
+                        self.mark_unread((index as u64 + 1) << 32, local);
+                    }
+                }
+            }
+            if self.any_unread.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Before a fork: no lock of the engine may be held by a thread that the child does not have.
+    pub fn quiet(&self) -> Quiet<'_> {
+        Quiet { _guards: (lock(&self.free), lock(&self.owners)) }
+    }
+}
+
+/// Keeps the engine's locks while a process forks.
+pub struct Quiet<'a> {
+    _guards: (MutexGuard<'a, VecDeque<u32>>, MutexGuard<'a, HashMap<u64, Handle>>),
+}
+
+/// Locks; a panic elsewhere does not make the engine unusable.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Everything but the generation, back to nothing.
+fn reset(record: &Record) {
+    let Record { tx, rx, life, events, who } = record;
+    for word in [&tx.lock, &tx.tail, &tx.head_seen, &tx.tcp, &tx.alive, &tx.returned, &rx.lock, &rx.head, &rx.tcp, &rx.mark] {
+        word.store(0, Ordering::Relaxed);
+    }
+    tx.mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
+    for word in [&rx.moved, &life.deadline, &events.raised, &events.spin_hit, &events.spin_miss, &events.spilled] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&events.downgraded, &events.single_copy, &events.lost_put, &who.cookies[0], &who.cookies[1]] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&tx.busy, &tx.ready, &rx.busy, &rx.ready, &rx.mark_known, &rx.skip, &rx.failed, &rx.evidence] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.shared, &life.fd] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&who.pid, &who.uid, &who.gid] {
+        word.store(u32::MAX, Ordering::Relaxed);
+    }
+}

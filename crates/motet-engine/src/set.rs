@@ -1,0 +1,237 @@
+//! A set: the streams of one epoll descriptor, and the few among them that are worth looking at.
+//!
+//! Only *hot* streams have an open gate and are ever polled; the others wake the kernel's epoll as any socket does. A
+//! stream becomes hot when it delivers data, and cools down when it has been silent for many waits. So a process with
+//! thousands of idle peers looks at none of them.
+
+use crate::engine::{Engine, Handle, Local, lock};
+use crate::stream::kernel;
+use motet_proto::rx;
+use motet_sys::{socket, thread};
+use motet_wire::record::Record;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// Waits without data after which a stream cools down.
+const COOL: u64 = 256;
+
+/// The streams of one epoll descriptor.
+pub struct Set {
+    inner: Mutex<Inner>,
+    /// Streams in the set, for the quick way out.
+    members: AtomicUsize,
+    bell: i32,
+    pid: u32,
+}
+
+#[derive(Default)]
+struct Inner {
+    members: HashMap<Handle, Member>,
+    hot: Vec<Hot>,
+    /// Threads asleep in this set.
+    sleeping: u32,
+    /// Waits so far.
+    clock: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Member {
+    cookie: usize,
+    armed: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Hot {
+    handle: Handle,
+    last: u64,
+}
+
+impl Set {
+    /// An empty set. `bell` is an eventfd in the epoll descriptor.
+    pub fn new(bell: i32) -> Arc<Self> {
+        Arc::new(Self { inner: Mutex::default(), members: AtomicUsize::new(0), bell, pid: thread::pid() })
+    }
+
+    /// Whether the plain system call is enough: no stream is in the set, or the set was inherited through a fork.
+    pub fn idle(&self) -> bool {
+        self.members.load(Relaxed) == 0 || self.pid != thread::pid()
+    }
+
+    /// Streams now looked at.
+    pub fn hot(&self, into: &mut Vec<Handle>) {
+        into.extend(lock(&self.inner).hot.iter().map(|h| h.handle));
+    }
+
+    /// Whether a gate may open: nobody sleeps in the set. Remembers the stream, so the next sleeper closes it.
+    pub(crate) fn may_raise(&self, handle: Handle) -> bool {
+        let mut inner = lock(&self.inner);
+        if inner.sleeping > 0 {
+            return false;
+        }
+        if !inner.hot.iter().any(|h| h.handle == handle) {
+            let last = inner.clock;
+            inner.hot.push(Hot { handle, last });
+        }
+        true
+    }
+
+    /// Begins a sleep: from now on no gate opens; returns the streams whose gates must be closed.
+    pub(crate) fn sleep(&self, into: &mut Vec<Handle>) {
+        let mut inner = lock(&self.inner);
+        inner.sleeping += 1;
+        into.extend(inner.hot.iter().map(|h| h.handle));
+    }
+
+    /// Ends a sleep.
+    pub(crate) fn slept(&self) {
+        let mut inner = lock(&self.inner);
+        inner.sleeping = inner.sleeping.saturating_sub(1);
+    }
+}
+
+impl Engine {
+    /// Adds a stream to a set, or changes its cookie and whether it is armed. A stream is in one set only; in a second
+    /// one it stays on TCP.
+    pub fn set_put(&self, set: &Arc<Set>, handle: Handle, cookie: usize, armed: bool) -> bool {
+        let Some((record, local)) = self.look_up(handle) else { return false };
+        {
+            let mut current = lock(&local.set);
+            match current.as_ref() {
+                Some(other) if !Arc::ptr_eq(other, set) => {
+                    drop(current);
+                    self.plain(handle, crate::reason::Reason::NESTED);
+                    return true;
+                }
+                Some(_) => {}
+                None => {
+                    *current = Some(set.clone());
+                    local.in_set.store(true, Relaxed);
+                }
+            }
+        }
+        let ring = {
+            let mut inner = lock(&set.inner);
+            if inner.members.insert(handle, Member { cookie, armed }).is_none() {
+                set.members.fetch_add(1, Relaxed);
+            }
+            inner.sleeping > 0
+        };
+        // Another thread sleeps on this set: an open gate or unread bytes would never wake it.
+        if ring
+            && let Some(slot) = local.slot.slot()
+            && !rx::close_gate(record, &slot, &mut kernel(record))
+            && armed
+        {
+            self.make_hot(set, handle, local);
+            socket::ring(set.bell);
+        }
+        true
+    }
+
+    /// Takes a stream out of a set.
+    pub fn set_remove(&self, set: &Arc<Set>, handle: Handle) {
+        let mut inner = lock(&set.inner);
+        if inner.members.remove(&handle).is_some() {
+            set.members.fetch_sub(1, Relaxed);
+        }
+        inner.hot.retain(|h| h.handle != handle);
+        drop(inner);
+        if let Some((record, local)) = self.look_up(handle) {
+            local.hot.store(false, Relaxed);
+            local.in_set.store(false, Relaxed);
+            lock(&local.set).take();
+            if let Some(slot) = local.slot.slot() {
+                rx::close_gate(record, &slot, &mut kernel(record));
+            }
+        }
+    }
+
+    /// Calls `each` with the cookie of every armed stream that a receive would serve from the wire; stops when it says no.
+    pub fn set_ready(&self, set: &Set, mut each: impl FnMut(usize) -> bool) {
+        let mut inner = lock(&set.inner);
+        let inner = &mut *inner;
+        for hot in &mut inner.hot {
+            if self.rx_ready(hot.handle)
+                && let Some(member) = inner.members.get(&hot.handle)
+                && member.armed
+            {
+                hot.last = inner.clock;
+                if !each(member.cookie) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whether any armed stream of the set has data on the wire.
+    pub(crate) fn set_any_ready(&self, set: &Set) -> bool {
+        let mut any = false;
+        self.set_ready(set, |_| {
+            any = true;
+            false
+        });
+        any
+    }
+
+    /// The stream has delivered data: its set looks at it from now on.
+    #[inline]
+    pub(crate) fn touched(&self, handle: Handle, record: &Record, local: &Local) {
+        if local.hot.load(Relaxed) {
+            return;
+        }
+        if record.rx.ready.load(Relaxed) != 0
+            && let Some(set) = lock(&local.set).clone()
+        {
+            self.make_hot(&set, handle, local);
+        }
+    }
+
+    /// Begins a wait: the streams that have been silent for long cool down.
+    pub(crate) fn set_cool(&self, set: &Set) {
+        let mut cold = Vec::new();
+        {
+            let mut inner = lock(&set.inner);
+            inner.clock += 1;
+            let (clock, room) = (inner.clock, self.options.hot);
+            if inner.hot.len() > room {
+                inner.hot.sort_by_key(|h| std::cmp::Reverse(h.last));
+                cold.extend(inner.hot.drain(room..).map(|h| h.handle));
+            }
+            if clock.is_multiple_of(COOL / 4) {
+                inner.hot.retain(|h| {
+                    let keep = clock - h.last < COOL;
+                    if !keep {
+                        cold.push(h.handle);
+                    }
+                    keep
+                });
+            }
+        }
+        for handle in cold {
+            let Some((record, local)) = self.look_up(handle) else { continue };
+            local.hot.store(false, Relaxed);
+            if let Some(slot) = local.slot.slot()
+                && !rx::close_gate(record, &slot, &mut kernel(record))
+            {
+                self.make_hot(set, handle, local); // it has just spoken
+            }
+        }
+    }
+
+    fn make_hot(&self, set: &Set, handle: Handle, local: &Local) {
+        let mut inner = lock(&set.inner);
+        let last = inner.clock;
+        if !inner.hot.iter().any(|h| h.handle == handle) {
+            inner.hot.push(Hot { handle, last });
+        }
+        local.hot.store(true, Relaxed);
+    }
+
+    pub(crate) fn leave_set(&self, handle: Handle, local: &Local) {
+        let set = lock(&local.set).clone();
+        if let Some(set) = set {
+            self.set_remove(&set, handle);
+        }
+    }
+}

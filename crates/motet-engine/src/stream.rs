@@ -1,0 +1,369 @@
+//! Streams: what adapters call.
+//!
+//! Reads top-down: [`Engine::upgrade`], the split calls [`Engine::send_begin`] / [`Engine::recv_begin`] and their ends,
+//! readiness, [`Engine::plain`], [`Engine::close`]; below them how a wire comes up.
+
+use crate::base::Kernel;
+use crate::driver::{Pair, Progress, Wire};
+use crate::engine::{Engine, Handle, Local, lock};
+use crate::reason::Reason;
+use crate::route;
+use motet_proto::lock::{Acquired, acquire};
+use motet_proto::{ECONNRESET, Errno, rx, tx};
+use motet_sys::{clock, socket, thread};
+use motet_wire::record::{Record, State};
+use motet_wire::slot::Slot;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// EBADF.
+pub const EBADF: Errno = 9;
+/// EMFILE.
+pub const EMFILE: Errno = 24;
+/// Interposed waits may be followed by this many receives that find nothing before the gate closes (invariant 4).
+pub const EVIDENCE: u32 = 2;
+/// A stream that has seen this many messages without a wire coming up stays on TCP.
+const PATIENCE: u32 = 4096;
+
+impl Engine {
+    /// Takes a connected TCP descriptor. `connected`: this end made the connection.
+    pub fn upgrade(&self, fd: i32, connected: bool, lazy: bool) -> Result<Handle, Errno> {
+        let (local, peer) = socket::addresses(fd)?;
+        let cookie = socket::cookie(fd)?;
+        let mut owners = self.owners();
+        if let Some(&handle) = owners.get(&cookie)
+            && self.look_up(handle).is_some()
+        {
+            return Ok(handle);
+        }
+        let Some((handle, record, _)) = self.allocate() else {
+            self.count_plain(Reason::TABLE_FULL);
+            return Err(EMFILE);
+        };
+        owners.insert(cookie, handle);
+        drop(owners);
+        describe(record, fd, connected, local, peer, cookie);
+        let pair = Pair { fd, local, peer, connected, cookie, ring: self.options.ring };
+        match self.route(&pair) {
+            Ok(_) => record.life.reason.store(Reason::PENDING.0, Relaxed),
+            Err(reason) => self.stay_plain(record, reason),
+        }
+        if !lazy {
+            self.tick(handle);
+        }
+        Ok(handle)
+    }
+
+    /// Decides one send; see `motet_send_begin`.
+    #[inline]
+    pub fn send_begin(&self, handle: Handle, bufs: &[IoSlice<'_>], kernel_only: bool, nonblocking: bool) -> tx::Step {
+        let Some((record, local)) = self.look_up(handle) else { return tx::Step::Failed(EBADF) };
+        let slot = match record.state() {
+            State::Attached => local.slot.slot(),
+            State::Candidate => {
+                self.tick(handle);
+                local.slot.slot()
+            }
+            State::Plain => return tx::Step::Kernel,
+            State::Broken | State::Free => return tx::Step::Failed(ECONNRESET),
+        };
+        let mut base = kernel(record);
+        if let Some(slot) = &slot
+            && record.tx.ready.load(Relaxed) == 0
+        {
+            attach_tx(record, slot, &mut base);
+        }
+        let step = tx::begin(record, slot.as_ref(), &mut base, bufs, kernel_only, nonblocking);
+        match step {
+            tx::Step::Done(_) => self.mark_unread(handle, local),
+            tx::Step::Failed(ECONNRESET) => self.reset(record),
+            _ => {}
+        }
+        step
+    }
+
+    /// Ends a send that the kernel made.
+    #[inline]
+    pub fn send_end(&self, handle: Handle, sent: usize) {
+        if let Some((record, _)) = self.look_up(handle)
+            && record.state() != State::Plain
+        {
+            tx::end(record, &mut kernel(record), sent);
+        }
+    }
+
+    /// Decides one receive; see `motet_recv_begin`.
+    #[inline]
+    pub fn recv_begin(&self, handle: Handle, bufs: &mut [IoSliceMut<'_>], blocking: bool, peek: bool, kernel_only: bool) -> rx::Step {
+        let Some((record, local)) = self.look_up(handle) else { return rx::Step::Failed(EBADF) };
+        let slot = match record.state() {
+            State::Attached => local.slot.slot(),
+            State::Candidate => {
+                self.tick(handle);
+                local.slot.slot()
+            }
+            State::Plain => return rx::Step::Kernel,
+            State::Broken | State::Free => return rx::Step::Failed(ECONNRESET),
+        };
+        let mut base = kernel(record);
+        if let Some(slot) = &slot
+            && record.rx.ready.load(Relaxed) == 0
+        {
+            attach_rx(record, slot, &mut base);
+        }
+        let spin = if local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
+        let ask = rx::Ask { blocking, peek, kernel_only, spin };
+        if blocking {
+            record.rx.evidence.store(EVIDENCE, Relaxed);
+        }
+        let may_raise = || !local.in_set.load(Relaxed) || lock(&local.set).as_ref().is_none_or(|set| set.may_raise(handle));
+        let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.before_sleep());
+        match step {
+            rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
+            rx::Step::Failed(ECONNRESET) => self.reset(record),
+            _ => {}
+        }
+        step
+    }
+
+    /// Ends a receive that the kernel made. `received`: bytes, 0 for none and for peeked ones.
+    #[inline]
+    pub fn recv_end(&self, handle: Handle, received: usize) {
+        if let Some((record, local)) = self.look_up(handle)
+            && record.state() != State::Plain
+        {
+            rx::end(record, &mut kernel(record), received);
+            if received > 0 && local.in_set.load(Relaxed) {
+                self.touched(handle, record, local);
+            }
+        }
+    }
+
+    /// Whether a receive would take bytes from the wire now.
+    #[inline]
+    pub fn rx_ready(&self, handle: Handle) -> bool {
+        self.attached(handle).is_some_and(|(record, slot)| rx::ready(record, &slot))
+    }
+
+    /// Stream position after the last byte on the wire.
+    pub fn rx_position(&self, handle: Handle) -> u64 {
+        self.attached(handle).map_or(0, |(_, slot)| slot.inward().gate.tail().0)
+    }
+
+    /// Bytes on the wire that a receive could take after TCP's.
+    pub fn rx_bytes(&self, handle: Handle) -> u64 {
+        self.attached(handle).map_or(0, |(record, slot)| {
+            let (tail, head) = (slot.inward().gate.tail().0, record.rx.head.load(Relaxed));
+            tail.wrapping_sub(head).min(slot.in_ring().size())
+        })
+    }
+
+    /// The record and wire of a stream whose wire is up.
+    #[inline(always)]
+    pub fn attached(&self, handle: Handle) -> Option<(&motet_wire::record::Record, Slot)> {
+        let (record, local) = self.look_up(handle)?;
+        Some((record, local.slot.slot()?))
+    }
+
+    /// The stream stays on TCP from now on. True when the ring is empty.
+    pub fn plain(&self, handle: Handle, reason: Reason) -> bool {
+        let Some((record, local)) = self.look_up(handle) else { return true };
+        record.life.plain.store(1, Release);
+        record.life.reason.store(reason.0, Relaxed);
+        let Some(slot) = local.slot.slot() else {
+            if record.state() == State::Candidate {
+                self.stay_plain(record, reason);
+            }
+            return true;
+        };
+        let mut base = kernel(record);
+        tx::take_back(record, &slot, &mut base);
+        rx::close_gate(record, &slot, &mut base)
+    }
+
+    /// Half-close: bytes in the ring first, then the kernel's FIN.
+    pub fn shutdown(&self, handle: Handle, how: i32) -> Result<(), Errno> {
+        let (record, _) = self.look_up(handle).ok_or(EBADF)?;
+        if let Some((record, slot)) = self.attached(handle)
+            && how != 0
+        {
+            tx::take_back(record, &slot, &mut kernel(record));
+        }
+        socket::shutdown(record.life.fd.load(Relaxed) as i32, how)
+    }
+
+    /// Ends the engine's part in a stream.
+    pub fn close(&self, handle: Handle) -> Result<(), Errno> {
+        let (record, local) = self.look_up(handle).ok_or(EBADF)?;
+        let mut base = kernel(record);
+        self.leave_set(handle, local);
+        if let Some(slot) = local.slot.slot() {
+            tx::take_back(record, &slot, &mut base);
+            rx::close_gate(record, &slot, &mut base);
+            slot.head().left[slot.end()].store(1, Release);
+            local.slot.set(None);
+            if let Some(driver) = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n)) {
+                driver.close(&slot);
+            }
+        }
+        lock(&local.pending).take();
+        self.owners().remove(&record.who.cookies[0].load(Relaxed));
+        self.wake(handle);
+        self.free(handle);
+        Ok(())
+    }
+
+    /// Before this thread sleeps: no byte of ours stays in a ring whose reader may be waiting elsewhere (invariant 6).
+    #[inline]
+    pub fn before_sleep(&self) {
+        self.sweep_unread(|record, local| match local.slot.slot() {
+            Some(slot) => !tx::take_back(record, &slot, &mut kernel(record)),
+            None => false,
+        });
+    }
+
+    /// The connection is beyond repair: both ends learn it from the kernel.
+    fn reset(&self, record: &Record) {
+        if record.state() == State::Broken && record.life.reason.swap(Reason::BROKEN.0, AcqRel) != Reason::BROKEN.0 {
+            self.count_plain(Reason::BROKEN);
+            let _ = socket::shutdown(record.life.fd.load(Relaxed) as i32, 2);
+        }
+    }
+
+    // ---- how a wire comes up ------------------------------------------------------------------------------------------
+
+    /// One message has passed: perhaps bring the wire up a step. The gaps between steps double.
+    #[cold]
+    fn tick(&self, handle: Handle) {
+        let Some((record, local)) = self.look_up(handle) else { return };
+        let n = record.life.ticks.fetch_add(1, Relaxed) + 1;
+        if n > 8 && !n.is_power_of_two() {
+            return;
+        }
+        let Ok(mut pending) = local.pending.try_lock() else { return };
+        if record.state() != State::Candidate {
+            return;
+        }
+        if n > PATIENCE {
+            pending.take();
+            return self.stay_plain(record, Reason::PEER_NOT_EQUIPPED);
+        }
+        if pending.is_none() {
+            match self.pair(record).ok_or(Reason::NOT_TCP).and_then(|pair| self.route(&pair).map(|d| (d, pair))) {
+                Ok((at, pair)) => match self.options.drivers[at].connect(&pair) {
+                    Ok(connecting) => {
+                        local.driver.store(at as u32 + 1, Relaxed);
+                        *pending = Some(connecting);
+                    }
+                    Err(reason) => return self.stay_plain(record, reason),
+                },
+                Err(reason) => return self.stay_plain(record, reason),
+            }
+        }
+        match pending.as_mut().map(|p| p.step()) {
+            Some(Progress::Up(wire)) => {
+                pending.take();
+                self.attach(record, local, wire);
+            }
+            Some(Progress::Never(reason)) => {
+                pending.take();
+                self.stay_plain(record, reason);
+            }
+            Some(Progress::Pending) | None => {}
+        }
+    }
+
+    fn route(&self, pair: &Pair) -> Result<usize, Reason> {
+        let allowed = &self.options.allowed;
+        let verdicts = route::verdicts(self.options.drivers, |name| allowed.is_empty() || allowed.iter().any(|a| a == name), pair);
+        let best = route::choose(&verdicts)?;
+        Ok(self.options.drivers.iter().position(|d| std::ptr::addr_eq(*d, best)).unwrap_or(0))
+    }
+
+    fn attach(&self, record: &Record, local: &Local, wire: Wire) {
+        socket::set_nodelay(record.life.fd.load(Relaxed) as i32); // two paths and Nagle's algorithm do not mix
+        record.who.pid.store(wire.peer.pid as u32, Relaxed);
+        record.who.uid.store(wire.peer.uid, Relaxed);
+        record.who.gid.store(wire.peer.gid, Relaxed);
+        record.who.cookies[1].store(wire.peer_cookie, Relaxed);
+        record.life.end.store(wire.slot.end() as u32, Relaxed);
+        record.life.reason.store(Reason::FASTEST.0, Relaxed);
+        local.slot.set(Some(wire.slot));
+        record.life.state.store(State::Attached as u32, Release);
+        self.count_memory();
+    }
+
+    fn stay_plain(&self, record: &Record, reason: Reason) {
+        // From Candidate only: kernel calls that began before are not counted, and nothing ever asks for the count.
+        record.life.reason.store(reason.0, Relaxed);
+        record.life.state.store(State::Plain as u32, Release);
+        self.count_plain(reason);
+    }
+
+    fn pair(&self, record: &Record) -> Option<Pair> {
+        let fd = record.life.fd.load(Acquire) as i32;
+        let (local, peer) = socket::addresses(fd).ok()?;
+        let connected = record.who.role.load(Relaxed) == 1;
+        Some(Pair { fd, local, peer, connected, cookie: record.who.cookies[0].load(Relaxed), ring: self.options.ring })
+    }
+}
+
+/// The base under a record.
+#[inline(always)]
+pub fn kernel(record: &Record) -> Kernel {
+    Kernel(record.life.fd.load(Relaxed) as i32)
+}
+
+/// Initialises the sending half from the kernel's counters, once no kernel send is under way.
+#[cold]
+fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel) {
+    let Acquired::Clean(_held) = acquire(&record.tx.lock, base) else { return };
+    if record.tx.ready.load(Relaxed) != 0 || record.tx.busy.load(Relaxed) != 0 {
+        return;
+    }
+    let connected = record.who.role.load(Relaxed) == 1;
+    if let Ok(Some(sent)) = socket::sent_position(base.0, connected) {
+        record.tx.tcp.store(sent, Relaxed);
+        record.tx.alive.store(clock::ticks(), Relaxed);
+        record.tx.ready.store(1, Relaxed);
+        slot.outward().mark.ready.store(1, Release);
+    }
+}
+
+/// Initialises the receiving half, once no kernel receive is under way.
+#[cold]
+pub fn attach_rx(record: &Record, _slot: &Slot, base: &mut Kernel) {
+    let Acquired::Clean(_held) = acquire(&record.rx.lock, base) else { return };
+    if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
+        return;
+    }
+    if let Ok(Some(received)) = socket::received_position(base.0) {
+        record.rx.tcp.store(received, Relaxed);
+        record.rx.ready.store(1, Release);
+    }
+}
+
+fn describe(record: &Record, fd: i32, connected: bool, local: SocketAddr, peer: SocketAddr, cookie: u64) {
+    record.life.fd.store(fd as u32, Relaxed);
+    record.who.role.store(if connected { 1 } else { 2 }, Relaxed);
+    record.who.cookies[0].store(cookie, Relaxed);
+    record.who.family.store(if local.is_ipv4() { 4 } else { 6 }, Relaxed);
+    for (at, address) in [local, peer].into_iter().enumerate() {
+        record.who.ports[at].store(u32::from(address.port()), Relaxed);
+        let bytes = match address.ip() {
+            IpAddr::V4(a) => {
+                let mut bytes = [0; 16];
+                bytes[..4].copy_from_slice(&a.octets());
+                bytes
+            }
+            IpAddr::V6(a) => a.octets(),
+        };
+        for (word, chunk) in record.who.addresses[at].iter().zip(bytes.chunks_exact(4)) {
+            word.store(u32::from_ne_bytes(chunk.try_into().unwrap()), Relaxed);
+        }
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    record.who.began.store(now.as_secs(), Relaxed);
+    record.life.owner.store(thread::pid(), Relaxed);
+}

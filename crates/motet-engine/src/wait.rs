@@ -1,0 +1,294 @@
+//! One wait on several streams at once: under poll and select (an array), under epoll (a [`Set`]).
+//!
+//! The adapter drives it: [`Wait::step`] says READY (look at the streams), PROBE (ask the kernel with timeout 0) or SLEEP
+//! (sleep in the kernel: every gate is closed). Between the steps the wait spins outside the kernel while that pays.
+
+use crate::engine::{Engine, Handle};
+use crate::set::Set;
+use crate::stream::{EVIDENCE, attach_rx, kernel};
+use motet_proto::rx;
+use motet_sys::{clock, thread};
+use motet_wire::record::Record;
+use motet_wire::slot::Slot;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// What the adapter does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Step {
+    /// Some stream may have data on the wire.
+    Ready = 1,
+    /// Ask the kernel with timeout 0; if it has nothing, step again.
+    Probe = 2,
+    /// Sleep in the kernel, then call [`Wait::slept`].
+    Sleep = 3,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Fresh,
+    Spinning,
+    Tired,
+    Asleep,
+}
+
+/// One wait.
+pub struct Wait<'a> {
+    streams: &'a [Handle],
+    set: Option<Arc<Set>>,
+    phase: Phase,
+    start: u64,
+    probe: u64,
+}
+
+/// Waits over several streams that skip spinning, and failures in a row: one pair for the process.
+static SKIP: AtomicU32 = AtomicU32::new(0);
+static FAILED: AtomicU32 = AtomicU32::new(0);
+const MAX_FAILED: u32 = 9;
+
+impl<'a> Wait<'a> {
+    /// A wait on these streams.
+    pub fn on(engine: &Engine, streams: &'a [Handle]) -> Self {
+        Self::new(engine, streams, None)
+    }
+
+    /// A wait on a set.
+    pub fn on_set(engine: &Engine, set: Arc<Set>) -> Self {
+        engine.set_cool(&set);
+        Self::new(engine, &[], Some(set))
+    }
+
+    fn new(engine: &Engine, streams: &'a [Handle], set: Option<Arc<Set>>) -> Self {
+        let wait = Self { streams, set, phase: Phase::Fresh, start: 0, probe: 0 };
+        wait.each(engine, |record, slot, _| {
+            if record.rx.ready.load(Relaxed) == 0 {
+                attach_rx(record, slot, &mut kernel(record));
+            }
+            record.rx.evidence.store(EVIDENCE, Relaxed);
+        });
+        wait
+    }
+
+    /// Goes on.
+    pub fn step(&mut self, engine: &Engine, may_block: bool) -> Step {
+        if self.phase == Phase::Asleep {
+            self.slept(engine);
+        }
+        if self.any_ready(engine) {
+            return Step::Ready;
+        }
+        if !may_block {
+            return Step::Probe;
+        }
+        loop {
+            match self.phase {
+                Phase::Fresh => {
+                    if engine.options.spin > 0 && should_spin() && self.raise(engine) {
+                        self.phase = Phase::Spinning;
+                        self.start = clock::ticks();
+                        self.probe = self.start + ticks(rx::PROBE);
+                        return Step::Probe; // TCP bytes sent before the gates rose are in the kernel
+                    }
+                    self.phase = Phase::Tired;
+                }
+                Phase::Spinning => match self.spin(engine) {
+                    Some(step) => return step,
+                    None => self.phase = Phase::Tired,
+                },
+                Phase::Tired => {
+                    engine.before_sleep();
+                    self.phase = Phase::Asleep;
+                    if self.fall_asleep(engine) {
+                        return Step::Sleep;
+                    }
+                    self.phase = Phase::Tired;
+                    if self.any_ready(engine) {
+                        return Step::Ready;
+                    }
+                    thread::yield_now();
+                }
+                Phase::Asleep => unreachable!("left above"),
+            }
+        }
+    }
+
+    /// After the kernel's sleep.
+    pub fn slept(&mut self, engine: &Engine) {
+        if self.phase != Phase::Asleep {
+            return;
+        }
+        self.phase = Phase::Fresh;
+        match &self.set {
+            Some(set) => set.slept(),
+            None => self.each(engine, |record, _, _| rx::leave_kernel(record, &mut kernel(record))),
+        }
+    }
+
+    /// Spins until the next probe at most. `None`: it does not pay.
+    fn spin(&mut self, engine: &Engine) -> Option<Step> {
+        let mut watched = [(None::<(&Record, Slot)>); 8];
+        let mut more = false;
+        let mut n = 0;
+        self.each(engine, |record, slot, _| {
+            if n < watched.len() {
+                watched[n] = Some((record, *slot));
+                n += 1;
+            } else {
+                more = true;
+            }
+        });
+        let watched = &watched[..n];
+        let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
+        loop {
+            for _ in 0..16 {
+                for (record, slot) in watched.iter().flatten() {
+                    if !slot.inward().gate.still_waiting(record.rx.head.load(Relaxed)) {
+                        if rx::ready(record, slot) {
+                            paid();
+                            return Some(Step::Ready);
+                        }
+                        return None; // closed by the sender, or bytes that follow TCP's: the kernel knows
+                    }
+                }
+                std::hint::spin_loop();
+            }
+            if more && self.any_ready(engine) {
+                paid();
+                return Some(Step::Ready);
+            }
+            let now = clock::ticks();
+            if now.wrapping_sub(self.start) > budget {
+                failed();
+                return None;
+            }
+            if now >= self.probe {
+                self.probe = now + ticks(rx::PROBE);
+                for (record, slot) in watched.iter().flatten() {
+                    rx::publish_cpu(slot, &kernel(record));
+                }
+                return Some(Step::Probe);
+            }
+            if watched.iter().flatten().any(|(record, slot)| rx::same_cpu(slot, &kernel(record))) {
+                thread::yield_now();
+                if clock::ticks().wrapping_sub(now) > hog {
+                    failed();
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn raise(&self, engine: &Engine) -> bool {
+        let mut any = false;
+        self.each(engine, |record, slot, handle| {
+            any |= engine.raise(handle, record, slot);
+        });
+        any
+    }
+
+    /// Closes every gate; false when bytes have arrived.
+    fn fall_asleep(&self, engine: &Engine) -> bool {
+        let mut asleep = 0;
+        let mut ready = false;
+        if let Some(set) = &self.set {
+            let mut hot = Vec::new();
+            set.sleep(&mut hot);
+            for handle in hot {
+                if let Some((record, slot)) = engine.attached(handle) {
+                    ready |= !rx::close_gate(record, &slot, &mut kernel(record)) && rx::ready(record, &slot);
+                }
+            }
+            // A stream that is not armed may keep its bytes: nobody waits for them here.
+            if ready && engine.set_any_ready(set) {
+                set.slept();
+                return false;
+            }
+            return true;
+        }
+        self.each(engine, |record, slot, _| {
+            if !ready {
+                let mut base = kernel(record);
+                asleep += 1;
+                if !rx::enter_kernel(record, slot, &mut base) {
+                    if rx::ready(record, slot) {
+                        ready = true;
+                        asleep -= 1;
+                    } else {
+                        rx::enter_anyway(record, &mut base);
+                    }
+                }
+            }
+        });
+        if ready {
+            self.each(engine, |record, _, _| {
+                if asleep > 0 {
+                    asleep -= 1;
+                    rx::leave_kernel(record, &mut kernel(record));
+                }
+            });
+        }
+        !ready
+    }
+
+    fn any_ready(&self, engine: &Engine) -> bool {
+        if let Some(set) = &self.set {
+            return engine.set_any_ready(set);
+        }
+        let mut any = false;
+        self.each(engine, |record, slot, _| any |= rx::ready(record, slot));
+        any
+    }
+
+    /// The streams of this wait whose wire is up: all of an array, the hot ones of a set.
+    fn each<'e>(&self, engine: &'e Engine, mut each: impl FnMut(&'e Record, &Slot, Handle)) {
+        let mut one = |handle: Handle| {
+            if let Some((record, slot)) = engine.attached(handle) {
+                each(record, &slot, handle);
+            }
+        };
+        match &self.set {
+            Some(set) => {
+                let mut hot = Vec::new();
+                set.hot(&mut hot);
+                hot.into_iter().for_each(one);
+            }
+            None => self.streams.iter().for_each(|&h| one(h)),
+        }
+    }
+}
+
+impl Engine {
+    /// Opens the gate of a stream if its set, if any, has no sleeper.
+    pub(crate) fn raise(&self, handle: Handle, record: &Record, slot: &Slot) -> bool {
+        let Some((_, local)) = self.look_up(handle) else { return false };
+        rx::raise(record, slot, &mut kernel(record), || match crate::engine::lock(&local.set).as_ref() {
+            Some(set) => set.may_raise(handle),
+            None => true,
+        })
+    }
+}
+
+fn ticks(ns: u64) -> u64 {
+    (ns * clock::ticks_per_1024ns()) >> 10
+}
+
+fn should_spin() -> bool {
+    let skip = SKIP.load(Relaxed);
+    if skip > 0 {
+        SKIP.store(skip - 1, Relaxed);
+    }
+    skip == 0
+}
+
+fn paid() {
+    if FAILED.load(Relaxed) != 0 {
+        FAILED.store(0, Relaxed);
+    }
+}
+
+fn failed() {
+    let times = (FAILED.load(Relaxed) + 1).min(MAX_FAILED);
+    FAILED.store(times, Relaxed);
+    SKIP.store((1 << times) - 1, Relaxed);
+}

@@ -1,0 +1,54 @@
+//! The shared-memory driver.
+//!
+//! What it is: a wire between two processes of one host, one network namespace and one user, made of a slot in a sealed
+//! memfd. [`rendezvous`] finds the other end of *this connection* and passes the memfd; [`arena`] keeps the memfds of each
+//! pair of processes, so that one more connection costs a slot; [`offer`] is the one message that travels.
+//!
+//! What it is not: it moves no payload; gate and ring are the engine's.
+#![forbid(unsafe_code)]
+
+pub mod arena;
+pub mod offer;
+pub mod rendezvous;
+
+use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
+use motet_engine::reason::Reason;
+use motet_wire::slot::Slot;
+
+/// The driver.
+#[derive(Debug)]
+pub struct Shm;
+
+impl Driver for Shm {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { wire: true, shared_memory: true, between_hosts: false, latency: 100, bandwidth: 10_000 }
+    }
+
+    fn reach(&self, pair: &Pair) -> Result<(), Reason> {
+        // Same host and network namespace is decided by the kernel (sock_diag) when the wire comes up; this is the cheap
+        // test that spares every other connection the question.
+        let (a, b) = (pair.local.ip().to_canonical(), pair.peer.ip().to_canonical());
+        if a == b || (a.is_loopback() && b.is_loopback()) { Ok(()) } else { Err(Reason::OTHER_HOST) }
+    }
+
+    fn connect(&self, pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
+        if pair.connected { rendezvous::Listening::begin(pair) } else { rendezvous::Offering::begin(pair) }
+    }
+
+    fn close(&self, slot: &Slot) {
+        arena::leave(slot);
+    }
+
+    fn memory(&self) -> usize {
+        arena::bytes()
+    }
+
+    fn forked(&self) {
+        arena::forget();
+        rendezvous::forget();
+    }
+}
