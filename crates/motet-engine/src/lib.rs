@@ -25,3 +25,8 @@ pub mod stream;
 pub mod wait;
 
 pub use engine::{Engine, Handle, Options};
+
+/// CLOCK_MONOTONIC in nanoseconds: the clock of deadlines.
+pub fn now() -> u64 {
+    motet_sys::clock::nanoseconds()
+}

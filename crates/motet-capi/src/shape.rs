@@ -1,0 +1,85 @@
+//! C shapes as Rust sees them.
+
+use std::io::{IoSlice, IoSliceMut};
+
+/// struct iovec.
+#[repr(C)]
+pub struct IoVec {
+    base: *mut u8,
+    length: usize,
+}
+
+/// struct motet_upgrade_options.
+#[repr(C)]
+pub struct UpgradeOptions {
+    pub size: usize,
+    pub role: u32,
+    pub flags: u32,
+}
+
+/// struct motet_stream_info. The two addresses are `struct sockaddr_storage`, 128 bytes each.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct StreamInfo {
+    pub size: usize,
+    pub local: SockAddr,
+    pub peer: SockAddr,
+    pub peer_pid: i32,
+    pub peer_uid: i64,
+    pub peer_gid: i64,
+    pub path: u32,
+    pub reason: u32,
+    pub sent_fast: u64,
+    pub sent_tcp: u64,
+    pub received_fast: u64,
+    pub received_tcp: u64,
+}
+
+/// struct sockaddr_storage.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub struct SockAddr(pub [u8; 128]);
+
+impl SockAddr {
+    /// An address of family 4 or 6.
+    pub fn new(family: u32, address: [u32; 4], port: u32) -> Self {
+        let mut bytes = [0; 128];
+        let address: Vec<u8> = address.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        bytes[2..4].copy_from_slice(&(port as u16).to_be_bytes());
+        if family == 4 {
+            bytes[0..2].copy_from_slice(&2u16.to_ne_bytes());
+            bytes[4..8].copy_from_slice(&address[..4]);
+        } else {
+            bytes[0..2].copy_from_slice(&10u16.to_ne_bytes());
+            bytes[8..24].copy_from_slice(&address);
+        }
+        Self(bytes)
+    }
+}
+
+/// Most buffers in one call (IOV_MAX).
+const MOST: usize = 1024;
+
+/// The caller's buffers, to read from.
+///
+/// # Safety
+/// `iov` points to `count` vectors whose memory is readable during `'a`.
+pub unsafe fn slices<'a>(iov: *const IoVec, count: i32) -> &'a [IoSlice<'a>] {
+    if iov.is_null() || count <= 0 {
+        return &[];
+    }
+    // SAFETY: the caller vouches for the vectors; IoSlice is ABI-compatible with struct iovec (std::io::IoSlice).
+    unsafe { std::slice::from_raw_parts(iov.cast(), (count as usize).min(MOST)) }
+}
+
+/// The caller's buffers, to write to.
+///
+/// # Safety
+/// `iov` points to `count` vectors whose memory is writable during `'a` and used by nobody else.
+pub unsafe fn slices_mut<'a>(iov: *const IoVec, count: i32) -> &'a mut [IoSliceMut<'a>] {
+    if iov.is_null() || count <= 0 {
+        return &mut [];
+    }
+    // SAFETY: as above; the vectors themselves are only read.
+    unsafe { std::slice::from_raw_parts_mut(iov.cast_mut().cast(), (count as usize).min(MOST)) }
+}

@@ -1,0 +1,198 @@
+//! Waits and sets, and the process's life.
+
+use crate::{engine, guard};
+use motet_engine::Handle;
+use motet_engine::set::Set;
+use motet_engine::wait::{Step, Wait};
+use std::sync::Arc;
+
+/// struct motet_wait.
+#[repr(C, align(8))]
+pub struct MotetWait([u64; 16]);
+
+const _: () = assert!(size_of::<Option<Wait<'static>>>() <= size_of::<MotetWait>());
+const _: () = assert!(align_of::<Option<Wait<'static>>>() <= align_of::<MotetWait>());
+
+/// The wait inside the caller's memory.
+///
+/// # Safety
+/// `w` was written by one of the begin functions and not yet ended.
+unsafe fn wait<'a>(w: *mut MotetWait) -> Option<&'a mut Wait<'static>> {
+    // SAFETY: the caller's promise; size and alignment are checked above.
+    unsafe { (*w.cast::<Option<Wait<'static>>>()).as_mut() }
+}
+
+/// # Safety
+/// See `motet.h`; `streams` stays valid until `motet_wait_end`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_wait_begin(w: *mut MotetWait, streams: *const Handle, count: u32) {
+    let made = guard(None, || {
+        let engine = engine()?;
+        let streams = if count == 0 {
+            &[]
+        } else {
+            // SAFETY: the caller's promise; nothing of it is kept beyond motet_wait_end.
+            unsafe { std::slice::from_raw_parts(streams, count as usize) }
+        };
+        Some(Wait::on(engine, streams))
+    });
+    // SAFETY: `w` is the caller's memory of at least this size and alignment.
+    unsafe { w.cast::<Option<Wait<'static>>>().write(made) };
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_wait_begin_set(w: *mut MotetWait, set: *const Set) {
+    let made = guard(None, || {
+        // SAFETY: the caller hands in a set that it has not freed.
+        let set = unsafe { shared(set) };
+        Some(Wait::on_set(engine()?, set))
+    });
+    // SAFETY: `w` is the caller's memory of at least this size and alignment.
+    unsafe { w.cast::<Option<Wait<'static>>>().write(made) };
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_wait_step(w: *mut MotetWait, may_block: i32) -> i32 {
+    let plain = if may_block != 0 { Step::Sleep } else { Step::Probe } as i32;
+    guard(plain, || {
+        // SAFETY: the caller's promise.
+        match (engine(), unsafe { wait(w) }) {
+            (Some(engine), Some(wait)) => wait.step(engine, may_block != 0) as i32,
+            _ => plain,
+        }
+    })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_wait_slept(w: *mut MotetWait) {
+    guard((), || {
+        // SAFETY: the caller's promise.
+        if let (Some(engine), Some(wait)) = (engine(), unsafe { wait(w) }) {
+            wait.slept(engine);
+        }
+    });
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_wait_end(w: *mut MotetWait) {
+    // SAFETY: the caller's promise.
+    unsafe { motet_wait_slept(w) };
+    // SAFETY: as above; the memory is left as an ended wait, so a second end does nothing.
+    guard((), || drop(unsafe { w.cast::<Option<Wait<'static>>>().replace(None) }));
+}
+
+/// # Safety
+/// `set` came from `motet_set_new` and is not freed.
+unsafe fn shared(set: *const Set) -> Arc<Set> {
+    // SAFETY: the caller's promise; the count goes up, so the caller keeps its own.
+    unsafe {
+        Arc::increment_strong_count(set);
+        Arc::from_raw(set)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_set_new(bell: i32) -> *const Set {
+    guard(std::ptr::null(), || Arc::into_raw(Set::new(bell)))
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_set_free(set: *const Set) {
+    if !set.is_null() {
+        // SAFETY: the caller gives its count back.
+        guard((), || drop(unsafe { Arc::from_raw(set) }));
+    }
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_set_put(set: *const Set, s: Handle, cookie: usize, armed: i32) -> i32 {
+    let Some(engine) = engine() else { return -9 };
+    // SAFETY: the caller's promise.
+    guard(-71, || if engine.set_put(&unsafe { shared(set) }, s, cookie, armed != 0) { 0 } else { -9 })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_set_remove(set: *const Set, s: Handle) -> i32 {
+    // SAFETY: the caller's promise.
+    guard((), || engine().into_iter().for_each(|engine| engine.set_remove(&unsafe { shared(set) }, s)));
+    0
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_set_ready(set: *const Set, cookies: *mut usize, max: u32) -> u32 {
+    let Some(engine) = engine() else { return 0 };
+    guard(0, || {
+        let mut n = 0;
+        // SAFETY: the caller hands in a live set and room for `max` cookies.
+        engine.set_ready(unsafe { &*set }, |cookie| {
+            if n < max {
+                // SAFETY: n < max.
+                unsafe { cookies.add(n as usize).write(cookie) };
+                n += 1;
+            }
+            n < max
+        });
+        n
+    })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_set_idle(set: *const Set) -> i32 {
+    // SAFETY: the caller hands in a live set.
+    i32::from(set.is_null() || unsafe { &*set }.idle())
+}
+
+// ---- the process's life ----------------------------------------------------------------------------------------------
+
+thread_local! {
+    static QUIET: std::cell::RefCell<Option<motet_engine::engine::Quiet<'static>>> = const { std::cell::RefCell::new(None) };
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_fork_prepare() {
+    guard((), || QUIET.with(|q| *q.borrow_mut() = engine().map(|e| e.quiet())));
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_fork_parent() {
+    guard((), || QUIET.with(|q| drop(q.borrow_mut().take())));
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_fork_child() {
+    motet_sys::thread::forget_pid();
+    guard((), || {
+        QUIET.with(|q| drop(q.borrow_mut().take()));
+        if let Some(engine) = engine() {
+            engine.options.drivers.iter().for_each(|d| d.forked());
+        }
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_leave() {
+    guard((), || engine().into_iter().for_each(|e| e.before_sleep()));
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_owns_fd(fd: i32) -> i32 {
+    i32::from(motet_sys::fds::is_private(fd))
+}

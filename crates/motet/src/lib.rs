@@ -1,0 +1,39 @@
+//! Motet's Rust interface: byte streams between two processes on the fastest path there is.
+//!
+//! A [`Stream`] stands on a TCP connection that the caller made. When the process at the other end uses Motet too, on the
+//! same host, network namespace and user, payload moves to shared memory and back as it pays; otherwise it stays on TCP.
+//! Nothing is ever added to the TCP stream.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::{TcpListener, TcpStream};
+//!
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! let mut near = motet::Stream::connected(TcpStream::connect(listener.local_addr()?)?)?;
+//! let mut far = motet::Stream::accepted(listener.accept()?.0)?;
+//! near.write_all(b"hello")?;
+//! let mut bytes = [0; 5];
+//! far.read_exact(&mut bytes)?;
+//! assert_eq!(&bytes, b"hello");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Errors are `std::io::Error` with the system's error number kept ([`std::io::Error::raw_os_error`]).
+#![forbid(unsafe_code)]
+
+mod stream;
+pub mod table;
+
+pub use motet_engine::reason;
+pub use stream::{Path, Stats, Stream, wait_any};
+
+use motet_engine::Engine;
+
+/// The process's engine, started with the settings of environment and file on the first call. `None` when the system has no
+/// memory for it.
+pub fn engine() -> Option<&'static Engine> {
+    match Engine::running() {
+        Some(engine) => Some(engine),
+        None => Engine::start(|| table::options(motet_config::Config::from_env().0)),
+    }
+}

@@ -1,0 +1,26 @@
+//! The driver table: the one place where drivers are named.
+
+use motet_config::Config;
+use motet_engine::Options;
+use motet_engine::driver::Driver;
+
+/// Every driver there is.
+pub static DRIVERS: &[&dyn Driver] = &[&motet_driver_shm::Shm, &motet_driver_tcp::Tcp];
+
+/// Settings as the engine wants them.
+pub fn options(config: Config) -> Options {
+    let allowed = DRIVERS.iter().map(|d| d.name()).filter(|name| !config.disable && config.drivers.allows(name));
+    let mut allowed: Vec<String> = allowed.map(str::to_owned).collect();
+    if allowed.is_empty() {
+        allowed.push("none".to_owned());
+    }
+    Options {
+        drivers: DRIVERS,
+        allowed,
+        ring: config.ring,
+        streams: config.streams,
+        spin: config.spin,
+        hot: config.hot,
+        single_copy: if config.single_copy { config.single_copy_min as usize } else { usize::MAX },
+    }
+}
