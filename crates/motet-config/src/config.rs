@@ -80,7 +80,9 @@ impl Drivers {
 
     /// Whether a driver may be used.
     pub fn allows(&self, name: &str) -> bool {
-        name == "tcp" || ((self.only.is_empty() || self.only.iter().any(|n| n == name)) && !self.without.iter().any(|n| n == name))
+        name == "tcp"
+            || ((self.only.is_empty() || self.only.iter().any(|n| n == name))
+                && !self.without.iter().any(|n| n == name))
     }
 
     /// Names that are in the setting but not among `known` ones.

@@ -56,7 +56,11 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
 /// Takes a file's text apart; a value that no setting can have is told at once.
 pub fn parse(path: &Path, text: &str) -> (Vec<Entry>, Vec<Problem>) {
     let line = |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count();
-    let problem = |line, what: String, fix: &str| Problem { place: Place::File(PathBuf::from(path), line), what, fix: fix.into() };
+    let problem = |line, what: String, fix: &str| Problem {
+        place: Place::File(PathBuf::from(path), line),
+        what,
+        fix: fix.into(),
+    };
     let table = match DeTable::parse(text) {
         Ok(table) => table.into_inner(),
         Err(e) => {
@@ -102,11 +106,16 @@ mod tests {
 
     #[test]
     fn values_become_what_the_environment_would_hold() {
-        let (entries, problems) =
-            parse(Path::new("f"), "# a comment\nring = 65_536\ndrivers = [\"shm\", \"tcp\"]\n\ndisable = true\nstats = \"/tmp/x\"\n");
+        let (entries, problems) = parse(
+            Path::new("f"),
+            "# a comment\nring = 65_536\ndrivers = [\"shm\", \"tcp\"]\n\ndisable = true\nstats = \"/tmp/x\"\n",
+        );
         assert!(problems.is_empty(), "{problems:?}");
         let entries: Vec<_> = entries.iter().map(|e| (e.key.as_str(), e.text.as_str(), e.line)).collect();
-        assert_eq!(entries, [("ring", "65536", 2), ("drivers", "shm,tcp", 3), ("disable", "true", 5), ("stats", "/tmp/x", 6)]);
+        assert_eq!(
+            entries,
+            [("ring", "65536", 2), ("drivers", "shm,tcp", 3), ("disable", "true", 5), ("stats", "/tmp/x", 6)]
+        );
     }
 
     #[test]

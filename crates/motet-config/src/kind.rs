@@ -152,7 +152,9 @@ impl Kind {
                 let kind = if power_of_two { "a power of two" } else { "a size" };
                 format!("{kind} from {} to {}", size(min), size(max))
             }
-            Self::Nanoseconds { max } => format!("a time up to {} s: 500ns, 30us, 1ms; plain numbers are ns", max / 1_000_000_000),
+            Self::Nanoseconds { max } => {
+                format!("a time up to {} s: 500ns, 30us, 1ms; plain numbers are ns", max / 1_000_000_000)
+            }
             Self::Choice(words) => match words {
                 [rest @ .., last] if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
                 _ => words.concat(),
@@ -202,7 +204,9 @@ mod tests {
     #[test]
     fn times_are_nanoseconds() {
         let spin = Kind::Nanoseconds { max: 1_000_000_000 };
-        for (text, ns) in [("0", 0), ("30000", 30000), ("30us", 30000), ("30 µs", 30000), ("1ms", 1_000_000), ("1s", 1_000_000_000)] {
+        for (text, ns) in
+            [("0", 0), ("30000", 30000), ("30us", 30000), ("30 µs", 30000), ("1ms", 1_000_000), ("1s", 1_000_000_000)]
+        {
             assert_eq!(spin.parse(text), Ok(Value::Number(ns)), "{text}");
         }
         assert!(spin.parse("2s").is_err() && spin.parse("30m").is_err());

@@ -44,7 +44,8 @@ pub struct Loaded {
 impl Surroundings {
     /// This process's environment and files.
     pub fn of_this_process() -> Self {
-        let ours = |name: &str| name.starts_with("MOTET_") || ["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"].contains(&name);
+        let ours =
+            |name: &str| name.starts_with("MOTET_") || ["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"].contains(&name);
         let variables = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, value)| ours(name) && !value.is_empty())
@@ -70,7 +71,8 @@ impl Surroundings {
 
     fn apply_file(&self, loaded: &mut Loaded) {
         for (path, asked) in self.candidates() {
-            let whole = |what: String, fix: &str| Problem { place: Place::File(path.clone(), 0), what, fix: fix.into() };
+            let whole =
+                |what: String, fix: &str| Problem { place: Place::File(path.clone(), 0), what, fix: fix.into() };
             match (self.read)(&path) {
                 Ok(Some(text)) => {
                     let (entries, problems) = file::parse(&path, &text);
@@ -194,7 +196,10 @@ mod tests {
         assert_eq!(loaded.file, Some("/home/a/.config/motet.toml".into()));
         assert_eq!(loaded.config.profile, Some("/home/a/.cache/motet/profile.toml".into()));
         assert!(loaded.problems.is_empty());
-        assert_eq!(loaded.origins[2], Origin { text: "16K".into(), place: Some(Place::Environment("MOTET_RING".into())) });
+        assert_eq!(
+            loaded.origins[2],
+            Origin { text: "16K".into(), place: Some(Place::Environment("MOTET_RING".into())) }
+        );
     }
 
     #[test]
@@ -230,14 +235,20 @@ mod tests {
         let lines: Vec<_> = with(&[("MOTET_CONFIG", "f")], read).problems.iter().map(Problem::to_string).collect();
         assert_eq!(
             lines,
-            ["f:1: hot = `0` is out of range; use 1 to 65536 streams", "f:3: no such setting: `streems`; did you mean streams?"]
+            [
+                "f:1: hot = `0` is out of range; use 1 to 65536 streams",
+                "f:3: no such setting: `streems`; did you mean streams?"
+            ]
         );
     }
 
     #[test]
     fn a_file_that_cannot_be_read_is_told() {
         let loaded = with(&[("MOTET_CONFIG", "/etc")], file::read);
-        assert_eq!(loaded.problems[0].to_string(), "/etc: cannot be read: not a regular file; make it a readable text file");
+        assert_eq!(
+            loaded.problems[0].to_string(),
+            "/etc: cannot be read: not a regular file; make it a readable text file"
+        );
         assert!(with(&[("MOTET_CONFIG", "/dev/null")], file::read).problems.is_empty());
     }
 }
