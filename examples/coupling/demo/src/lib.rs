@@ -1,0 +1,17 @@
+//! Runs the two coupled codes of this example, checks their results against exact solutions, and compares runs.
+//!
+//! Not a part of Motet: Motet is an optional command put before the programs, nothing in here links to it.
+//! Downwards: [`compare`] and [`validate`] -> [`run`] -> [`children`]; [`report`] and [`picture`] only draw what they get.
+#![forbid(unsafe_code)]
+
+pub mod case;
+pub mod children;
+pub mod compare;
+pub mod exact;
+pub mod field;
+pub mod outcome;
+pub mod paths;
+pub mod picture;
+pub mod report;
+pub mod run;
+pub mod validate;
