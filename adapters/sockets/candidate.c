@@ -4,9 +4,9 @@
  *               to join two processes of this host; only then is libmotet opened and the descriptor handed over.
  * What it isn't: the decision whether the peer is equipped, which is the engine's.
  *
- * A thread that went to sleep in the kernel before the hand-over is not covered by the engine, so a candidate counts its
- * sleepers and the hand-over waits for a moment without any: sleeper and upgrader each announce themselves, then look at the
- * other (sequentially consistent, label SLEEPER).
+ * A thread that entered the kernel before the hand-over is not covered by the engine, asleep or not, so a candidate counts
+ * the threads in kernel calls on it and the hand-over waits for a moment without any: caller and upgrader each announce
+ * themselves, then look at the other (sequentially consistent, label SLEEPER).
  *
  * Signal safety: counting is lock-free; a hand-over takes the table lock (all signals blocked) and never starts when
  * shim_depth > 0. Fork safety: the fork handlers hold the table lock, so no child sees UPGRADING. */
@@ -148,11 +148,11 @@ uint64_t candidate_touch(int fd, enum direction direction)
     if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0) {
         int kept = errno;
         if (engine_disabled() || !same_host(fd))
-            table_make_plain(fd, 0);
+            table_make_plain(fd, REASON_NONE);
         else if (engine_open())
             hand_over(fd);
         else if (engine_failed())
-            table_make_plain(fd, 0);
+            table_make_plain(fd, REASON_NONE);
         errno = kept;
         word = table_word(fd);
     }

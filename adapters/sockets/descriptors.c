@@ -229,10 +229,10 @@ SHIM_API int fcntl(int fd, int command, ...)
         return copied(fd, result);
     case F_SETFL:
         table_note_flags(fd, (long)argument & O_NONBLOCK);
-        if ((long)argument & O_ASYNC) table_make_plain(fd, REASON_ASYNC);
+        if ((long)argument & O_ASYNC) table_make_plain(fd, REASON_UNSEEN_WAIT);
         return result;
     case F_SETSIG:
-        table_make_plain(fd, REASON_ASYNC);
+        table_make_plain(fd, REASON_UNSEEN_WAIT);
         return result;
     default:
         return result;
@@ -249,7 +249,7 @@ SHIM_API int ioctl(int fd, unsigned long request, ...)
     int result = REAL(ioctl)(fd, request, argument);
     if (LIKELY(word_kind(word) < KIND_CANDIDATE) || result < 0 || shim_depth > 0) return result;
     if (request == FIONBIO) table_note_flags(fd, *(int *)argument != 0);
-    if (request == FIOASYNC && *(int *)argument != 0) table_make_plain(fd, REASON_ASYNC);
+    if (request == FIOASYNC && *(int *)argument != 0) table_make_plain(fd, REASON_UNSEEN_WAIT);
     if (request == FIONREAD && word_kind(word) == KIND_STREAM) {
         size_t bytes = ENGINE(engine.rx_bytes(table_handle(fd)));
         int kernel = *(int *)argument;
@@ -265,7 +265,7 @@ SHIM_API int setsockopt(int fd, int level, int name, const void *value, socklen_
     if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || result != 0 || shim_depth > 0) return result;
     if ((level == SOL_SOCKET && name == SO_RCVLOWAT && length >= sizeof(int) && *(const int *)value > 1) ||
         (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR)))
-        table_make_plain(fd, REASON_OPTION);
+        table_make_plain(fd, REASON_UNSEEN_WAIT);
     return result;
 }
 

@@ -173,6 +173,7 @@ static int wait_covered(struct waiting *x)
     for (;;) {
         switch (ENGINE(engine.wait_step(&x->wait, x->at != 0))) {
         case MOTET_WAIT_READY:
+            if (x->record->parked) park(x->record, false); /* perhaps there is news in a ring that was left unread */
             count = ready_events(x, &stale);
             if (count == 0 && stale > 0 && x->at != 0) park(x->record, true);
             break;
@@ -212,7 +213,7 @@ static int epoll_events(struct epoll_record *record, int epfd, struct epoll_even
     int count;
     pthread_cleanup_push(waiting_over, &x);
     if (record->inherited && atomic_load(&record->streams) > 0) {
-        record_all_plain(record, REASON_FOREIGN_WAIT);
+        record_all_plain(record, REASON_UNSEEN_WAIT);
         count = wait_plainly(&x);
     } else {
         atomic_fetch_add(&record->uncovered, 1); /* COVER */
@@ -306,7 +307,7 @@ SHIM_API int epoll_ctl(int epfd, int operation, int fd, struct epoll_event *even
     }
     struct epoll_record *record = record_enter(epfd);
     if (!record) { /* made by somebody else: its waits cannot be mirrored */
-        if (operation != EPOLL_CTL_DEL) table_make_plain(fd, REASON_FOREIGN_WAIT);
+        if (operation != EPOLL_CTL_DEL) table_make_plain(fd, REASON_UNSEEN_WAIT);
         return REAL(epoll_ctl)(epfd, operation, fd, event);
     }
     int result = interest_control(record, epfd, operation, fd, event);

@@ -142,9 +142,11 @@ static void erase(uint32_t index)
     pthread_mutex_unlock(&record->lock);
 }
 
-void interest_forget(int fd)
+bool interest_forget(int fd)
 {
+    bool any = first_of_fd[fd] != 0;
     while (UNLIKELY(first_of_fd[fd])) erase(first_of_fd[fd]);
+    return any;
 }
 
 void interest_epoll_closed(uint32_t index)
@@ -198,7 +200,7 @@ void interest_upgraded(int fd, motet_stream s)
         if (record_ready(record))
             interest_arm(record, &interests[index]);
         else
-            ENGINE(engine.plain(s, REASON_FOREIGN_WAIT));
+            ENGINE(engine.plain(s, REASON_UNSEEN_WAIT));
         pthread_mutex_unlock(&record->lock);
     }
 }
@@ -240,7 +242,7 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
             }
             pthread_mutex_unlock(&record->lock);
         }
-        if (unfit && word_kind(word) == KIND_STREAM) ENGINE(engine.plain(table_handle(fd), REASON_FOREIGN_WAIT));
+        if (unfit && word_kind(word) == KIND_STREAM) ENGINE(engine.plain(table_handle(fd), REASON_UNSEEN_WAIT));
         if (unfit && word_kind(word) != KIND_STREAM) {
             interest_forget(fd);
             table_replace(fd, 0);

@@ -78,7 +78,7 @@ static void cover(struct covered *x, int fd, int position, bool wants_data, bool
     } else if (!wants_data || word_kind(word) == KIND_PRIVATE) {
         return;
     } else if (x->count == SHIM_WAIT_MAX || x->candidate_count == SHIM_WAIT_MAX) {
-        table_make_plain(fd, REASON_FOREIGN_WAIT);
+        table_make_plain(fd, REASON_UNSEEN_WAIT);
     } else if (word_kind(word) != KIND_STREAM && (!sleeps || candidate_sleep_begin(fd))) {
         if (sleeps) x->candidates[x->candidate_count++] = fd;
     } else if (word_kind(table_word(fd)) == KIND_STREAM) {

@@ -47,6 +47,45 @@ static int receive_wait(struct receiving *x)
     return seen < 0 ? -1 : 0;
 }
 
+/* MSG_TRUNC throws the bytes away, and the program's buffer may not even exist. */
+static __attribute__((noinline)) ssize_t begin_discarding(struct receiving *x, bool blocking)
+{
+    char bounce[16384];
+    struct iovec iov = {bounce, 0};
+    for (int i = 0; i < x->count && iov.iov_len < sizeof bounce; i++) iov.iov_len += x->iov[i].iov_len;
+    if (iov.iov_len > sizeof bounce) iov.iov_len = sizeof bounce;
+    return ENGINE(engine.recv_begin(x->stream, &iov, 1, x->flags, blocking));
+}
+
+static ssize_t begin(struct receiving *x, const struct iovec *iov, int count, bool blocking)
+{
+    if (UNLIKELY(x->flags & MSG_TRUNC)) return begin_discarding(x, blocking);
+    return ENGINE(engine.recv_begin(x->stream, iov, count, x->flags, blocking));
+}
+
+/* MSG_WAITALL when the ring had only a part: the rest, wherever it comes from. Ends early where the kernel would: end of
+ * file, error, signal, SO_RCVTIMEO. */
+static __attribute__((noinline)) ssize_t receive_rest(struct receiving *x, size_t done)
+{
+    struct iovec rest[IOV_MAX];
+    for (;;) {
+        int count = iov_after(x->iov, x->count, done, rest);
+        if (count == 0) return (ssize_t)done;
+        ssize_t step = begin(x, rest, count, true);
+        if (step == MOTET_KERNEL) {
+            struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)count};
+            pthread_cleanup_push(receive_cancelled, x);
+            step = REAL(recvmsg)(x->fd, &message, x->flags & ~MOTET_PLAIN);
+            pthread_cleanup_pop(0);
+            ENGINE_DO(engine.recv_end(x->stream, step, x->flags));
+            return (ssize_t)(step > 0 ? done + (size_t)step : done);
+        }
+        if (step == MOTET_POLL && receive_wait(x) == 0) continue;
+        if (step <= 0) return (ssize_t)done;
+        done += (size_t)step;
+    }
+}
+
 /* True: make the kernel call, then receive_finish(). False: x->result and errno are the answer. */
 static bool receive_start(struct receiving *x)
 {
@@ -78,10 +117,11 @@ static bool receive_start(struct receiving *x)
     int kept = errno;
     bool timed_out = false;
     for (;;) {
-        ssize_t step = ENGINE(engine.recv_begin(x->stream, x->iov, x->count, x->flags, blocks && !timed_out));
+        ssize_t step = begin(x, x->iov, x->count, blocks && !timed_out);
         if (LIKELY(step >= 0)) {
+            bool all = (x->flags & MSG_WAITALL) && !(x->flags & MSG_PEEK) && blocks && step > 0;
+            x->result = UNLIKELY(all) ? receive_rest(x, (size_t)step) : step;
             errno = kept;
-            x->result = step;
             return false;
         }
         if (step == MOTET_KERNEL) {

@@ -38,6 +38,7 @@ static ssize_t total_length(const struct iovec *iov, int count)
 static void send_cancelled(void *sending)
 {
     struct sending *x = sending;
+    if (x->mode == SENDING_COUNTED) candidate_sleep_end(x->fd);
     if (x->mode == SENDING_STREAM) ENGINE_DO(engine.send_end(x->stream, -1));
 }
 
@@ -54,17 +55,7 @@ static ssize_t send_rest(struct sending *x, ssize_t done, ssize_t total)
 {
     struct iovec rest[IOV_MAX];
     while (done < total) {
-        int count = 0;
-        size_t skip = (size_t)done;
-        for (int i = 0; i < x->count; i++) {
-            if (skip >= x->iov[i].iov_len) {
-                skip -= x->iov[i].iov_len;
-                continue;
-            }
-            rest[count].iov_base = (char *)x->iov[i].iov_base + skip;
-            rest[count++].iov_len = x->iov[i].iov_len - skip;
-            skip = 0;
-        }
+        int count = iov_after(x->iov, x->count, (size_t)done, rest);
         ssize_t step = ENGINE(engine.send_begin(x->stream, rest, count, x->flags));
         if (step == MOTET_KERNEL) {
             struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)count};
@@ -84,13 +75,19 @@ static ssize_t send_rest(struct sending *x, ssize_t done, ssize_t total)
 static bool send_start(struct sending *x)
 {
     uint64_t word = table_word(x->fd);
-    if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_UPGRADING) word = candidate_touch(x->fd, SENDING);
+    for (;;) {
+        if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_UPGRADING) word = candidate_touch(x->fd, SENDING);
+        if (word_kind(word) != KIND_CANDIDATE) break;
+        x->mode = SENDING_COUNTED;
+        if (candidate_sleep_begin(x->fd)) return true;
+        word = table_word(x->fd);
+    }
     if (word_kind(word) == KIND_PRIVATE) {
         errno = EBADF;
         x->result = -1;
         return false;
     }
-    x->mode = word_kind(word) == KIND_CANDIDATE ? SENDING_COUNTED : SENDING_PLAIN;
+    x->mode = SENDING_PLAIN;
     if (word_kind(word) != KIND_STREAM) return true;
     if (UNLIKELY(shim_depth > 0)) {
         errno = EAGAIN;
@@ -124,7 +121,10 @@ static bool send_start(struct sending *x)
 
 static ssize_t send_finish(struct sending *x, ssize_t result)
 {
-    if (x->mode == SENDING_COUNTED && result > 0) candidate_count(x->fd, SENDING);
+    if (x->mode == SENDING_COUNTED) {
+        candidate_sleep_end(x->fd);
+        if (result > 0) candidate_count(x->fd, SENDING);
+    }
     if (x->mode == SENDING_STREAM) ENGINE_DO(engine.send_end(x->stream, result));
     return result;
 }

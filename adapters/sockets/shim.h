@@ -55,15 +55,14 @@
 #define SHIM_EPOLLS 1024           /* epoll descriptors that may hold streams */
 #define SHIM_INTERESTS 65536       /* (epoll, descriptor) pairs remembered */
 
-/* Reasons handed to motet_plain(); the engine's text for them is motet_reason(). */
+/* Reasons handed to motet_plain(): codes of motet_reason(). */
 enum shim_reason {
+    REASON_NONE = 0,
+    REASON_STDIO = 16,
+    REASON_EXEC = 17,
+    REASON_PASSED = 18,      /* descriptor passing by SCM_RIGHTS */
+    REASON_UNSEEN_WAIT = 19, /* readiness is learned where it cannot be mirrored: O_ASYNC, foreign epoll, SO_RCVLOWAT ... */
     REASON_NESTED_EPOLL = 20,
-    REASON_STDIO = 21,
-    REASON_EXEC = 22,
-    REASON_PASSED = 23,    /* descriptor passing by SCM_RIGHTS */
-    REASON_ASYNC = 24,     /* O_ASYNC, F_SETSIG */
-    REASON_OPTION = 25,    /* a socket option that the wire cannot honour */
-    REASON_FOREIGN_WAIT = 26, /* waited on in a way that is not seen here */
 };
 
 /* ---------------------------------------------------------------- the table (table.c) */
@@ -90,7 +89,7 @@ enum kind {
 
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
 extern _Atomic uint64_t shim_handles[SHIM_SLOTS];   /* motet_stream of a KIND_STREAM */
-extern _Atomic uint32_t shim_sleepers[SHIM_SLOTS];  /* threads that may sleep in the kernel on a candidate */
+extern _Atomic uint32_t shim_sleepers[SHIM_SLOTS];  /* threads in a kernel call on a candidate */
 extern _Atomic int shim_top;                        /* no tracked descriptor is above */
 
 /* The one word of thread-local storage: how deep this thread is in the engine or in a short lock of ours.
@@ -130,7 +129,7 @@ enum direction { SENDING, RECEIVING };
 void candidate_new(int fd, bool accepted, int nonblock /* -1 unknown */);
 uint64_t candidate_touch(int fd, enum direction direction); /* counts, upgrades when due; returns the word as it is now */
 void candidate_count(int fd, enum direction direction);
-bool candidate_sleep_begin(int fd); /* false: no longer a candidate, look again */
+bool candidate_sleep_begin(int fd); /* a kernel call begins; false: no longer a candidate, look again */
 void candidate_sleep_end(int fd);
 
 /* ---------------------------------------------------------------- the engine (engine.c) */
@@ -155,6 +154,22 @@ bool engine_disabled(void);
 bool engine_owns(int fd);
 void engine_report(motet_stream s, int fd); /* one line into MOTET_SHIM_REPORT, when that is set */
 
+/* The part of iov after the first `skip` bytes, into rest (IOV_MAX of them); returns how many. */
+static inline int iov_after(const struct iovec *iov, int count, size_t skip, struct iovec *rest)
+{
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        if (skip >= iov[i].iov_len) {
+            skip -= iov[i].iov_len;
+            continue;
+        }
+        rest[kept].iov_base = (char *)iov[i].iov_base + skip;
+        rest[kept++].iov_len = iov[i].iov_len - skip;
+        skip = 0;
+    }
+    return kept;
+}
+
 /* Calls the engine with the depth word raised and errno kept. */
 #define ENGINE_DO(call) do { int kept_ = errno; shim_depth++; call; shim_depth--; errno = kept_; } while (0)
 #define ENGINE(call) ({ int kept_ = errno; shim_depth++; __typeof__(call) result_ = (call); shim_depth--; errno = kept_; result_; })
@@ -165,7 +180,7 @@ struct epoll_record;
 void interest_upgraded(int fd, motet_stream s);  /* under the lock: enters the stream into the sets that hold fd */
 bool interest_may_upgrade(int fd);               /* under the lock: no uncovered sleeper, no nesting; leaves marks */
 void interest_undo(int fd);
-void interest_forget(int fd);                    /* under the lock: fd is being closed */
+bool interest_forget(int fd);                    /* under the lock: fd is being closed; true: it was registered */
 void interest_epoll_closed(uint32_t index);      /* under the lock */
 uint32_t interest_epoll_new(int epfd);           /* 0: no record left */
 void interest_epoll_nested(int epfd);            /* epfd is being waited on by something that is not epoll_wait */
@@ -176,7 +191,6 @@ void interest_after_fork(bool child);
 void life_before_exec(void);
 void life_leave(void);
 int shim_private_number(int fd); /* moves a descriptor of ours above the program's range */
-ssize_t receive_plainly(int fd, void *data, size_t length, int flags);
 
 /* ---------------------------------------------------------------- the C library's own functions (real.c) */
 

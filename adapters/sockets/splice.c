@@ -14,12 +14,14 @@
 
 struct kernel_transfer {
     motet_stream stream;
-    bool sends, active;
+    int fd;
+    bool sends, active, counted;
 };
 
 static void transfer_cancelled(void *transfer)
 {
     struct kernel_transfer *x = transfer;
+    if (x->counted) candidate_sleep_end(x->fd);
     if (!x->active) return;
     if (x->sends)
         ENGINE_DO(engine.send_end(x->stream, -1));
@@ -27,24 +29,29 @@ static void transfer_cancelled(void *transfer)
         ENGINE_DO(engine.recv_end(x->stream, -1, MOTET_PLAIN));
 }
 
-static uint64_t word_for(int fd, enum direction direction)
+static uint64_t word_for(struct kernel_transfer *x)
 {
-    uint64_t word = table_word(fd);
-    return word_kind(word) >= KIND_CANDIDATE ? candidate_touch(fd, direction) : word;
+    for (;;) {
+        uint64_t word = table_word(x->fd);
+        if (word_kind(word) < KIND_CANDIDATE) return word;
+        word = candidate_touch(x->fd, x->sends ? SENDING : RECEIVING);
+        if (word_kind(word) != KIND_CANDIDATE) return word;
+        x->counted = candidate_sleep_begin(x->fd);
+        if (x->counted) return word;
+    }
 }
 
 /* 1: go on with the kernel call. 0: *result is the answer. */
-static int begin_out(struct kernel_transfer *x, int fd, ssize_t *result)
+static int begin_out(struct kernel_transfer *x, ssize_t *result)
 {
-    uint64_t word = word_for(fd, SENDING);
+    uint64_t word = word_for(x);
     if (word_kind(word) == KIND_PRIVATE || (word_kind(word) == KIND_STREAM && shim_depth > 0)) {
         errno = word_kind(word) == KIND_PRIVATE ? EBADF : EAGAIN;
         *result = -1;
         return 0;
     }
     if (word_kind(word) != KIND_STREAM) return 1;
-    x->stream = table_handle(fd);
-    x->sends = true;
+    x->stream = table_handle(x->fd);
     ssize_t step = ENGINE(engine.send_begin(x->stream, NULL, 0, MOTET_PLAIN));
     x->active = step == MOTET_KERNEL;
     if (step < 0 && step != MOTET_KERNEL && step != -EBADF) {
@@ -55,24 +62,25 @@ static int begin_out(struct kernel_transfer *x, int fd, ssize_t *result)
     return 1;
 }
 
-static ssize_t end_transfer(struct kernel_transfer *x, int fd, ssize_t result)
+static ssize_t end_transfer(struct kernel_transfer *x, ssize_t result)
 {
     if (x->active && x->sends) ENGINE_DO(engine.send_end(x->stream, result));
     if (x->active && !x->sends) ENGINE_DO(engine.recv_end(x->stream, result, MOTET_PLAIN));
-    if (result > 0 && word_kind(table_word(fd)) == KIND_CANDIDATE) candidate_count(fd, x->sends ? SENDING : RECEIVING);
+    if (x->counted) candidate_sleep_end(x->fd);
+    if (x->counted && result > 0) candidate_count(x->fd, x->sends ? SENDING : RECEIVING);
     return result;
 }
 
 SHIM_API ssize_t sendfile(int out, int in, off_t *offset, size_t length)
 {
     if (word_is_plain(table_word(out))) return REAL(sendfile)(out, in, offset, length);
-    struct kernel_transfer x = {.sends = true};
+    struct kernel_transfer x = {.fd = out, .sends = true};
     ssize_t result;
-    if (!begin_out(&x, out, &result)) return result;
+    if (!begin_out(&x, &result)) return result;
     pthread_cleanup_push(transfer_cancelled, &x);
     result = REAL(sendfile)(out, in, offset, length);
     pthread_cleanup_pop(0);
-    return end_transfer(&x, out, result);
+    return end_transfer(&x, result);
 }
 
 SHIM_API ssize_t sendfile64(int out, int in, off_t *offset, size_t length) __attribute__((alias("sendfile")));
@@ -96,13 +104,13 @@ SHIM_API ssize_t splice(int in, off_t *in_offset, int out, off_t *out_offset, si
 {
     if (word_is_plain(table_word(in)) && word_is_plain(table_word(out)))
         return REAL(splice)(in, in_offset, out, out_offset, length, flags);
-    struct kernel_transfer x = {.sends = !word_is_plain(table_word(out))};
-    int socket = x.sends ? out : in;
+    bool sends = !word_is_plain(table_word(out));
+    struct kernel_transfer x = {.fd = sends ? out : in, .sends = sends};
     ssize_t result;
     if (x.sends) {
-        if (!begin_out(&x, out, &result)) return result;
+        if (!begin_out(&x, &result)) return result;
     } else {
-        uint64_t word = word_for(in, RECEIVING);
+        uint64_t word = word_for(&x);
         if (word_kind(word) == KIND_STREAM && shim_depth == 0) {
             x.stream = table_handle(in);
             if (ENGINE(engine.rx_ready(x.stream)) & MOTET_RX_DATA) return splice_from_ring(in, out, length, flags);
@@ -118,5 +126,5 @@ SHIM_API ssize_t splice(int in, off_t *in_offset, int out, off_t *out_offset, si
     pthread_cleanup_push(transfer_cancelled, &x);
     result = REAL(splice)(in, in_offset, out, out_offset, length, flags);
     pthread_cleanup_pop(0);
-    return end_transfer(&x, socket, result);
+    return end_transfer(&x, result);
 }

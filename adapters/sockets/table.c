@@ -98,12 +98,21 @@ static bool means_same(int fd, uint64_t word, motet_stream handle)
     return word_extra(word) != 0 && word_extra(other) == word_extra(word);
 }
 
-static bool has_duplicate(int fd, uint64_t word, motet_stream handle)
+/* Another descriptor of this process for the same thing, or -1. */
+static int duplicate(int fd, uint64_t word, motet_stream handle)
 {
-    if (!(word & WORD_SHARED)) return false;
+    if (!(word & WORD_SHARED)) return -1;
     for (int other = 0; other <= atomic_load(&shim_top); other++)
-        if (other != fd && means_same(other, word, handle)) return true;
-    return false;
+        if (other != fd && means_same(other, word, handle)) return other;
+    return -1;
+}
+
+/* The engine uses the descriptor that it was given: before that one goes, it is given a duplicate. */
+static void rebind(int other, motet_stream handle)
+{
+    struct motet_upgrade_options options = {.size = sizeof options, .flags = MOTET_UPGRADE_LAZY, .role = MOTET_ROLE_CONNECTED};
+    motet_stream same = 0;
+    if (ENGINE(engine.upgrade(other, &options, &same)) != 0 || same != handle) ENGINE(engine.plain(handle, REASON_UNSEEN_WAIT));
 }
 
 /* The engine's close runs outside the lock: it may move bytes back to TCP. */
@@ -123,15 +132,15 @@ void table_set(int fd, uint64_t word)
     table_lock(&guard);
     old = atomic_load(&shim_words[fd]);
     motet_stream handle = atomic_load(&shim_handles[fd]);
-    bool last = !has_duplicate(fd, old, handle);
+    int other = duplicate(fd, old, handle);
     table_replace(fd, word);
-    interest_forget(fd);
-    if (word_kind(old) == KIND_EPOLL && last) interest_epoll_closed(word_extra(old));
-    if (word_kind(old) == KIND_STREAM) {
-        if (last)
-            finished = handle;
-        else
-            ENGINE(engine.plain(handle, REASON_FOREIGN_WAIT));
+    bool waited = interest_forget(fd);
+    if (word_kind(old) == KIND_EPOLL && other < 0) interest_epoll_closed(word_extra(old));
+    if (word_kind(old) == KIND_STREAM && other < 0) finished = handle;
+    if (word_kind(old) == KIND_STREAM && other >= 0) {
+        rebind(other, handle);
+        /* The kernel keeps a registration of a closed descriptor while a duplicate lives; it is not mirrored. */
+        if (waited) ENGINE(engine.plain(handle, REASON_UNSEEN_WAIT));
     }
     table_unlock(&guard);
     if (finished) {
