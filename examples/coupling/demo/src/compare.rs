@@ -24,6 +24,8 @@ pub struct Medians {
     pub stepping: f64,
     /// Inside coupling calls, the slowest gas rank's.
     pub coupling: f64,
+    /// The same in the fastest and in the slowest repetition: how far to trust the median.
+    pub coupling_spread: [f64; 2],
     /// Of which the wall took its own steps.
     pub solving: f64,
     /// User and system time of all ranks.
@@ -197,7 +199,12 @@ fn medians(runs: &[Outcome]) -> Option<Medians> {
             _ => Some(0.5 * (values[middle - 1] + values[middle])),
         }
     };
+    let coupling = runs.iter().map(|o| o.fluid.coupling_seconds);
     Some(Medians {
+        coupling_spread: [
+            coupling.clone().fold(f64::MAX, f64::min),
+            coupling.fold(0.0, f64::max),
+        ],
         run: of(|o| o.run_seconds)?,
         stepping: of(|o| o.fluid.wall_seconds)?,
         coupling: of(|o| o.fluid.coupling_seconds)?,

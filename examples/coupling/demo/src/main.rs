@@ -62,7 +62,7 @@ enum Verb {
         #[arg(long, default_value = "report")]
         out: PathBuf,
         /// Repetitions each way
-        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
         repetitions: u16,
         /// Directory of the case files
         #[arg(long, default_value = "examples/coupling/cases")]

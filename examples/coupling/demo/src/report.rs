@@ -71,6 +71,24 @@ fn facts(case: &Comparison) -> String {
     )
 }
 
+/// The range of the times in coupling calls over the repetitions.
+fn spread(case: &Comparison) -> String {
+    let range = |m: &Medians| {
+        format!(
+            "{:.3} to {:.3} s",
+            m.coupling_spread[0], m.coupling_spread[1]
+        )
+    };
+    let motet = case
+        .motet
+        .as_ref()
+        .map_or(String::new(), |m| format!(", under Motet {}", range(m)));
+    format!(
+        "time in coupling calls over the repetitions: plain {}{motet}",
+        range(&case.plain)
+    )
+}
+
 fn identity(case: &Comparison) -> String {
     format!(
         "bit-identical in {} runs: {}",
@@ -109,6 +127,7 @@ pub fn terminal(cases: &[Comparison]) -> String {
             identity(case),
             case.balance_error
         );
+        let _ = writeln!(text, "  {}", spread(case));
         for link in links(case) {
             let _ = writeln!(text, "  link {link}");
         }
@@ -162,7 +181,8 @@ pub fn write(directory: &Path, report: &Report) -> Result<()> {
         }
         let _ = writeln!(
             page,
-            "</table><p>{}. Largest error of an energy balance, relative: {:.1e}. Links:</p><ul>",
+            "</table><p>{}; {}. Largest error of an energy balance, relative: {:.1e}. Links:</p><ul>",
+            spread(case),
             identity(case),
             case.balance_error
         );

@@ -89,9 +89,9 @@ void Orb::register_part(const std::string& case_name, std::uint32_t rank, CORBA:
 }
 
 CORBA::Object_var Orb::find_part(const std::string& case_name, std::uint32_t rank, double patience) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience);
+  const auto begin = std::chrono::steady_clock::now();
   std::string reason;
-  do {
+  for (;;) {
     try {
       CORBA::Object_var initial = orb_->resolve_initial_references("NameService");
       CosNaming::NamingContext_var root = CosNaming::NamingContext::_narrow(initial);
@@ -101,8 +101,10 @@ CORBA::Object_var Orb::find_part(const std::string& case_name, std::uint32_t ran
     } catch (const CORBA::Exception& error) {
       reason = describe(error);
     }
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+    if (waited.count() > patience) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  } while (std::chrono::steady_clock::now() < deadline);
+  }
   throw std::runtime_error("part " + std::to_string(rank) + " of the wall of case " + case_name +
                            " cannot be found at the naming service " + naming_ + ": " + reason);
 }
