@@ -28,6 +28,8 @@ pub struct Medians {
     pub coupling_spread: [f64; 2],
     /// Of which the wall took its own steps.
     pub solving: f64,
+    /// What is left of the coupling calls without these steps: the broker, transport, waiting for one another.
+    pub transport: f64,
     /// User and system time of all ranks.
     pub cpu: f64,
 }
@@ -209,6 +211,7 @@ fn medians(runs: &[Outcome]) -> Option<Medians> {
         stepping: of(|o| o.fluid.wall_seconds)?,
         coupling: of(|o| o.fluid.coupling_seconds)?,
         solving: of(|o| o.fluid.solve_seconds)?,
+        transport: of(|o| o.fluid.coupling_seconds - o.fluid.solve_seconds)?,
         cpu: of(Outcome::cpu_seconds)?,
     })
 }

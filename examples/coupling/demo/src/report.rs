@@ -27,11 +27,12 @@ pub struct Report {
 type Quantity = (&'static str, fn(&Medians) -> f64);
 
 /// What the table shows, one row per quantity.
-const QUANTITIES: [Quantity; 5] = [
+const QUANTITIES: [Quantity; 6] = [
     ("whole run, with start and end", |m| m.run),
     ("all time steps", |m| m.stepping),
     ("in coupling calls", |m| m.coupling),
     ("  of which the wall's own steps", |m| m.solving),
+    ("  all else: transport, waiting", |m| m.transport),
     ("CPU time, all ranks", |m| m.cpu),
 ];
 
@@ -42,7 +43,7 @@ fn seconds(value: f64) -> String {
 /// Links as text, or that they were not measured.
 fn links(case: &Comparison) -> Vec<String> {
     if case.motet.is_none() {
-        return vec!["plain only: kernel TCP on 127.0.0.1".into()];
+        return vec!["not measured (plain runs only)".into()];
     }
     if case.links.links.is_empty() {
         return vec!["not measured (Motet reported no links)".into()];
