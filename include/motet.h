@@ -37,7 +37,7 @@ uint32_t motet_version(void);
 /* A stream's handle. 0 is no stream. A handle outlives its stream harmlessly: it is checked on every use (-EBADF). */
 typedef uint64_t motet_stream;
 
-#define MOTET_INIT(type) { sizeof(type) }
+#define MOTET_INIT(type) { .size = sizeof(type) }
 
 enum motet_role { MOTET_ROLE_CONNECTED = 1, MOTET_ROLE_ACCEPTED = 2 };
 

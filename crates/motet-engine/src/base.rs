@@ -1,7 +1,7 @@
 //! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::Base`] in production.
 
 use motet_proto::{Base, Errno};
-use motet_sys::{clock, socket, thread};
+use motet_sys::{clock, copy, socket, thread};
 use std::io::{IoSlice, IoSliceMut};
 
 const MSG_DONTWAIT: i32 = 0x40;
@@ -29,6 +29,14 @@ impl Base for Kernel {
 
     fn tcp_alive(&mut self) -> bool {
         socket::alive(self.0)
+    }
+
+    fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
+        copy::read_from(pid, address, into) == Ok(into.len())
+    }
+
+    fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
+        copy::write_to(pid, address, from) == Ok(from.len())
     }
 
     #[inline(always)]

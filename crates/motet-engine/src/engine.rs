@@ -260,7 +260,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Everything but the generation, back to nothing.
 fn reset(record: &Record) {
     let Record { tx, rx, life, events, who } = record;
-    for word in [&tx.lock, &tx.tail, &tx.head_seen, &tx.tcp, &tx.alive, &tx.returned, &rx.lock, &rx.head, &rx.tcp, &rx.mark] {
+    for word in [&tx.lock, &tx.tail, &tx.head_seen, &tx.tcp, &tx.alive, &tx.returned, &rx.lock, &rx.head, &rx.tcp, &rx.mark, &tx.copied, &rx.copied] {
         word.store(0, Ordering::Relaxed);
     }
     tx.mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
@@ -270,7 +270,7 @@ fn reset(record: &Record) {
     for word in [&events.downgraded, &events.single_copy, &events.lost_put, &who.cookies[0], &who.cookies[1]] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&tx.busy, &tx.ready, &rx.busy, &rx.ready, &rx.mark_known, &rx.skip, &rx.failed, &rx.evidence] {
+    for word in [&tx.busy, &tx.ready, &tx.hopeful, &tx.may_copy, &rx.busy, &rx.ready, &rx.mark_known, &rx.skip, &rx.failed, &rx.evidence] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.shared, &life.fd] {

@@ -74,7 +74,8 @@ impl Engine {
         {
             attach_tx(record, slot, &mut base);
         }
-        let step = tx::begin(record, slot.as_ref(), &mut base, bufs, kernel_only, nonblocking);
+        let ask = tx::Ask { kernel_only, nonblocking, large: self.options.single_copy };
+        let step = tx::begin(record, slot.as_ref(), &mut base, bufs, ask);
         match step {
             tx::Step::Done(_) => self.mark_unread(handle, local),
             tx::Step::Failed(ECONNRESET) => self.reset(record),
@@ -113,7 +114,7 @@ impl Engine {
             attach_rx(record, slot, &mut base);
         }
         let spin = if local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
-        let ask = rx::Ask { blocking, peek, kernel_only, spin };
+        let ask = rx::Ask { blocking, peek, kernel_only, spin, large: self.options.single_copy };
         if blocking {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
@@ -327,6 +328,7 @@ fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel) {
         record.tx.tcp.store(sent, Relaxed);
         record.tx.alive.store(clock::ticks(), Relaxed);
         record.tx.ready.store(1, Relaxed);
+        slot.outward().transfer.proof.store(motet_proto::transfer::proof(record), Release);
         slot.outward().mark.ready.store(1, Release);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What it is: the two halves of a stream that is a TCP connection with a gated ring beside it. [`tx`] decides for each
 //! send whether payload goes into the ring or to the kernel; [`rx`] puts both back into one order, opens and closes the
-//! gate, and waits adaptively; [`lock`] is the short lock of one half.
+//! gate, and waits adaptively; [`transfer`] moves large payload with one copy; [`lock`] is the short lock of one half.
 //!
 //! What it is not: it makes no system call and reads no clock. Everything outside the two cache lines of a gate comes
 //! through [`Base`]: in production the kernel, in the tests a simulated pair under a virtual clock.
@@ -14,6 +14,7 @@
 
 pub mod lock;
 pub mod rx;
+pub mod transfer;
 pub mod tx;
 
 use std::io::IoSliceMut;
@@ -40,6 +41,10 @@ pub trait Base {
     fn tcp_readable(&mut self) -> bool;
     /// Whether the connection still stands (no hang-up, no error).
     fn tcp_alive(&mut self) -> bool;
+    /// Copies from an address in process `pid` into `into`; false when the kernel refuses or the address is not there.
+    fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool;
+    /// Copies `from` to an address in process `pid`.
+    fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool;
     /// Monotonic time in ticks.
     fn now(&self) -> u64;
     /// Ticks in a nanosecond times 1024.

@@ -4,7 +4,7 @@
 //! close the gate; [`spin`] waits.
 
 use crate::lock::{Acquired, Held, acquire};
-use crate::{Base, EAGAIN, ECONNRESET, EINTR, Errno};
+use crate::{Base, EAGAIN, ECONNRESET, EINTR, Errno, transfer};
 use motet_wire::gate::{Advance, INLINE};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::scatter;
@@ -37,6 +37,8 @@ pub struct Ask {
     pub kernel_only: bool,
     /// Longest spin, ns; 0 never spins.
     pub spin: u64,
+    /// A buffer of this size and more is shown to the sender while we wait.
+    pub large: usize,
 }
 
 /// Kernel readiness is looked at this often (ns) while spinning.
@@ -92,12 +94,18 @@ pub fn begin<B: Base>(
         if !ask.blocking && slot.inward().gate.tail().1 && !ask.kernel_only && !base.tcp_readable() {
             return not_ready(record, slot, base);
         }
-        if ask.blocking && !spun && !ask.kernel_only && ask.spin > 0 && should_spin(record) && raise(record, slot, base, &may_raise) {
+        if ask.blocking
+            && !spun
+            && !ask.kernel_only
+            && ask.spin > 0
+            && should_spin(record)
+            && raise(record, slot, base, &may_raise)
+        {
             spun = true;
-            match spin(record, slot, base, ask.spin) {
-                Spun::Ring => continue,
-                Spun::Woken => return Step::Failed(EINTR),
-                Spun::Kernel | Spun::Nothing => {}
+            match wait(record, slot, base, bufs, ask) {
+                Waited::Look => continue,
+                Waited::Done(step) => return step,
+                Waited::Sleep => {}
             }
         }
         if ask.blocking {
@@ -106,6 +114,29 @@ pub fn begin<B: Base>(
         if enter_kernel(record, slot, base) {
             return Step::Kernel;
         }
+    }
+}
+
+enum Waited {
+    Look,
+    Sleep,
+    Done(Step),
+}
+
+/// Spins with the gate open; a large buffer is shown to the sender meanwhile.
+#[inline]
+fn wait<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], ask: Ask) -> Waited {
+    let large = !ask.peek && bufs.first().is_some_and(|b| b.len() >= ask.large);
+    let posted = large && transfer::post(record, slot, base, &bufs[0]);
+    let spun = spin(record, slot, base, ask.spin, posted);
+    if posted && !transfer::withdraw(slot) {
+        paid(record);
+        return Waited::Done(transfer::receive(record, slot, base, &mut bufs[0]).map_or_else(Step::Failed, Step::Done));
+    }
+    match spun {
+        Spun::Ring => Waited::Look,
+        Spun::Woken => Waited::Done(Step::Failed(EINTR)),
+        Spun::Kernel | Spun::Nothing => Waited::Sleep,
     }
 }
 
@@ -290,8 +321,8 @@ pub enum Spun {
     Woken,
 }
 
-/// Waits outside the kernel for at most `ns`, with the gate open. Keeps count of whether spinning pays.
-pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64) -> Spun {
+/// Waits outside the kernel for at most `ns`, with the gate open (and a buffer `posted`). Keeps count of whether spinning pays.
+pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
     let head = record.rx.head.load(Relaxed);
     let gate = &slot.inward().gate;
     let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
@@ -300,7 +331,7 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64) -> Spu
     let result = loop {
         if (0..48).any(|_| {
             relax();
-            !gate.still_waiting(head)
+            !gate.still_waiting(head) || posted && transfer::taken(slot)
         }) {
             break Spun::Ring;
         }
@@ -375,7 +406,7 @@ pub fn same_cpu<B: Base>(slot: &Slot, base: &B) -> bool {
 
 // ---- below: under the lock -----------------------------------------------------------------------------------------
 
-fn clean<'a, B: Base>(record: &'a Record, base: &mut B) -> Option<Held<'a>> {
+pub(crate) fn clean<'a, B: Base>(record: &'a Record, base: &mut B) -> Option<Held<'a>> {
     match acquire(&record.rx.lock, base) {
         Acquired::Clean(held) => Some(held),
         Acquired::Orphaned(_) => {

@@ -3,7 +3,7 @@
 //! Reads top-down: [`begin`] and [`end`] bracket every send, [`take_back`] moves unread bytes to TCP (downgrade).
 
 use crate::lock::{Acquired, acquire};
-use crate::{Base, EAGAIN, ECONNRESET, Errno};
+use crate::{Base, EAGAIN, ECONNRESET, Errno, transfer};
 use motet_wire::gate::{Broken, INLINE, Mode};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::gather;
@@ -22,6 +22,17 @@ pub enum Step {
     Failed(Errno),
 }
 
+/// What the caller asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    /// The kind of transfer needs the kernel (urgent data, ancillary data, splice).
+    pub kernel_only: bool,
+    /// The call should not wait long for space.
+    pub nonblocking: bool,
+    /// A buffer of this size and more may go by single copy.
+    pub large: usize,
+}
+
 /// A sender that found the ring full waits this long (ns) for the consumer before it spills to TCP.
 const FULL_WAIT: u64 = 20_000;
 /// The same for a sender that must not block.
@@ -29,15 +40,14 @@ const FULL_WAIT_NONBLOCKING: u64 = 2_000;
 /// A sender whose bytes stay unread looks at the connection this often (ns), so a dead peer is noticed.
 const ALIVE_CHECK: u64 = 10_000_000;
 
-/// Begins a send of `bufs`. `kernel_only`: the kind of transfer needs the kernel (urgent data, ancillary data, splice).
+/// Begins a send of `bufs`.
 #[inline]
 pub fn begin<B: Base>(
     record: &Record,
     slot: Option<&Slot>,
     base: &mut B,
     bufs: &[IoSlice<'_>],
-    kernel_only: bool,
-    nonblocking: bool,
+    ask: Ask,
 ) -> Step {
     let tx = &record.tx;
     let _held = match acquire(&tx.lock, base) {
@@ -52,16 +62,24 @@ pub fn begin<B: Base>(
         let tail = tx.tail.load(Relaxed);
         match lines.gate.mode(tail) {
             Ok(Mode::Tcp) => {}
-            Ok(Mode::Ring) if kernel_only || tx.busy.load(Relaxed) != 0 => {
+            Ok(Mode::Ring) if ask.kernel_only || tx.busy.load(Relaxed) != 0 => {
                 if lines.gate.lower_by_producer(tail).is_err() {
                     return broken(record);
                 }
             }
-            Ok(Mode::Ring) => match put(record, slot, lines, base, bufs, tail, nonblocking) {
-                Ok(0) => {}
-                Ok(n) => return Step::Done(n),
-                Err(Broken) => return broken(record),
-            },
+            Ok(Mode::Ring) => {
+                if let Some(first) = bufs.first()
+                    && first.len() >= ask.large
+                    && let Some(sent) = transfer::send(record, slot, base, first, tail)
+                {
+                    return sent.map_or_else(Step::Failed, Step::Done);
+                }
+                match put(record, slot, lines, base, bufs, tail, ask.nonblocking) {
+                    Ok(0) => {}
+                    Ok(n) => return Step::Done(n),
+                    Err(Broken) => return broken(record),
+                }
+            }
             Err(Broken) => return broken(record),
         }
     }

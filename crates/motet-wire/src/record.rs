@@ -3,7 +3,8 @@
 //!
 //! One record is eight cache lines: sending, receiving, gate policy, identity, and a description for people.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::Ordering::{self, Relaxed};
+use crate::sync::{AtomicU32, AtomicU64};
 
 /// Everything of one stream on this side.
 #[repr(C, align(128))]
@@ -43,6 +44,12 @@ pub struct Tx {
     pub alive: AtomicU64,
     /// Ring bytes that were taken back and sent over TCP.
     pub returned: AtomicU64,
+    /// Bytes that went by single copy.
+    pub copied: AtomicU64,
+    /// 1 when the last large send met a receiver that waited: worth waiting a little for the next.
+    pub hopeful: AtomicU32,
+    /// 1 when the kernel lets us read the peer's memory.
+    pub may_copy: AtomicU32,
 }
 
 /// Receiving half. Guarded by `lock`, except where stated.
@@ -71,6 +78,8 @@ pub struct Rx {
     pub evidence: AtomicU32,
     /// Bytes that the producer took back before we read them.
     pub moved: AtomicU64,
+    /// Bytes that came by single copy.
+    pub copied: AtomicU64,
 }
 
 /// What becomes of a stream.
@@ -199,14 +208,14 @@ impl Record {
 
     /// Bytes that went over the wire and stayed there (sent, received).
     pub fn fast_bytes(&self) -> (u64, u64) {
-        let sent = self.tx.tail.load(Ordering::Relaxed).saturating_sub(self.tx.returned.load(Ordering::Relaxed));
-        let received = self.rx.head.load(Ordering::Relaxed).saturating_sub(self.rx.moved.load(Ordering::Relaxed));
-        (sent, received)
+        let sent = self.tx.tail.load(Relaxed).saturating_sub(self.tx.returned.load(Relaxed));
+        let received = self.rx.head.load(Relaxed).saturating_sub(self.rx.moved.load(Relaxed));
+        (sent + self.tx.copied.load(Relaxed), received + self.rx.copied.load(Relaxed))
     }
 
     /// Bytes that went over TCP (sent, received).
     pub fn tcp_bytes(&self) -> (u64, u64) {
-        (self.tx.tcp.load(Ordering::Relaxed), self.rx.tcp.load(Ordering::Relaxed))
+        (self.tx.tcp.load(Relaxed), self.rx.tcp.load(Relaxed))
     }
 }
 

@@ -38,44 +38,78 @@ pub struct Lines {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Transfer {
-    /// One of the `TRANSFER_*` values in the low 8 bits, a sequence number above.
-    pub state: AtomicU64,
-    /// Consumer's memory: address and length.
+    /// One of [`transfer`]'s states.
+    pub state: AtomicU32,
+    _pad: AtomicU32,
+    /// Consumer's memory: address.
     pub into: AtomicU64,
     /// Bytes the consumer can take.
     pub into_length: AtomicU64,
-    _line0: [AtomicU64; 5],
+    /// Ring position and TCP bytes at which the consumer waits: the producer must be there too.
+    pub at: [AtomicU64; 2],
+    _line0: [AtomicU64; 3],
     /// Producer's memory: address.
     pub from: AtomicU64,
     /// Bytes agreed on.
     pub length: AtomicU64,
-    /// TCP bytes that precede this transfer (the mark).
-    pub mark: AtomicU64,
+    /// Bytes of a piece.
+    pub piece: AtomicU64,
     _line1: [AtomicU64; 5],
     /// Next piece to copy, claimed by either side.
     pub next: AtomicU64,
     _line2: [AtomicU64; 7],
     /// Pieces finished by the producer / by the consumer.
     pub finished: [AtomicU64; 2],
-    _line3: [AtomicU64; 6],
+    /// Address of a word of the producer's that holds the slot's cookies mixed: whoever can read it may copy.
+    pub proof: AtomicU64,
+    /// 1 when the consumer could read the producer's proof.
+    pub may_copy: AtomicU32,
+    _pad1: AtomicU32,
+    _line3: [AtomicU64; 4],
+}
+
+/// States of a [`Transfer`].
+pub mod transfer {
+    /// Nobody waits.
+    pub const IDLE: u32 = 0;
+    /// The consumer waits and has shown its memory.
+    pub const POSTED: u32 = 1;
+    /// The producer copies; the consumer may help.
+    pub const ACTIVE: u32 = 2;
+    /// All bytes are there.
+    pub const DONE: u32 = 3;
+}
+
+impl Transfer {
+    /// Back to nothing; only while no peer is attached.
+    pub fn reset(&self) {
+        self.state.store(transfer::IDLE, Ordering::Relaxed);
+        self.proof.store(0, Ordering::Relaxed);
+        self.may_copy.store(0, Ordering::Relaxed);
+    }
 }
 
 impl Default for Transfer {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            state: zero(),
+            state: AtomicU32::new(0),
+            _pad: AtomicU32::new(0),
             into: zero(),
             into_length: zero(),
-            _line0: [(); 5].map(|()| zero()),
+            at: [zero(), zero()],
+            _line0: [(); 3].map(|()| zero()),
             from: zero(),
             length: zero(),
-            mark: zero(),
+            piece: zero(),
             _line1: [(); 5].map(|()| zero()),
             next: zero(),
             _line2: [(); 7].map(|()| zero()),
             finished: [zero(), zero()],
-            _line3: [(); 6].map(|()| zero()),
+            proof: zero(),
+            may_copy: AtomicU32::new(0),
+            _pad1: AtomicU32::new(0),
+            _line3: [(); 4].map(|()| zero()),
         }
     }
 }
@@ -204,7 +238,7 @@ impl Slot {
             direction.lines.gate.reset();
             direction.lines.mark.reset();
             direction.lines.consumer.reset();
-            direction.lines.transfer.state.store(0, Ordering::Relaxed);
+            direction.lines.transfer.reset();
         }
         let head = self.head();
         for end in 0..2 {

@@ -7,6 +7,9 @@ use motet_engine::driver::Driver;
 /// Every driver there is.
 pub static DRIVERS: &[&dyn Driver] = &[&motet_driver_shm::Shm, &motet_driver_tcp::Tcp];
 
+/// Where single copy begins when nobody has measured: see docs/hot-path.md.
+const SINGLE_COPY: usize = 32 << 10;
+
 /// Settings as the engine wants them.
 pub fn options(config: Config) -> Options {
     let allowed = DRIVERS.iter().map(|d| d.name()).filter(|name| !config.disable && config.drivers.allows(name));
@@ -21,6 +24,10 @@ pub fn options(config: Config) -> Options {
         streams: config.streams,
         spin: config.spin,
         hot: config.hot,
-        single_copy: if config.single_copy { config.single_copy_min as usize } else { usize::MAX },
+        single_copy: match (config.single_copy, config.single_copy_min as usize) {
+            (false, _) => usize::MAX,
+            (true, 0) => SINGLE_COPY,
+            (true, bytes) => bytes,
+        },
     }
 }
