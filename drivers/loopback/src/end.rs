@@ -1,0 +1,97 @@
+//! One end of a simulated connection, as the protocol wants it.
+
+use crate::clock::Clock;
+use crate::pipe::Connection;
+use motet_engine::engine::lock;
+use motet_proto::{Base, Errno};
+use motet_sys::copy;
+use std::io::IoSliceMut;
+use std::sync::{Arc, Mutex};
+
+/// A thread of a simulated process at one end of a connection.
+#[derive(Debug, Clone)]
+pub struct End {
+    connection: Arc<Mutex<Connection>>,
+    clock: Clock,
+    /// 0 or 1.
+    pub side: usize,
+    /// Thread of the process, from 0.
+    pub thread: u32,
+    /// CPU it runs on.
+    pub cpu: u32,
+}
+
+impl End {
+    /// Both ends of a connection, each on its own CPU.
+    pub fn pair(connection: Connection, clock: &Clock) -> [End; 2] {
+        let connection = Arc::new(Mutex::new(connection));
+        [0, 1].map(|side| End { connection: connection.clone(), clock: clock.clone(), side, thread: 0, cpu: side as u32 })
+    }
+
+    /// Another thread of the same process.
+    #[must_use]
+    pub fn thread(&self, thread: u32) -> Self {
+        Self { thread, ..self.clone() }
+    }
+
+    /// Looks at or changes the connection.
+    pub fn connection<T>(&self, with: impl FnOnce(&mut Connection) -> T) -> T {
+        with(&mut lock(&self.connection))
+    }
+
+    /// Process number of an end: what its tokens carry.
+    pub fn process(side: usize) -> u32 {
+        1000 + side as u32
+    }
+}
+
+impl Base for End {
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
+        self.connection(|c| c.receive(self.side, bufs, limit, peek))
+    }
+
+    fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        self.connection(|c| c.send(self.side, bytes))
+    }
+
+    fn tcp_readable(&mut self) -> bool {
+        self.connection(|c| c.readable(self.side))
+    }
+
+    fn tcp_alive(&mut self) -> bool {
+        self.connection(|c| c.alive(self.side))
+    }
+
+    fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
+        copy::read_from(pid, address, into) == Ok(into.len())
+    }
+
+    fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
+        copy::write_to(pid, address, from) == Ok(from.len())
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.look()
+    }
+
+    fn ticks_per_1024ns(&self) -> u64 {
+        1024
+    }
+
+    fn cpu(&self) -> u32 {
+        self.cpu
+    }
+
+    fn yield_now(&mut self) {
+        self.clock.advance(1_000);
+    }
+
+    fn token(&self) -> u64 {
+        u64::from(Self::process(self.side)) << 32 | u64::from(self.thread * 2 + 1)
+    }
+
+    fn exists(&self, token: u64) -> bool {
+        let process = (token >> 32) as u32;
+        (0..2).any(|side| Self::process(side) == process && !self.connection(|c| c.is_dead(side)))
+    }
+}

@@ -1,0 +1,97 @@
+//! Slots in memory of this process: anonymous memfds that stay mapped, and a pool that hands their slots out again.
+
+use motet_engine::engine::lock;
+use motet_sys::memory;
+use motet_sys::rustix::fd::OwnedFd;
+use motet_wire::slot::Slot;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Slots made at once.
+const CHUNK: usize = 8;
+
+static POOL: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+struct Entry {
+    ends: [Slot; 2],
+    ring: usize,
+}
+
+/// A slot as both ends see it, prepared for the connection with these cookies. It comes back once both ends have left
+/// ([`motet_wire::slot::SlotHead::left`]).
+pub fn place(ring: usize, cookies: [u64; 2]) -> Option<[Slot; 2]> {
+    let mut pool = lock(&POOL);
+    let left = |entry: &Entry| entry.ring == ring && entry.ends[0].head().left.iter().all(|l| l.load(Ordering::Acquire) != 0);
+    let ends = match pool.iter().find(|entry| left(entry)) {
+        Some(entry) => entry.ends,
+        None => {
+            let first = pool.len();
+            grow(&mut pool, ring)?;
+            pool[first].ends
+        }
+    };
+    ends[0].prepare(cookies);
+    Some(ends)
+}
+
+fn grow(pool: &mut Vec<Entry>, ring: usize) -> Option<()> {
+    let size = CHUNK * Slot::size(ring);
+    let (_, mapping) = memory::create("motet-loopback", size, &[], true).ok()?;
+    BYTES.fetch_add(size, Ordering::Relaxed);
+    for n in 0..CHUNK {
+        let view = |end| Slot::over(mapping, n * Slot::size(ring), ring, end);
+        let ends = [view(0)?, view(1)?];
+        for left in &ends[0].head().left {
+            left.store(1, Ordering::Release);
+        }
+        pool.push(Entry { ends, ring });
+    }
+    Some(())
+}
+
+/// Bytes mapped.
+pub fn bytes() -> usize {
+    BYTES.load(Ordering::Relaxed)
+}
+
+/// In a forked child: the memory is shared with the parent, so nothing of it may be handed out.
+pub fn forget() {
+    lock(&POOL).clear();
+}
+
+/// One slot whose memory can also be written from outside, as a hostile peer would.
+#[derive(Debug)]
+pub struct Exposed {
+    /// The slot as both ends see it.
+    pub ends: [Slot; 2],
+    file: OwnedFd,
+    ring: usize,
+}
+
+impl Exposed {
+    /// A slot of its own mapping. The mapping stays until the process ends: reuse it by [`Slot::prepare`].
+    pub fn new(ring: usize) -> Option<Self> {
+        let (file, mapping) = memory::create("motet-exposed", Slot::size(ring), &[], true).ok()?;
+        let view = |end| Slot::over(mapping, 0, ring, end);
+        Some(Self { ends: [view(0)?, view(1)?], file, ring })
+    }
+
+    /// Bytes of the slot.
+    pub fn size(&self) -> usize {
+        Slot::size(self.ring)
+    }
+
+    /// Overwrites bytes; what lies beyond the slot is left out.
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        let n = bytes.len().min(self.size().saturating_sub(at));
+        let _ = motet_sys::rustix::io::pwrite(&self.file, &bytes[..n], at as u64);
+    }
+
+    /// The aligned word at an offset inside the slot.
+    pub fn word(&self, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        let _ = motet_sys::rustix::io::pread(&self.file, &mut bytes, at as u64);
+        u64::from_ne_bytes(bytes)
+    }
+}
