@@ -144,6 +144,20 @@ static void park(struct epoll_record *record, bool parked)
     shim_depth--;
 }
 
+/* Whether a parked stream got more between being parked and the closing of its gate. */
+static bool parked_news(struct epoll_record *record)
+{
+    bool news = false;
+    shim_depth++;
+    pthread_mutex_lock(&record->lock);
+    for (struct interest *interest = interest_at(record->first); interest != interest_at(0) && !news;
+         interest = interest_at(interest->next_in_epoll))
+        news = interest->parked && engine.rx_position(interest->stream) != interest->reported;
+    pthread_mutex_unlock(&record->lock);
+    shim_depth--;
+    return news;
+}
+
 /* ---------------------------------------------------------------- waiting */
 
 /* Kernel first when it is due or when the rings gave nothing; otherwise the rings alone. */
@@ -182,6 +196,12 @@ static int wait_covered(struct waiting *x)
             if (count > 0) count = kernel_filter(x->record, x->events, count);
             break;
         default:
+            if (x->record->parked && parked_news(x->record)) { /* the gates are closed now */
+                ENGINE_DO(engine.wait_slept(&x->wait));
+                park(x->record, false);
+                count = ring_collect(x, 0, &stale);
+                break;
+            }
             x->sleeping = true;
             count = kernel_wait(x, x->events, x->room, true);
             x->sleeping = false;
