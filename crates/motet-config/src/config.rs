@@ -67,7 +67,8 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    pub(crate) fn parse(words: &[String]) -> Self {
+    /// From the words of the setting.
+    pub fn parse(words: &[String]) -> Self {
         let mut drivers = Self::default();
         for word in words {
             match word.strip_prefix(['-', '^']) {

@@ -81,7 +81,7 @@ impl Surroundings {
                         let place = Place::File(path.clone(), entry.line);
                         match SETTINGS.iter().position(|s| s.name == entry.key) {
                             Some(row) => loaded.set(row, &entry.text, place, &entry.key),
-                            None => loaded.problems.push(unknown(&entry.key, place, SETTINGS.iter().map(|s| s.name))),
+                            None => loaded.problems.push(unknown(&entry.key, place)),
                         }
                     }
                     loaded.file = Some(path);
@@ -116,7 +116,6 @@ impl Surroundings {
     fn apply_environment(&self, loaded: &mut Loaded) {
         for (name, value) in self.variables.iter().filter(|(name, _)| name.starts_with("MOTET_")) {
             let place = Place::Environment(name.clone());
-            let known = || SETTINGS.iter().map(|s| s.env).chain(VARIABLES.iter().map(|v| v.env));
             match (SETTINGS.iter().position(|s| s.env == name), value.to_str()) {
                 (Some(row), Some(text)) => loaded.set(row, text, place, ""),
                 (Some(_), None) => {
@@ -124,7 +123,8 @@ impl Surroundings {
                     loaded.problems.push(Problem { place, what, fix: "use plain text".into() });
                 }
                 (None, _) if VARIABLES.iter().any(|v| v.env == name) => {}
-                (None, _) => loaded.problems.push(unknown("", place, known())),
+                // Other programs and tests have variables of their own: only a misspelt setting is told.
+                (None, _) => loaded.problems.extend(misspelt(name, place)),
             }
         }
     }
@@ -154,7 +154,7 @@ impl Setting {
 
     /// What to say of a name that is no setting.
     pub fn unknown(name: &str, place: Place) -> Problem {
-        unknown(name, place, SETTINGS.iter().map(|s| s.name))
+        unknown(name, place)
     }
 }
 
@@ -163,14 +163,19 @@ fn unfit(mismatch: Mismatch, text: &str, place: Place, key: &str) -> Problem {
     Problem { place, what: format!("{key}`{text}` {}", mismatch.what), fix: mismatch.fix }
 }
 
-fn unknown<'a>(key: &str, place: Place, known: impl Iterator<Item = &'a str>) -> Problem {
-    let name = if let Place::Environment(name) = &place { name.as_str() } else { key };
-    let fix = match nearest(name, known) {
+fn misspelt(name: &str, place: Place) -> Option<Problem> {
+    let bare = |name: &'static str| name.strip_prefix("MOTET_").unwrap_or(name);
+    let known = SETTINGS.iter().map(|s| s.env).chain(VARIABLES.iter().map(|v| v.env)).map(bare);
+    let near = nearest(name.strip_prefix("MOTET_").unwrap_or(name), known)?;
+    Some(Problem { place, what: "no such setting".into(), fix: format!("did you mean MOTET_{near}?") })
+}
+
+fn unknown(key: &str, place: Place) -> Problem {
+    let fix = match nearest(key, SETTINGS.iter().map(|s| s.name)) {
         Some(near) => format!("did you mean {near}?"),
         None => "`motet config` lists all settings".into(),
     };
-    let what = if key.is_empty() { "no such setting".into() } else { format!("no such setting: `{key}`") };
-    Problem { place, what, fix }
+    Problem { place, what: format!("no such setting: `{key}`"), fix }
 }
 
 #[cfg(test)]
@@ -214,7 +219,10 @@ mod tests {
 
     #[test]
     fn wrong_values_stay_at_their_default_and_are_told() {
-        let loaded = with(&[("MOTET_RING", "70000"), ("MOTET_RIGN", "1"), ("MOTET_CONFIG", "/nowhere")], no_file);
+        let loaded = with(
+            &[("MOTET_RING", "70000"), ("MOTET_RIGN", "1"), ("MOTET_TEST", "1"), ("MOTET_CONFIG", "/nowhere")],
+            no_file,
+        );
         assert_eq!(loaded.config.ring, 65536);
         let lines: Vec<_> = loaded.problems.iter().map(Problem::to_string).collect();
         assert_eq!(

@@ -1,0 +1,123 @@
+//! What a shared-memory path between two processes needs, and what makes it faster.
+
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+
+use motet_sys::{copy, diag, memory, socket};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+
+use super::{Check, Verdict};
+use crate::libraries;
+use crate::probe::What;
+
+/// All of them.
+pub fn checks() -> Vec<Check> {
+    vec![libraries_found(), memfd(), rendezvous(), sock_diag(), cookies(), single_copy()]
+}
+
+fn libraries_found() -> Check {
+    let found = libraries::find();
+    let good = found.as_ref().map_or(String::new(), |l| format!("{}, {}", l.shim.display(), l.engine.display()));
+    Check::essential("libraries", found.map_err(|f| f.message), &good, "what `motet run` loads into programs")
+}
+
+fn memfd() -> Check {
+    let tried = memory::create("motet-doctor", 1 << 16, &[], true).and_then(|(fd, _)| match memory::inspect(&fd)? {
+        (size, true) if size == 1 << 16 => Ok(()),
+        _ => Err(rustix::io::Errno::INVAL),
+    });
+    Check::essential("memfd", tried, "sealed and preallocated", "holds the rings, and nothing of it stays behind")
+}
+
+fn rendezvous() -> Check {
+    let tried = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).and_then(|fd| {
+        let name = format!("motet-doctor-{}", std::process::id());
+        bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+    });
+    Check::essential("unix sockets", tried, "abstract names", "two processes meet there and pass the memory on")
+}
+
+/// A TCP connection of this process to itself.
+fn connection() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    Ok((near, listener.accept()?.0))
+}
+
+fn sock_diag() -> Check {
+    let raw = io::Error::from_raw_os_error;
+    let tried = connection().and_then(|(near, far)| {
+        let found = diag::Diag::open().map_err(raw)?.find(far.local_addr()?, near.local_addr()?).map_err(raw)?;
+        let cookie = socket::cookie(far.as_raw_fd()).map_err(raw)?;
+        if found.is_some_and(|f| f.cookie == cookie) { Ok(()) } else { Err(io::Error::other("finds no socket")) }
+    });
+    Check::essential("sock_diag", tried, "finds the peer's socket", "tells who is at the other end of a connection")
+}
+
+fn cookies() -> Check {
+    let raw = io::Error::from_raw_os_error;
+    let tried = connection().and_then(|(near, _)| {
+        socket::cookie(near.as_raw_fd()).map_err(raw)?;
+        socket::netns_cookie(near.as_raw_fd()).map_err(raw)
+    });
+    Check::essential(
+        "socket cookies",
+        tried,
+        "SO_COOKIE, SO_NETNS_COOKIE",
+        "no name can be squatted and no other host taken for this one",
+    )
+}
+
+fn single_copy() -> Check {
+    let scope =
+        std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok().and_then(|t| t.trim().parse::<u32>().ok());
+    let child = copy_from_child();
+    let name = "single copy";
+    match (child, scope) {
+        (Ok(()), None | Some(0)) => Check::new(
+            name,
+            Verdict::Ok,
+            "process_vm_readv",
+            "large payload is copied once, between processes of one user",
+        ),
+        (Ok(()), Some(scope)) => {
+            let meaning = "only a process's own children: between others large payload goes through the ring (kernel.yama.ptrace_scope=0 permits it)";
+            Check::new(name, Verdict::Limited, format!("process_vm_readv, ptrace_scope {scope}"), meaning)
+        }
+        (Err(e), _) => Check::new(
+            name,
+            Verdict::Limited,
+            e.to_string(),
+            "large payload goes through the ring (a sandbox forbids more)",
+        ),
+    }
+}
+
+/// Reads the start of a child's program out of its memory.
+fn copy_from_child() -> io::Result<()> {
+    let mut child = start(What::Wait)?;
+    let read = first_mapping(child.id()).and_then(|address| {
+        let mut bytes = [0; 4];
+        let n = copy::read_from(child.id(), address, &mut bytes).map_err(io::Error::from_raw_os_error)?;
+        if n == 4 { Ok(()) } else { Err(io::Error::other("read too little")) }
+    });
+    let _ = child.kill();
+    let _ = child.wait();
+    read
+}
+
+/// Starts this program again, to try something.
+pub fn start(what: What) -> io::Result<Child> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["probe", what.name()]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn()
+}
+
+fn first_mapping(pid: u32) -> io::Result<u64> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let line = maps.lines().find(|line| line.contains(" r")).unwrap_or_default();
+    let address = line.split('-').next().and_then(|a| u64::from_str_radix(a, 16).ok());
+    address.ok_or_else(|| io::Error::other("no memory map"))
+}

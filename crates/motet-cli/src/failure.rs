@@ -1,0 +1,79 @@
+//! How a command ends: its exit code, and one line when it failed.
+
+use clap::error::ErrorKind;
+
+/// Nothing, or not what was asked.
+pub const FAILED: u8 = 1;
+/// Wrong options or settings.
+pub const USAGE: u8 = 2;
+/// No such process or peer.
+pub const NOT_FOUND: u8 = 3;
+/// Motet's libraries are not where they should be.
+pub const LIBRARIES: u8 = 70;
+/// As a shell: found, but cannot be run.
+pub const NOT_EXECUTABLE: u8 = 126;
+/// As a shell: not found.
+pub const NO_COMMAND: u8 = 127;
+
+/// Every code with its meaning, for help and manual.
+pub const CODES: &[(&str, &str)] = &[
+    ("0", "success"),
+    ("1", "failed; `doctor`: something that shared memory needs is missing"),
+    ("2", "wrong option, setting or driver name"),
+    ("3", "`why`: no such process or peer"),
+    ("70", "`run`: Motet's libraries are missing or damaged"),
+    ("126", "`run`: the command cannot be executed"),
+    ("127", "`run`: the command was not found"),
+    ("other", "`run`: the command's own; it ends by the signal that ended the command"),
+];
+
+/// The same, as the last lines of `--help`.
+pub const AFTER_HELP: &str = "Exit status: 0 success, 1 failed, 2 wrong option or setting, 3 no such process or peer, \
+                              70 Motet's libraries are missing, 126 and 127 as a shell; `run` passes on that of its command.";
+
+/// What is printed after `motet: `, and the exit code.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    /// One line.
+    pub message: String,
+}
+
+/// An exit code, or a failure.
+pub type Outcome<T = u8> = Result<T, Failure>;
+
+impl Failure {
+    /// A failure.
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+impl From<motet_config::Problem> for Failure {
+    fn from(problem: motet_config::Problem) -> Self {
+        Self::new(USAGE, problem.to_string())
+    }
+}
+
+/// A command line that clap refused, as one line; or the help that was asked for.
+pub fn usage(error: &clap::Error) -> Outcome {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            crate::output::text(&error.render().to_string())?;
+            Ok(0)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{}", error.render());
+            Ok(USAGE)
+        }
+        _ => {
+            let text = error.render().to_string();
+            let lines: Vec<&str> = text.lines().take_while(|l| !l.starts_with("Usage:")).map(str::trim).collect();
+            let said = lines.iter().filter(|l| !l.is_empty() && !l.starts_with("For more information"));
+            let said = said.copied().collect::<Vec<_>>().join("; ");
+            let said = said.strip_prefix("error: ").unwrap_or(&said).replace(":;", ":");
+            Err(Failure::new(USAGE, format!("{said}; see --help")))
+        }
+    }
+}

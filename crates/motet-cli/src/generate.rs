@@ -1,0 +1,129 @@
+//! `motet generate`: manual pages and shell completions, from the command line's own description and the settings table.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command, Subcommand};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, italic, roman};
+use motet_config::{SETTINGS, VARIABLES};
+
+use crate::failure::{CODES, FAILED, Failure, Outcome};
+
+/// Write manual pages or shell completions into a folder
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Manual pages: motet.1 and one for each subcommand
+    Man {
+        /// Where to
+        folder: PathBuf,
+    },
+    /// Completions for bash, zsh and fish
+    Completions {
+        /// Where to
+        folder: PathBuf,
+    },
+}
+
+/// The command.
+pub fn run(arguments: &Arguments, command: Command) -> Outcome {
+    let (folder, result) = match &arguments.what {
+        What::Man { folder } => (folder, manual(folder, command)),
+        What::Completions { folder } => (folder, completions(folder, command)),
+    };
+    result.map_err(|e| Failure::new(FAILED, format!("cannot write to {}: {e}", folder.display())))?;
+    Ok(0)
+}
+
+fn completions(folder: &Path, mut command: Command) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut command, "motet", folder)?;
+    }
+    Ok(())
+}
+
+fn manual(folder: &Path, mut command: Command) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    command.build();
+    let shown: Vec<Command> = command.get_subcommands().filter(|c| !c.is_hide_set()).cloned().collect();
+    for sub in shown {
+        let name = format!("motet-{}", sub.get_name());
+        let page = format!("{name}.1");
+        let title: &'static str = Box::leak(name.into_boxed_str()); // one of a handful, and the program ends here
+        write(&folder.join(page), &Man::new(sub.display_name(title).after_help("")), false)?;
+    }
+    write(&folder.join("motet.1"), &Man::new(command.after_help("")), true)
+}
+
+fn write(path: &Path, man: &Man, whole: bool) -> std::io::Result<()> {
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if whole {
+        man.render_subcommands_section(&mut page)?;
+        environment().to_writer(&mut page)?;
+        files().to_writer(&mut page)?;
+    }
+    exit_status().to_writer(&mut page)?;
+    fs::write(path, page)
+}
+
+fn environment() -> Roff {
+    let mut page = Roff::new();
+    page.control("SH", ["ENVIRONMENT"]);
+    for setting in SETTINGS {
+        page.control("TP", []);
+        page.text([bold(setting.env)]);
+        page.text([roman(setting.help.replace('`', ""))]);
+        page.control("br", []);
+        let default = if setting.default.is_empty() { "empty" } else { setting.default };
+        page.text([
+            roman(format!("{}; default {default}. In the file: ", setting.kind.describe())),
+            italic(setting.name),
+        ]);
+    }
+    for variable in VARIABLES {
+        page.control("TP", []);
+        page.text([bold(variable.env)]);
+        page.text([roman(variable.help.replace('`', ""))]);
+    }
+    page
+}
+
+fn files() -> Roff {
+    let mut page = Roff::new();
+    page.control("SH", ["FILES"]);
+    page.text([roman("The first of these that exists is read; the environment wins over it.")]);
+    for (name, help) in [
+        ("$MOTET_CONFIG", "when that is set"),
+        ("$XDG_CONFIG_HOME/motet.toml, ~/.config/motet.toml", "the user's"),
+        ("/etc/motet.toml", "the machine's"),
+    ] {
+        page.control("TP", []);
+        page.text([italic(name)]);
+        page.text([roman(help)]);
+    }
+    page
+}
+
+fn exit_status() -> Roff {
+    let mut page = Roff::new();
+    page.control("SH", ["EXIT STATUS"]);
+    for (code, meaning) in CODES {
+        page.control("TP", []);
+        page.text([bold(*code)]);
+        page.text([roman(meaning.replace('`', ""))]);
+    }
+    page
+}

@@ -1,0 +1,68 @@
+//! Where Motet's libraries are: beside the program after a build, or in the folders of an installation.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, LIBRARIES, Outcome};
+use crate::survey::SHIM;
+
+/// Names that the engine's file may have, best first.
+const ENGINE: [&str; 2] = ["libmotet.so.0", "libmotet.so"];
+
+/// Both libraries, absolute.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Libraries {
+    /// libmotet_sockets.so.
+    pub shim: PathBuf,
+    /// libmotet.so.0.
+    pub engine: PathBuf,
+}
+
+/// Finds them, or says where they were looked for.
+pub fn find() -> Outcome<Libraries> {
+    let given = std::env::var_os("MOTET_LIBDIR").filter(|v| !v.is_empty()).map(PathBuf::from);
+    let program = std::env::current_exe().ok();
+    let folders = match (&given, program.as_deref().and_then(Path::parent)) {
+        // As installed, the engine's folder is the one above the preload object's.
+        (Some(folder), _) => vec![folder.clone(), folder.join("..")],
+        (None, Some(own)) => vec![own.to_owned(), own.join("../lib/motet"), own.join("../lib")],
+        (None, None) => Vec::new(),
+    };
+    let first = |names: &[&str]| {
+        let mut paths = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+        paths.find(|path| path.is_file())
+    };
+    let missing = |name: &str| {
+        let shown = folders.iter().filter(|f| !f.ends_with(".."));
+        let looked = shown.map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ");
+        let fix = if given.is_some() {
+            "correct MOTET_LIBDIR"
+        } else {
+            "run `make build` or `make install`, or set MOTET_LIBDIR"
+        };
+        Failure::new(LIBRARIES, format!("{name} is not in {looked}; {fix}"))
+    };
+    let shim = first(&[SHIM]).ok_or_else(|| missing(SHIM))?;
+    let engine = first(&ENGINE).ok_or_else(|| missing(ENGINE[0]))?;
+    Ok(Libraries { shim: usable(shim)?, engine: usable(engine)? })
+}
+
+/// A path without `..`, that LD_PRELOAD can hold and whose file is a shared object.
+fn usable(path: PathBuf) -> Outcome<PathBuf> {
+    let folder = path.parent().and_then(|f| f.canonicalize().ok());
+    let path = folder.zip(path.file_name()).map_or(path.clone(), |(folder, name)| folder.join(name));
+    if path.as_os_str().as_bytes().iter().any(|b| *b == b' ' || *b == b':') {
+        let what =
+            format!("{} has a space or colon in its path, which LD_PRELOAD cannot hold; move it", path.display());
+        return Err(Failure::new(LIBRARIES, what));
+    }
+    let mut start = [0; 4];
+    let read = std::fs::File::open(&path).and_then(|mut f| std::io::Read::read_exact(&mut f, &mut start));
+    match read {
+        Ok(()) if start == *b"\x7fELF" => Ok(path),
+        Ok(()) => {
+            Err(Failure::new(LIBRARIES, format!("{} is not a library; build or install Motet again", path.display())))
+        }
+        Err(e) => Err(Failure::new(LIBRARIES, format!("{} cannot be read: {e}", path.display()))),
+    }
+}

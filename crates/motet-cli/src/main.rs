@@ -1,0 +1,86 @@
+//! `motet`: the command line.
+//!
+//! What it is: `run` starts a program under Motet; `ps`, `top` and `why` read the node files of running processes;
+//! `doctor` and `config` tell what this machine and these settings allow. No daemon, and nothing is written anywhere.
+//!
+//! What it is not: no part of a running program. It never connects to one and never maps its memory: node files are
+//! read with `pread` and taken apart as bytes that anybody may have written.
+//!
+//! A further subcommand is a module with `Arguments` and `run`, a line in [`Command`] and one in [`dispatch`].
+#![forbid(unsafe_code)]
+
+mod config;
+mod doctor;
+mod drivers;
+mod executable;
+mod failure;
+mod generate;
+mod libraries;
+mod node;
+mod output;
+mod probe;
+mod procfs;
+mod ps;
+mod run;
+mod stats;
+mod survey;
+mod top;
+mod why;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use failure::{Failure, Outcome};
+
+/// One engine under every communication library: the fastest path for each pair of processes, for unmodified programs.
+#[derive(Debug, Parser)]
+#[command(name = "motet", version, max_term_width = 100, after_help = failure::AFTER_HELP)]
+#[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
+struct Cli {
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Arguments),
+    Ps(ps::Arguments),
+    Top(top::Arguments),
+    Why(why::Arguments),
+    Doctor(doctor::Arguments),
+    Config(config::Arguments),
+    #[command(hide = true)]
+    Generate(generate::Arguments),
+    #[command(hide = true)]
+    Probe(probe::Arguments),
+}
+
+fn dispatch(command: Command, json: bool) -> Outcome {
+    match command {
+        Command::Run(arguments) => run::run(&arguments, json),
+        Command::Ps(arguments) => ps::run(&arguments, json),
+        Command::Top(arguments) => top::run(&arguments, json),
+        Command::Why(arguments) => why::run(&arguments, json),
+        Command::Doctor(arguments) => doctor::run(&arguments, json),
+        Command::Config(arguments) => config::run(&arguments, json),
+        Command::Generate(arguments) => generate::run(&arguments, Cli::command()),
+        Command::Probe(arguments) => probe::run(&arguments),
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    let parsed = Cli::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let outcome = match parsed {
+        Ok(cli) => dispatch(cli.command, cli.json),
+        Err(e) => failure::usage(&e),
+    };
+    match outcome {
+        Ok(code) => code.into(),
+        Err(Failure { code, message }) => {
+            eprintln!("motet: {message}");
+            code.into()
+        }
+    }
+}

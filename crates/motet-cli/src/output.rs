@@ -1,0 +1,135 @@
+//! Printing: tables, quantities, JSON. Text that came from another process is made harmless for a terminal.
+
+use std::io::Write;
+
+use crate::failure::{FAILED, Failure, Outcome};
+
+/// Writes to standard output. A reader that left early (`| head`) is no error.
+pub fn text(text: &str) -> Outcome<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(FAILED, format!("cannot write to standard output: {e}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a value as JSON.
+pub fn json(value: &impl serde::Serialize) -> Outcome<()> {
+    let printed =
+        serde_json::to_string_pretty(value).map_err(|e| Failure::new(FAILED, format!("cannot make JSON: {e}")))?;
+    text(&(printed + "\n"))
+}
+
+/// Control characters out, and not longer than `most` characters.
+pub fn harmless(text: &str, most: usize) -> String {
+    let clean = text.chars().map(|c| if c.is_control() || is_bidirectional(c) { '?' } else { c });
+    let mut short: String = clean.clone().take(most).collect();
+    if clean.count() > most {
+        short.pop();
+        short.push('…');
+    }
+    short
+}
+
+/// Marks that reorder what a terminal shows.
+fn is_bidirectional(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Bytes with three digits: `17 B`, `1.25 MB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    let mut value = n as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    match value {
+        _ if unit == 0 => format!("{n} B"),
+        v if v >= 99.95 => format!("{v:.0} {}", UNITS[unit]),
+        v if v >= 9.995 => format!("{v:.1} {}", UNITS[unit]),
+        v => format!("{v:.2} {}", UNITS[unit]),
+    }
+}
+
+/// Which way a column leans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lean {
+    Left,
+    Right,
+}
+
+/// Columns under headings.
+#[derive(Debug)]
+pub struct Table {
+    columns: Vec<(&'static str, Lean)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// No rows yet.
+    pub fn new(columns: &[(&'static str, Lean)]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// The same with further columns in front, of numbers. Only before the first row.
+    pub fn with_front(mut self, names: &[&'static str]) -> Self {
+        self.columns.splice(0..0, names.iter().map(|name| (*name, Lean::Right)));
+        self
+    }
+
+    /// One more row, with as many cells as there are columns.
+    pub fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(cells);
+    }
+
+    /// Headings and rows, each line ended by a newline, no space at its end.
+    pub fn render(&self) -> String {
+        let width = |at: usize| {
+            let cells = self.rows.iter().map(|row| row[at].chars().count());
+            cells.chain([self.columns[at].0.chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let mut out = String::new();
+        let headings: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+        for row in std::iter::once(&headings).chain(&self.rows) {
+            let cells = row.iter().zip(&widths).zip(&self.columns).map(|((cell, width), (_, lean))| {
+                let pad = " ".repeat(width - cell.chars().count());
+                if *lean == Lean::Left { format!("{cell}{pad}") } else { format!("{pad}{cell}") }
+            });
+            out.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_have_three_digits() {
+        let shown = [0, 999, 1000, 9_999, 99_960, 1_250_000, 999_600_000, u64::MAX].map(bytes);
+        assert_eq!(shown, ["0 B", "999 B", "1.00 kB", "10.0 kB", "100 kB", "1.25 MB", "1.00 GB", "18.4 EB"]);
+    }
+
+    #[test]
+    fn foreign_text_cannot_drive_the_terminal() {
+        assert_eq!(harmless("a\x1b[2Jb\n\u{202e}", 80), "a?[2Jb??");
+        assert_eq!(harmless("abcdef", 4), "abc…");
+        assert_eq!(harmless("abcd", 4), "abcd");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(&[("A", Lean::Right), ("NAME", Lean::Left)]);
+        table.row(vec!["100".into(), "x".into()]);
+        table.row(vec!["2".into(), "é".into()]);
+        assert_eq!(table.render(), "  A  NAME\n100  x\n  2  é\n");
+    }
+}

@@ -1,0 +1,47 @@
+//! `motet probe`: what must be tried in a process of its own. `motet doctor` starts it; nobody else needs it.
+
+use std::io::Read;
+
+use clap::{Args, ValueEnum};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::failure::{FAILED, Outcome};
+
+/// Try something in a process of its own, for `motet doctor`
+#[derive(Debug, Args)]
+pub struct Arguments {
+    what: What,
+}
+
+/// What to try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// Make a user and a network namespace; the exit code tells.
+    Namespaces,
+    /// Wait for the end of standard input: a target for single copy.
+    Wait,
+}
+
+impl What {
+    /// As the argument is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Namespaces => "namespaces",
+            Self::Wait => "wait",
+        }
+    }
+}
+
+/// The command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    match arguments.what {
+        What::Namespaces => {
+            let made = unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET);
+            Ok(if made.is_ok() { 0 } else { FAILED })
+        }
+        What::Wait => {
+            let _ = std::io::stdin().read(&mut [0]);
+            Ok(0)
+        }
+    }
+}

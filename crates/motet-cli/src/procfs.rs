@@ -1,0 +1,119 @@
+//! What /proc tells about other processes. Any of them may vanish at any time, or lie about its command line.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// All process ids, ascending.
+pub fn pids() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let mut pids: Vec<u32> = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids
+}
+
+fn path(pid: u32, name: &str) -> PathBuf {
+    Path::new("/proc").join(pid.to_string()).join(name)
+}
+
+/// Effective user.
+pub fn uid(pid: u32) -> Option<u32> {
+    // The folder itself belongs to root while a process is not dumpable, so not its owner.
+    status(pid, "Uid")?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The process id as the process itself sees it, in its own PID namespace.
+pub fn own_pid(pid: u32) -> u32 {
+    let own = || status(pid, "NSpid")?.split_whitespace().last()?.parse().ok();
+    own().unwrap_or(pid)
+}
+
+/// A line of /proc/PID/status.
+pub fn status(pid: u32, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path(pid, "status")).ok()?;
+    field(&text, name).map(str::to_owned)
+}
+
+/// The value of `Name:` in a list of such lines.
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// The command line, its parts joined by spaces; the kernel's name in brackets when it has none.
+pub fn command(pid: u32) -> Option<String> {
+    let bytes = fs::read(path(pid, "cmdline")).ok()?;
+    let line = String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ");
+    if !line.is_empty() {
+        return Some(line);
+    }
+    Some(format!("[{}]", fs::read_to_string(path(pid, "comm")).ok()?.trim_end()))
+}
+
+/// The program's name without its folder.
+pub fn name(command: &str) -> &str {
+    let first = command.split(' ').next().unwrap_or(command);
+    first.rsplit('/').next().unwrap_or(first)
+}
+
+/// A variable of the environment that the process started with.
+pub fn variable(pid: u32, name: &str) -> Option<String> {
+    let bytes = fs::read(path(pid, "environ")).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    text.split('\0').find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+}
+
+/// Whether a file whose name ends so is mapped; `None` when that cannot be seen.
+pub fn maps(pid: u32, ending: &str) -> Option<bool> {
+    let text = fs::read(path(pid, "maps")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    Some(text.lines().any(|line| line.trim_end_matches(" (deleted)").ends_with(ending)))
+}
+
+/// A way to the program's file that works for a deleted file and in another mount namespace too.
+pub fn executable(pid: u32) -> PathBuf {
+    path(pid, "exe")
+}
+
+/// Descriptors and what they link to; `Err` when they cannot be seen.
+pub fn links(pid: u32) -> std::io::Result<Vec<(PathBuf, PathBuf)>> {
+    let entries = fs::read_dir(path(pid, "fd"))?;
+    Ok(entries.flatten().filter_map(|e| Some((e.path(), fs::read_link(e.path()).ok()?))).collect())
+}
+
+/// Device and inode: the same file under any descriptor.
+pub fn identity(file: &fs::File) -> std::io::Result<(u64, u64)> {
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// Name of a user, or the number.
+pub fn user(uid: u32) -> String {
+    let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let found = text.lines().find_map(|line| {
+        let mut parts = line.split(':');
+        let (name, number) = (parts.next()?, parts.nth(1)?);
+        (number.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    found.unwrap_or_else(|| uid.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_seen() {
+        let me = std::process::id();
+        assert!(pids().contains(&me));
+        assert_eq!(own_pid(me), me);
+        assert_eq!(uid(me), Some(motet_sys::thread::euid()));
+        assert!(command(me).is_some() && !links(me).unwrap().is_empty());
+        assert_eq!(variable(me, "PATH"), std::env::var("PATH").ok());
+    }
+
+    #[test]
+    fn names_have_no_folder() {
+        assert_eq!(name("/usr/bin/redis-server *:6379"), "redis-server");
+        assert_eq!(name("[kthreadd]"), "[kthreadd]");
+    }
+}

@@ -1,0 +1,167 @@
+//! `motet ps`: the processes under Motet, and what their streams do.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::Outcome;
+use crate::output::{self, Lean, Table, bytes, harmless};
+use crate::procfs;
+use crate::survey::{self, Moved, Path, Process, Standing, Stream};
+use motet_wire::record::State;
+
+/// List the processes under Motet: streams, paths, bytes
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// One line for each stream as well
+    #[arg(short, long)]
+    long: bool,
+
+    /// Only this process
+    #[arg(value_name = "PID")]
+    pid: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    processes: Vec<Process>,
+}
+
+/// The command.
+pub fn run(arguments: &Arguments, json: bool) -> Outcome {
+    let mut processes = survey::take();
+    if let Some(pid) = arguments.pid {
+        processes.retain(|p| p.pid == pid);
+    }
+    if json {
+        output::json(&Report { processes })?;
+    } else if processes.is_empty() {
+        output::text(&nothing(arguments.pid))?;
+    } else {
+        output::text(&list(&processes, arguments.long))?;
+    }
+    Ok(0)
+}
+
+fn nothing(pid: Option<u32>) -> String {
+    let others = if motet_sys::thread::euid() == 0 { "" } else { " (those of other users are seen by root only)" };
+    match pid {
+        Some(pid) => format!("process {pid} is not under Motet; `motet why {pid}` tells why\n"),
+        None => format!("no process is under Motet{others}; start one with `motet run -- COMMAND`\n"),
+    }
+}
+
+fn list(processes: &[Process], long: bool) -> String {
+    let mut table = table();
+    for process in processes {
+        table.row(row(process));
+    }
+    let mut out = table.render();
+    if long {
+        for process in processes.iter().filter(|p| !p.streams.is_empty()) {
+            out += &format!("\n{} {}\n{}", process.pid, harmless(&process.command, 90), streams(&process.streams));
+        }
+    }
+    out
+}
+
+/// The columns of one line a process.
+pub fn table() -> Table {
+    let right = |name| (name, Lean::Right);
+    Table::new(&[
+        right("PID"),
+        ("USER", Lean::Left),
+        right("STREAMS"),
+        right("shm"),
+        right("tcp"),
+        right("SENT shm"),
+        right("tcp"),
+        right("RECEIVED shm"),
+        right("tcp"),
+        ("COMMAND", Lean::Left),
+    ])
+}
+
+/// One process, for [`table`].
+pub fn row(process: &Process) -> Vec<String> {
+    let user = process.uid.map_or("?".into(), procfs::user);
+    let command = harmless(&process.command, 60);
+    let mut cells = vec![process.pid.to_string(), user];
+    let command = match note(&process.standing) {
+        Some(note) => {
+            cells.extend(["-"; 7].map(String::from));
+            format!("{command}  [{note}]")
+        }
+        None => {
+            let (fast, slow) = process.paths();
+            let (sent, received) = process.moved();
+            cells.extend([process.streams.len(), fast, slow].map(|n| n.to_string()));
+            cells.extend([sent.fast, sent.tcp, received.fast, received.tcp].map(bytes));
+            command
+        }
+    };
+    cells.push(command);
+    cells
+}
+
+/// What to say of a process that has no streams to count.
+pub fn note(standing: &Standing) -> Option<String> {
+    match standing {
+        Standing::Active => None,
+        Standing::NoSocketYet => Some("no eligible socket yet".into()),
+        Standing::NotLoaded(why) => Some(format!("not equipped: {why}")),
+        Standing::Unreadable(why) => Some(format!("node file unreadable: {why}")),
+        Standing::NotEquipped(why) => Some(format!("not equipped: {why}")),
+        Standing::Hidden => Some("another user's process".into()),
+    }
+}
+
+/// An address, or a dash.
+pub fn address(address: Option<SocketAddr>) -> String {
+    address.map_or("-".into(), |a| a.to_string())
+}
+
+/// Bytes over TCP; a dash where only the kernel counted them.
+pub fn tcp_bytes(stream: &Stream, moved: Moved) -> String {
+    if stream.state != State::Attached && moved.tcp == 0 { "-".into() } else { bytes(moved.tcp) }
+}
+
+fn streams(streams: &[Stream]) -> String {
+    let right = |name| (name, Lean::Right);
+    let left = |name| (name, Lean::Left);
+    let mut table = Table::new(&[
+        right("FD"),
+        left("LOCAL"),
+        left("PEER"),
+        left("PEER PROCESS"),
+        left("PATH"),
+        left("STATE"),
+        right("SENT shm"),
+        right("tcp"),
+        right("RECEIVED shm"),
+        right("tcp"),
+        left("REASON"),
+    ]);
+    let names = survey::peer_names(streams);
+    for s in streams {
+        let peer = s.peer_pid.map_or("-".into(), |pid| match names.get(&pid) {
+            Some(name) => format!("{pid} {}", harmless(name, 20)),
+            None => pid.to_string(),
+        });
+        table.row(vec![
+            s.fd.to_string(),
+            address(s.local),
+            address(s.peer),
+            peer,
+            s.path.name().into(),
+            s.state.name().into(),
+            if s.path == Path::Shm || s.sent.fast > 0 { bytes(s.sent.fast) } else { "-".into() },
+            tcp_bytes(s, s.sent),
+            if s.path == Path::Shm || s.received.fast > 0 { bytes(s.received.fast) } else { "-".into() },
+            tcp_bytes(s, s.received),
+            s.reason_text.into(),
+        ]);
+    }
+    table.render()
+}

@@ -1,0 +1,206 @@
+//! `motet run`: starts a program with Motet preloaded.
+//!
+//! The program replaces this process, so that its process id, signals and exit status are its own. Only `--stats` stays
+//! as its parent ([`crate::stats`]).
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use clap::Args;
+use motet_config::{Place, SETTINGS, Setting};
+
+use crate::executable::{self, Search};
+use crate::failure::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
+use crate::libraries::{self, Libraries};
+use crate::survey::SHIM;
+use crate::{config, stats};
+
+/// Run a program under Motet, with all programs that it starts
+///
+/// The program is not changed: a preload library takes care of its sockets. MPI launchers and other parents need nothing,
+/// their children inherit it.
+#[derive(Debug, Args)]
+#[command(after_help = crate::failure::AFTER_HELP)]
+pub struct Arguments {
+    /// Drivers that may be used, such as `shm,tcp`; or `-shm` for all but that one
+    #[arg(long, value_name = "DRIVERS", allow_hyphen_values = true, conflicts_with = "off")]
+    on: Option<String>,
+
+    /// Run without Motet, even where an outer `motet run` would equip it: for comparisons
+    #[arg(long)]
+    off: bool,
+
+    /// When the program has ended, print a table of what each process moved over which path, on standard error
+    #[arg(long)]
+    stats: bool,
+
+    /// Set one of the settings that `motet config` lists
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+
+    /// Say what is done, and why a program stays plain
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// The command.
+pub fn run(arguments: &Arguments, json: bool) -> Outcome {
+    let settings = settings(arguments)?;
+    let program = &arguments.command[0];
+    let file = match executable::search(program, std::env::var_os("PATH")) {
+        Search::Found(file) => file,
+        Search::Missing => return Err(not_found(program)),
+        Search::NotExecutable(file) => return Err(not_executable(&file)),
+    };
+    let obstacle = executable::inspect(&file).err();
+    let libraries = if arguments.off { None } else { Some(libraries::find()?) };
+
+    let mut command = Command::new(program);
+    command.args(&arguments.command[1..]);
+    for (name, value) in &settings {
+        command.env(name, value);
+    }
+    let say = |what: String| {
+        if arguments.verbose {
+            eprintln!("motet: {what}");
+        }
+    };
+    if let Some(obstacle) = obstacle {
+        say(format!("{} stays on plain TCP: {obstacle}", file.display()));
+    }
+    match libraries {
+        Some(libraries) if !obstacle.is_some_and(executable::Obstacle::forbids_preload) => {
+            say(format!("preloading {}, engine {}", libraries.shim.display(), libraries.engine.display()));
+            equip(&mut command, &libraries);
+        }
+        _ => strip(&mut command),
+    }
+    if arguments.stats {
+        return stats::run(command, program, json);
+    }
+    Err(cannot_start(program, &command.exec()))
+}
+
+/// Variables to set for the program: `--set`, `--on` and `--off`, all checked, on top of what is set already.
+fn settings(arguments: &Arguments) -> Outcome<Vec<(&'static str, String)>> {
+    let loaded = config::load()?;
+    let mut disable = loaded.config.disable;
+    let mut settings = Vec::new();
+    for text in &arguments.set {
+        let Some((name, value)) = text.split_once('=') else {
+            return Err(Failure::new(USAGE, format!("--set {text}: no value; write --set NAME=VALUE")));
+        };
+        settings.push(checked(name.trim(), value)?);
+    }
+    if let Some(drivers) = &arguments.on {
+        settings.push(checked("drivers", drivers)?);
+    }
+    for (name, value) in &settings {
+        if *name == "MOTET_DISABLE" {
+            disable = ["1", "true", "yes", "on"].contains(&value.to_ascii_lowercase().as_str());
+        }
+    }
+    // One spelling, which the preload object reads without knowing the others.
+    settings.retain(|(name, _)| *name != "MOTET_DISABLE");
+    settings.push(("MOTET_DISABLE", if disable || arguments.off { "1" } else { "0" }.to_owned()));
+    Ok(settings)
+}
+
+fn checked(name: &str, value: &str) -> Outcome<(&'static str, String)> {
+    let find = |setting: &&Setting| setting.name == name || setting.env == name;
+    let Some(setting) = SETTINGS.iter().find(find) else {
+        return Err(Setting::unknown(name, Place::CommandLine).into());
+    };
+    setting.check(value, Place::CommandLine)?;
+    if setting.name == "drivers" {
+        let words: Vec<String> = value.split(',').map(|w| w.trim().to_owned()).filter(|w| !w.is_empty()).collect();
+        if let Some(problem) = config::check_drivers(&motet_config::Drivers::parse(&words), Place::CommandLine) {
+            return Err(problem.into());
+        }
+    }
+    Ok((setting.env, value.trim().to_owned()))
+}
+
+/// Puts the preload object in front of what the user preloads.
+fn equip(command: &mut Command, libraries: &Libraries) {
+    let mut preload = libraries.shim.clone().into_os_string();
+    let others = without_shim(std::env::var_os("LD_PRELOAD"));
+    if !others.is_empty() {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload).env("MOTET_LIBRARY", &libraries.engine);
+}
+
+/// Takes the preload object of an outer `motet run` out.
+fn strip(command: &mut Command) {
+    let others = without_shim(std::env::var_os("LD_PRELOAD"));
+    if others.is_empty() {
+        command.env_remove("LD_PRELOAD")
+    } else {
+        command.env("LD_PRELOAD", others)
+    };
+}
+
+fn without_shim(preload: Option<OsString>) -> OsString {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let preload = preload.unwrap_or_default();
+    let parts = preload.as_bytes().split(|b| *b == b' ' || *b == b':').filter(|part| !part.is_empty());
+    let others: Vec<&[u8]> =
+        parts.filter(|part| Path::new(OsStr::from_bytes(part)).file_name() != Some(OsStr::new(SHIM))).collect();
+    OsString::from_vec(others.join(&b':'))
+}
+
+fn not_found(program: &OsStr) -> Failure {
+    let program = program.to_string_lossy();
+    let fix = if program.contains('/') { "check the path" } else { "check the name and PATH" };
+    Failure::new(NO_COMMAND, format!("{program}: command not found; {fix}"))
+}
+
+fn not_executable(file: &Path) -> Failure {
+    let fix = if file.is_dir() { "it is a folder" } else { "make it so with chmod +x" };
+    Failure::new(NOT_EXECUTABLE, format!("{}: not executable; {fix}", file.display()))
+}
+
+/// What the kernel said when the program was to start.
+pub fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
+    let program = program.to_string_lossy();
+    match error.kind() {
+        // It was there a moment ago: most likely what it names on its first line, or its loader, is missing.
+        io::ErrorKind::NotFound => {
+            Failure::new(NO_COMMAND, format!("{program}: its interpreter (#! line or ELF loader) was not found"))
+        }
+        _ => Failure::new(NOT_EXECUTABLE, format!("{program}: cannot be executed: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_user_preloads_is_kept() {
+        let kept = |text: &str| without_shim(Some(text.into())).into_string().unwrap();
+        assert_eq!(kept("/x/libmotet_sockets.so"), "");
+        assert_eq!(kept("/a.so:/x/libmotet_sockets.so /b.so"), "/a.so:/b.so");
+        assert_eq!(kept("/not-libmotet_sockets.so"), "/not-libmotet_sockets.so");
+        assert_eq!(without_shim(None), "");
+    }
+
+    #[test]
+    fn settings_are_checked_where_they_are_written() {
+        assert_eq!(checked("ring", "64K").unwrap(), ("MOTET_RING", "64K".into()));
+        assert_eq!(checked("MOTET_HOT", "8").unwrap().0, "MOTET_HOT");
+        let message = |name, value| checked(name, value).unwrap_err().message;
+        assert_eq!(message("rign", "1"), "command line: no such setting: `rign`; did you mean ring?");
+        assert!(message("drivers", "warp").starts_with("command line: no such driver: `warp`; there are: "));
+        assert!(checked("drivers", "-shm").is_ok());
+    }
+}

@@ -1,0 +1,190 @@
+//! `motet run --stats`: stays as the program's parent, and prints what its processes counted.
+//!
+//! Each process under Motet appends one line of JSON to the file that MOTET_STATS names when it exits ([`Line`]). Here that
+//! file is a memfd of this process: nothing is left behind, whatever happens.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+
+use nix::sys::signal::{self, SigSet, SigmaskHow, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{FAILED, Failure, Outcome};
+use crate::output::{self, Lean, Table};
+use crate::run::cannot_start;
+
+/// Signals that are passed on.
+const PASSED: [Signal; 8] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+    Signal::SIGALRM,
+];
+
+/// What one process counted, streams that ended included. What is missing counts as nothing.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Line {
+    pid: u32,
+    command: String,
+    /// Streams, and those of them that were upgraded.
+    streams: u64,
+    upgraded: u64,
+    /// Bytes.
+    sent_fast: u64,
+    sent_tcp: u64,
+    received_fast: u64,
+    received_tcp: u64,
+    /// Times a full ring spilled to TCP, unread bytes moved back to TCP, and payload went by single copy.
+    spilled: u64,
+    downgraded: u64,
+    single_copy: u64,
+    /// Connections that stayed on TCP, by reason code.
+    plain: std::collections::BTreeMap<u32, u64>,
+}
+
+/// Starts the program, waits for it, prints the table, and ends as it ended.
+pub fn run(mut command: Command, program: &OsStr, json: bool) -> Outcome {
+    let failed = |what: &str, e: &dyn std::fmt::Display| Failure::new(FAILED, format!("{what}: {e}"));
+    let file = memfd().map_err(|e| failed("no memory for the statistics", &e))?;
+    command.env("MOTET_STATS", format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+
+    let mut waited: SigSet = PASSED.into_iter().collect();
+    waited.add(Signal::SIGCHLD);
+    waited.thread_block().map_err(|e| failed("cannot hold signals back", &e))?;
+    let signals =
+        SignalFd::with_flags(&waited, SfdFlags::SFD_CLOEXEC).map_err(|e| failed("cannot wait for signals", &e))?;
+    // The program starts with no signal blocked: the standard library empties the mask before it executes.
+    let mut child = command.spawn().map_err(|e| cannot_start(program, &e))?;
+    let status = wait(&mut child, &signals).map_err(|e| failed("cannot wait for the program", &e))?;
+
+    let lines = read(file);
+    let shown = if json { json_lines(&lines)? } else { render(&lines) };
+    eprint!("{shown}");
+    end_as(status)
+}
+
+fn memfd() -> Result<File, rustix::io::Errno> {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    memfd_create("motet-stats", MemfdFlags::CLOEXEC).map(File::from)
+}
+
+/// Passes signals on until the program ends. What the terminal sends (code SI_KERNEL) goes to the whole foreground group,
+/// hence to the program itself already.
+fn wait(child: &mut Child, signals: &SignalFd) -> std::io::Result<ExitStatus> {
+    const SI_KERNEL: i32 = 0x80;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        let Some(info) = signals.read_signal()? else { continue };
+        match Signal::try_from(info.ssi_signo as i32) {
+            Ok(Signal::SIGCHLD) | Err(_) => {}
+            Ok(_) if info.ssi_code == SI_KERNEL => {}
+            // It is not reaped yet, so the process id is still its own.
+            Ok(passed) => drop(signal::kill(Pid::from_raw(child.id() as i32), passed)),
+        }
+    }
+}
+
+fn read(mut file: File) -> Vec<Line> {
+    let mut bytes = Vec::new();
+    // Opened anew by each writer: this descriptor's own position is still the start.
+    let _ = file.read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes);
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn json_lines(lines: &[Line]) -> Outcome<String> {
+    let text = serde_json::to_string_pretty(lines);
+    text.map(|t| t + "\n").map_err(|e| Failure::new(FAILED, format!("cannot make JSON: {e}")))
+}
+
+fn render(lines: &[Line]) -> String {
+    if lines.is_empty() {
+        return "motet: no process counted anything: none of them used a socket that could be upgraded, or all were killed\n".into();
+    }
+    let right =
+        ["STREAMS", "UPGRADED", "SENT shm", "SENT tcp", "RECEIVED shm", "RECEIVED tcp"].map(|name| (name, Lean::Right));
+    let mut columns = vec![("PID", Lean::Right)];
+    columns.extend(right);
+    columns.push(("COMMAND", Lean::Left));
+    let mut table = Table::new(&columns);
+    let cells = |first: String, line: &Line, last: String| {
+        let moved = [line.sent_fast, line.sent_tcp, line.received_fast, line.received_tcp].map(output::bytes);
+        let mut cells = vec![first, line.streams.to_string(), line.upgraded.to_string()];
+        cells.extend(moved);
+        cells.push(last);
+        cells
+    };
+    let mut total = Line::default();
+    for line in lines {
+        table.row(cells(line.pid.to_string(), line, output::harmless(&line.command, 60)));
+        total.add(line);
+    }
+    if lines.len() > 1 {
+        table.row(cells("all".into(), &total, String::new()));
+    }
+    let plain =
+        total.plain.iter().map(|(code, count)| format!("stayed on tcp: {count} x {}\n", motet::reason::text(*code)));
+    table.render() + &plain.collect::<String>()
+}
+
+impl Line {
+    fn add(&mut self, other: &Self) {
+        let sum = |a: &mut u64, b: u64| *a = a.saturating_add(b);
+        sum(&mut self.streams, other.streams);
+        sum(&mut self.upgraded, other.upgraded);
+        sum(&mut self.sent_fast, other.sent_fast);
+        sum(&mut self.sent_tcp, other.sent_tcp);
+        sum(&mut self.received_fast, other.received_fast);
+        sum(&mut self.received_tcp, other.received_tcp);
+        for (code, count) in &other.plain {
+            sum(self.plain.entry(*code).or_default(), *count);
+        }
+    }
+}
+
+/// Exits with the program's code, or dies by the signal that ended it (without a second core file).
+fn end_as(status: ExitStatus) -> Outcome {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    if let Some(code) = status.code() {
+        return Ok(code as u8);
+    }
+    let number = status.signal().unwrap_or(0);
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    if let Ok(signal) = Signal::try_from(number) {
+        let only = SigSet::from(signal);
+        let _ = signal::raise(signal);
+        let _ = signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&only), None);
+    }
+    // Ignored here (SIGPIPE), or of real time: as a shell says it.
+    Ok(128u8.wrapping_add(number as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_leniently_and_added_up() {
+        use std::io::{Seek, SeekFrom, Write};
+        let mut file = memfd().unwrap();
+        file.write_all(b"{\"pid\":7,\"command\":\"a\",\"streams\":2,\"sent_fast\":1000,\"plain\":{\"2\":1},\"later\":1}\nhalf a li\n{\"pid\":8,\"streams\":1}\n").unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        let lines = read(file);
+        assert_eq!(lines.iter().map(|l| (l.pid, l.streams)).collect::<Vec<_>>(), [(7, 2), (8, 1)]);
+        let shown = render(&lines);
+        assert!(shown.contains("1.00 kB") && shown.contains("all") && shown.contains("stayed on tcp: 1 x "), "{shown}");
+    }
+}

@@ -1,0 +1,298 @@
+//! One look at all processes: which are equipped, and what their node files say.
+//!
+//! A node file is shared by a process and its forked children; each record is listed under the process that owns it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+
+use motet_wire::record::State;
+use serde::{Serialize, Serializer};
+
+use crate::executable::{self, Obstacle};
+use crate::node::{self, NodeFile, Row};
+use crate::procfs;
+
+/// The preload object's file name.
+pub const SHIM: &str = "libmotet_sockets.so";
+
+/// What payload takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Path {
+    /// Shared memory.
+    Shm,
+    /// The kernel's TCP.
+    Tcp,
+}
+
+impl Path {
+    /// As the driver is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// A pair of counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    /// Bytes over the fast path.
+    pub fast: u64,
+    /// Bytes over TCP, as far as they were counted: the kernel alone counts those of a stream that is never upgraded.
+    pub tcp: u64,
+}
+
+impl std::ops::AddAssign for Moved {
+    fn add_assign(&mut self, other: Self) {
+        // Wrapping: the numbers come from a file that anybody may have written.
+        self.fast = self.fast.wrapping_add(other.fast);
+        self.tcp = self.tcp.wrapping_add(other.tcp);
+    }
+}
+
+/// A stream as it is shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct Stream {
+    /// Its descriptor.
+    pub fd: u32,
+    /// Own address.
+    pub local: Option<SocketAddr>,
+    /// The peer's.
+    pub peer: Option<SocketAddr>,
+    /// This end made the connection.
+    pub connected: bool,
+    /// The peer's process; unknown until the upgrade.
+    pub peer_pid: Option<u32>,
+    /// The peer's user.
+    pub peer_uid: Option<u32>,
+    /// What payload takes.
+    pub path: Path,
+    /// What became of the stream.
+    #[serde(serialize_with = "state_name")]
+    pub state: State,
+    /// Why; code.
+    pub reason: u32,
+    /// Why; text.
+    pub reason_text: &'static str,
+    /// Bytes out.
+    pub sent: Moved,
+    /// Bytes in.
+    pub received: Moved,
+    /// Times a full ring spilled to TCP.
+    pub spilled: u64,
+    /// Times unread bytes moved back to TCP.
+    pub downgraded: u64,
+    /// Large transfers by single copy.
+    pub single_copy: u64,
+    /// Seconds since 1970.
+    pub began: u64,
+    /// Names the stream among those of its node file; for rates.
+    #[serde(skip)]
+    pub place: (usize, u32),
+}
+
+fn state_name<S: Serializer>(state: &State, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match state {
+        State::Free => "free",
+        State::Candidate => "pending",
+        State::Attached => "upgraded",
+        State::Plain => "plain",
+        State::Broken => "reset",
+    })
+}
+
+impl From<Row> for Stream {
+    fn from(row: Row) -> Self {
+        Self {
+            fd: row.fd,
+            local: row.addresses.map(|a| a.0),
+            peer: row.addresses.map(|a| a.1),
+            connected: row.connected,
+            peer_pid: row.peer.map(|p| p.0),
+            peer_uid: row.peer.map(|p| p.1),
+            path: if row.state == State::Attached && !row.receives_plain { Path::Shm } else { Path::Tcp },
+            state: row.state,
+            reason: row.reason,
+            reason_text: motet::reason::text(row.reason),
+            sent: Moved { fast: row.fast.0, tcp: row.tcp.0 },
+            received: Moved { fast: row.fast.1, tcp: row.tcp.1 },
+            spilled: row.events.0,
+            downgraded: row.events.1,
+            single_copy: row.events.2,
+            began: row.began,
+            place: row.place,
+        }
+    }
+}
+
+/// How far a process is with Motet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "status", content = "detail")]
+pub enum Standing {
+    /// It has a node file.
+    Active,
+    /// Equipped; it has had no socket yet that could be upgraded.
+    NoSocketYet,
+    /// Started under Motet, but the preload object is not in it.
+    NotLoaded(String),
+    /// It has a node file that cannot be read.
+    Unreadable(String),
+    /// Nothing of Motet is in it.
+    NotEquipped(String),
+    /// Another user's: nothing can be seen.
+    Hidden,
+}
+
+/// What the node file says about all streams of its processes, those that ended included.
+#[derive(Debug, Clone, Serialize)]
+pub struct Node {
+    /// The process that made it.
+    pub creator: u32,
+    /// Streams that it has room for.
+    pub capacity: usize,
+    /// Bytes of shared memory mapped for streams.
+    pub segment_bytes: u64,
+    /// Streams that found no room.
+    pub overflow: u64,
+    /// Connections that stayed on TCP, by reason.
+    pub plain: Vec<Plain>,
+}
+
+/// How many connections stayed on TCP for one reason.
+#[derive(Debug, Clone, Serialize)]
+pub struct Plain {
+    /// Code.
+    pub reason: u32,
+    /// Text.
+    pub text: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
+/// A process.
+#[derive(Debug, Clone, Serialize)]
+pub struct Process {
+    /// Its id, as this command sees it.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: Option<u32>,
+    /// Command line.
+    pub command: String,
+    /// How far it is with Motet.
+    #[serde(flatten)]
+    pub standing: Standing,
+    /// What its node file says as a whole.
+    pub node: Option<Node>,
+    /// Streams that it owns.
+    pub streams: Vec<Stream>,
+}
+
+impl Process {
+    /// Bytes out and in, of the streams that are there now.
+    pub fn moved(&self) -> (Moved, Moved) {
+        let (mut sent, mut received) = (Moved::default(), Moved::default());
+        for stream in &self.streams {
+            sent += stream.sent;
+            received += stream.received;
+        }
+        (sent, received)
+    }
+
+    /// Streams on the fast path, and the others.
+    pub fn paths(&self) -> (usize, usize) {
+        let fast = self.streams.iter().filter(|s| s.path == Path::Shm).count();
+        (fast, self.streams.len() - fast)
+    }
+}
+
+/// Every process that has to do with Motet, by process id.
+pub fn take() -> Vec<Process> {
+    let mut files = Files::default();
+    let processes = procfs::pids().into_iter().filter_map(|pid| look(pid, &mut files));
+    processes.filter(|p| !matches!(p.standing, Standing::NotEquipped(_) | Standing::Hidden)).collect()
+}
+
+/// One process, equipped or not; `None` when there is none.
+pub fn of(pid: u32) -> Option<Process> {
+    look(pid, &mut Files::default())
+}
+
+/// Node files by device and inode, each read once in a survey.
+#[derive(Default)]
+struct Files {
+    known: HashMap<(u64, u64), Result<NodeFile, String>>,
+}
+
+impl Files {
+    fn read(&mut self, link: &std::path::Path) -> Option<&Result<NodeFile, String>> {
+        let opened = match node::open(link) {
+            // The descriptor was closed, or the process is gone.
+            Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound) => return None,
+            Err(e) => return Some(self.known.entry((0, 0)).or_insert(Err(e.to_string()))),
+            Ok(file) => file,
+        };
+        let identity = procfs::identity(&opened).ok()?;
+        Some(self.known.entry(identity).or_insert_with(|| node::read(&opened)))
+    }
+}
+
+fn look(pid: u32, files: &mut Files) -> Option<Process> {
+    let command = procfs::command(pid)?;
+    let mut process =
+        Process { pid, uid: procfs::uid(pid), command, standing: Standing::Hidden, node: None, streams: Vec::new() };
+    let Ok(links) = procfs::links(pid) else { return Some(process) };
+    let own = procfs::own_pid(pid);
+    let mut file = None;
+    for (link, _) in links.iter().filter(|(_, target)| node::is_link(target)) {
+        match files.read(link) {
+            Some(Ok(read)) => file = Some(Ok(read.clone())),
+            Some(Err(why)) if file.is_none() => file = Some(Err(why.clone())),
+            _ => {}
+        }
+    }
+    match file {
+        Some(Ok(read)) => {
+            process.standing = Standing::Active;
+            process.streams = read.records.iter().filter(|r| r.owner == own).cloned().map(Stream::from).collect();
+            process.node = Some(summary(&read));
+        }
+        Some(Err(why)) => process.standing = Standing::Unreadable(why),
+        None => process.standing = without_node(pid),
+    }
+    Some(process)
+}
+
+fn without_node(pid: u32) -> Standing {
+    if procfs::maps(pid, SHIM) == Some(true) {
+        return Standing::NoSocketYet;
+    }
+    let asked = procfs::variable(pid, "LD_PRELOAD").is_some_and(|v| v.contains(SHIM));
+    let obstacle = executable::inspect(&procfs::executable(pid));
+    match (asked, obstacle) {
+        (true, Err(obstacle)) => Standing::NotLoaded(obstacle.to_string()),
+        (true, Ok(())) => Standing::NotLoaded(Obstacle::NOT_FOUND_BY_LOADER.to_owned()),
+        (false, Err(obstacle)) => Standing::NotEquipped(obstacle.to_string()),
+        (false, Ok(())) => Standing::NotEquipped(executable::NOT_STARTED_UNDER_MOTET.to_owned()),
+    }
+}
+
+fn summary(file: &NodeFile) -> Node {
+    let plain = file.plain.iter().enumerate().filter(|(_, count)| **count > 0);
+    Node {
+        creator: file.creator,
+        capacity: file.capacity,
+        segment_bytes: file.segment_bytes,
+        overflow: file.overflow,
+        plain: plain
+            .map(|(code, count)| Plain { reason: code as u32, text: motet::reason::text(code as u32), count: *count })
+            .collect(),
+    }
+}
+
+/// Commands of the peers of some streams, by process id.
+pub fn peer_names(streams: &[Stream]) -> BTreeMap<u32, String> {
+    let pids = streams.iter().filter_map(|s| s.peer_pid);
+    pids.filter_map(|pid| Some((pid, procfs::name(&procfs::command(pid)?).to_owned()))).collect()
+}
