@@ -1,0 +1,413 @@
+//! Black-box tests of the sockets voice.
+//!
+//! What it is: a harness that compiles the socket programs of `tests/programs` with the system's C compiler, runs each one
+//! plainly and then with `libmotet_sockets.so` preloaded, and compares what they print. The equipped run may be asked to
+//! prove that payload took the fast path, from the counters that the voice reports at exit.
+//!
+//! What it is not: a benchmark. Nothing here measures time; a run that takes longer than [`LIMIT`] has hung.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A run that takes longer has hung.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// One program with its arguments.
+#[derive(Debug, Clone)]
+pub struct Program {
+    command: Vec<OsString>,
+    environment: Vec<(String, String)>,
+}
+
+/// What a run left behind.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Standard output.
+    pub printed: String,
+    /// Standard error.
+    pub complaints: String,
+    /// Whether it ended by itself, with status 0.
+    pub succeeded: bool,
+    /// One entry per stream that the engine took over.
+    pub streams: Vec<Stream>,
+}
+
+/// The counters of one stream at its end.
+#[derive(Debug, Clone, Default)]
+pub struct Stream {
+    /// Bytes sent over shared memory.
+    pub sent_fast: u64,
+    /// Bytes sent over TCP.
+    pub sent_tcp: u64,
+    /// The code of `motet why`.
+    pub reason: u64,
+}
+
+/// How to run a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// As it is.
+    Plain,
+    /// With the voice preloaded.
+    Equipped,
+}
+
+impl Program {
+    /// A C program of `tests/programs`, with arguments.
+    pub fn c(name: &str, arguments: &[&str]) -> Self {
+        Self::new(compiled(name), arguments)
+    }
+
+    /// A Python script of `tests/programs`; `None`, loudly, where there is no Python.
+    pub fn python(name: &str) -> Option<Self> {
+        if Command::new("python3").arg("--version").output().is_err() {
+            eprintln!("SKIPPED {name}: python3 is not installed");
+            return None;
+        }
+        let script = sources().join(name);
+        Some(Self {
+            command: vec!["python3".into(), script.into()],
+            environment: Vec::new(),
+        })
+    }
+
+    fn new(path: PathBuf, arguments: &[&str]) -> Self {
+        let mut command = vec![path.into_os_string()];
+        command.extend(arguments.iter().map(OsString::from));
+        Self {
+            command,
+            environment: Vec::new(),
+        }
+    }
+
+    /// With an environment variable.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts it in a process group of its own; see [`Running`].
+    pub fn start(&self, mode: Mode) -> Running {
+        let files = Files::new();
+        let mut command = Command::new(&self.command[0]);
+        command
+            .args(&self.command[1..])
+            .process_group(0)
+            .stdin(Stdio::null());
+        command
+            .stdout(files.create("out"))
+            .stderr(files.create("err"));
+        for name in [
+            "LD_PRELOAD",
+            "MOTET_DISABLE",
+            "MOTET_LIBRARY",
+            "MOTET_SHIM_REPORT",
+        ] {
+            command.env_remove(name);
+        }
+        if mode == Mode::Equipped {
+            command
+                .env("LD_PRELOAD", voice())
+                .env("MOTET_SHIM_REPORT", files.path("report"));
+            if let Some(engine) = engine() {
+                command.env("MOTET_LIBRARY", engine);
+            }
+        }
+        command.envs(self.environment.iter().map(|(n, v)| (n, v)));
+        let child = command
+            .spawn()
+            .unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
+        Running {
+            child,
+            files,
+            began: Instant::now(),
+        }
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, mode: Mode) -> Outcome {
+        self.start(mode).finish()
+    }
+
+    /// Runs it plainly and equipped: both must succeed and print the same. Returns the equipped run.
+    #[track_caller]
+    pub fn same_both_ways(&self) -> Outcome {
+        let plain = self.run(Mode::Plain);
+        assert!(
+            plain.succeeded,
+            "plainly, {:?} failed: {}{}",
+            self.command, plain.printed, plain.complaints
+        );
+        let equipped = self.run(Mode::Equipped);
+        assert!(
+            equipped.succeeded,
+            "equipped, {:?} failed: {}{}",
+            self.command, equipped.printed, equipped.complaints
+        );
+        assert_eq!(
+            plain.printed, equipped.printed,
+            "{:?} prints something else when equipped",
+            self.command
+        );
+        assert_eq!(
+            plain.complaints, equipped.complaints,
+            "{:?} complains differently when equipped",
+            self.command
+        );
+        equipped
+    }
+}
+
+impl Outcome {
+    /// Bytes sent over shared memory, all streams.
+    pub fn sent_fast(&self) -> u64 {
+        self.streams.iter().map(|s| s.sent_fast).sum()
+    }
+
+    /// Asserts that at least `bytes` took the fast path; skips loudly where no engine has been built.
+    #[track_caller]
+    pub fn took_the_fast_path(&self, bytes: u64) {
+        if engine().is_none() {
+            eprintln!(
+                "SKIPPED the proof of the fast path: libmotet.so.0 is not built (make build)"
+            );
+            return;
+        }
+        assert!(
+            self.sent_fast() >= bytes,
+            "only {} bytes over shared memory: {:?}",
+            self.sent_fast(),
+            self.streams
+        );
+    }
+}
+
+/// A program that runs; killed, with all its children, when it is dropped or has hung.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    files: Files,
+    began: Instant,
+}
+
+impl Running {
+    /// The first line that it prints.
+    pub fn first_line(&self) -> String {
+        while self.began.elapsed() < LIMIT {
+            let text = self.files.read("out");
+            if let Some((line, _)) = text.split_once('\n') {
+                return line.to_owned();
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        panic!("nothing was printed: {}", self.files.read("err"));
+    }
+
+    /// Waits for its end.
+    pub fn finish(mut self) -> Outcome {
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if self.began.elapsed() > LIMIT => break None,
+                Ok(None) => thread::sleep(Duration::from_millis(2)),
+                Err(e) => panic!("cannot wait: {e}"),
+            }
+        };
+        let mut complaints = self.files.read("err");
+        match status {
+            None => complaints.push_str("\nhung: killed after the limit"),
+            Some(status) if !status.success() => complaints.push_str(&format!("\n{status}")),
+            Some(_) => {}
+        }
+        Outcome {
+            printed: self.files.read("out"),
+            complaints,
+            succeeded: status.is_some_and(|s| s.success()),
+            streams: self
+                .files
+                .read("report")
+                .lines()
+                .map(Stream::parse)
+                .collect(),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The whole group: what the program forked must not outlive the test.
+        let _ = Command::new("kill")
+            .args(["-KILL", "--", &format!("-{}", self.child.id())])
+            .stderr(Stdio::null())
+            .status();
+        let _ = self.child.wait();
+    }
+}
+
+impl Stream {
+    fn parse(line: &str) -> Self {
+        let fields: HashMap<_, _> = line
+            .split_whitespace()
+            .filter_map(|f| f.split_once('='))
+            .collect();
+        let number = |name: &str| fields.get(name).and_then(|v| v.parse().ok()).unwrap_or(0);
+        Self {
+            sent_fast: number("sent_fast"),
+            sent_tcp: number("sent_tcp"),
+            reason: number("reason"),
+        }
+    }
+}
+
+/// The files of one run, removed with it.
+#[derive(Debug)]
+struct Files(PathBuf);
+
+impl Files {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let folder = scratch().join(format!(
+            "run-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        ));
+        fs::create_dir_all(&folder).expect("a folder for the run");
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn create(&self, name: &str) -> File {
+        File::create(self.path(name)).expect("a file for the output")
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read(self.path(name))
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+// ---- what must be built ----------------------------------------------------------------------------------------------
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("the workspace")
+        .to_path_buf()
+}
+
+fn sources() -> PathBuf {
+    root().join("tests/programs")
+}
+
+fn scratch() -> PathBuf {
+    let target = std::env::current_exe()
+        .ok()
+        .and_then(|exe| Some(exe.ancestors().nth(3)?.to_path_buf()));
+    let folder = target
+        .unwrap_or_else(|| root().join("target"))
+        .join("socket-tests");
+    fs::create_dir_all(&folder).expect("a folder for the tests");
+    folder
+}
+
+/// The engine: MOTET_LIBRARY, else beside this test's own build, else `target/release`.
+pub fn engine() -> Option<&'static Path> {
+    static ENGINE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    ENGINE
+        .get_or_init(|| {
+            let given = std::env::var_os("MOTET_LIBRARY").map(PathBuf::from);
+            let own = std::env::current_exe()
+                .ok()
+                .and_then(|exe| Some(exe.parent()?.parent()?.join("libmotet.so.0")));
+            let release = Some(root().join("target/release/libmotet.so.0"));
+            [given, own, release]
+                .into_iter()
+                .flatten()
+                .find(|path| path.exists())
+        })
+        .as_deref()
+}
+
+/// The voice, built from the sources at hand.
+fn voice() -> &'static Path {
+    static VOICE: OnceLock<PathBuf> = OnceLock::new();
+    VOICE.get_or_init(|| {
+        let folder = scratch();
+        let out = format!("OUT={}", folder.display());
+        // One make at a time: test binaries run one after another, their threads share this cell.
+        let built = Command::new("make")
+            .arg("-s")
+            .arg("-C")
+            .arg(root().join("adapters/sockets"))
+            .arg(out)
+            .output();
+        let built = built.expect("make is needed to build the sockets voice");
+        assert!(
+            built.status.success(),
+            "the sockets voice does not build: {}",
+            String::from_utf8_lossy(&built.stderr)
+        );
+        folder.join("libmotet_sockets.so")
+    })
+}
+
+/// A compiled program; compiled once per test process.
+fn compiled(name: &str) -> PathBuf {
+    static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
+    let mut done = DONE.lock().unwrap_or_else(|e| e.into_inner());
+    let done = done.get_or_insert_default();
+    if let Some(path) = done.get(name) {
+        return path.clone();
+    }
+    let folder = scratch().join("programs");
+    fs::create_dir_all(&folder).expect("a folder for the programs");
+    let (path, fresh) = (
+        folder.join(name),
+        folder.join(format!("{name}.{}", std::process::id())),
+    );
+    let flags = [
+        "-O1",
+        "-g",
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+        "-D_FORTIFY_SOURCE=2",
+        "-o",
+    ];
+    let compiled = Command::new("cc")
+        .args(flags)
+        .arg(&fresh)
+        .arg(sources().join(format!("{name}.c")))
+        .output();
+    let compiled = compiled.expect("a C compiler (cc) is needed for the test programs");
+    assert!(
+        compiled.status.success(),
+        "{name}.c does not compile: {}",
+        String::from_utf8_lossy(&compiled.stderr)
+    );
+    fs::rename(&fresh, &path).expect("the compiled program in its place");
+    done.insert(name.to_owned(), path.clone());
+    path
+}

@@ -1,0 +1,274 @@
+//! Ordinary socket programs under the sockets voice behave as without it. Each test names the behaviour.
+
+use motet_tests::{Mode, Program};
+
+fn both(name: &str, arguments: &[&str]) -> motet_tests::Outcome {
+    Program::c(name, arguments).same_both_ways()
+}
+
+// ---- payload -----------------------------------------------------------------------------------------------------------
+
+#[test]
+fn small_echoes_go_through_shared_memory() {
+    both("ping_pong", &["4", "2000", "64"]).took_the_fast_path(64_000);
+}
+
+#[test]
+fn ipv6_connections_are_upgraded() {
+    both("ping_pong", &["6", "1000", "64"]).took_the_fast_path(32_000);
+}
+
+#[test]
+fn v4_mapped_connections_are_upgraded() {
+    both("ping_pong", &["mapped", "1000", "64"]).took_the_fast_path(32_000);
+}
+
+#[test]
+fn large_echoes_keep_their_bytes() {
+    both("ping_pong", &["4", "300", "100000"]).took_the_fast_path(100_000);
+}
+
+#[test]
+fn a_short_connection_is_never_upgraded() {
+    assert_eq!(both("ping_pong", &["4", "1", "64"]).sent_fast(), 0);
+}
+
+#[test]
+fn bulk_both_ways_at_once_keeps_order_and_content() {
+    both("bulk", &["64"]).took_the_fast_path(1 << 20);
+    both("bulk", &["16", "3"]);
+    both("bulk", &["16", "4"]);
+}
+
+#[test]
+fn sendfile_and_splice_keep_their_place_among_sends() {
+    both("kernel_moves", &[]).took_the_fast_path(1);
+}
+
+#[test]
+fn every_form_of_receive_answers_as_the_kernel() {
+    both("receive_forms", &[]).took_the_fast_path(1);
+}
+
+#[test]
+fn half_closed_connections_deliver_what_was_sent_before() {
+    both("half_close", &[]).took_the_fast_path(1);
+}
+
+// ---- waiting -----------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_poll_server_echoes() {
+    both("waiters", &["poll", "8", "200"]);
+    both("waiters", &["ppoll", "8", "200"]);
+}
+
+#[test]
+fn a_select_server_echoes() {
+    both("waiters", &["select", "8", "200"]);
+    both("waiters", &["pselect", "8", "200"]);
+}
+
+#[test]
+fn a_level_triggered_epoll_server_echoes() {
+    both("waiters", &["epoll", "40", "100"]);
+    both("waiters", &["epoll-pwait2", "40", "100"]);
+}
+
+#[test]
+fn an_edge_triggered_epoll_server_echoes() {
+    both("waiters", &["epoll-edge", "40", "100"]);
+}
+
+#[test]
+fn a_one_shot_epoll_server_echoes() {
+    both("waiters", &["epoll-oneshot", "40", "100"]);
+}
+
+#[test]
+fn an_epoll_server_with_two_hundred_clients_echoes() {
+    both("waiters", &["epoll", "200", "20"]);
+}
+
+#[test]
+fn one_client_of_an_epoll_server_takes_the_fast_path() {
+    for how in ["epoll", "epoll-edge", "epoll-oneshot"] {
+        both("waiters", &[how, "1", "3000"]).took_the_fast_path(1);
+    }
+}
+
+#[test]
+fn corners_of_epoll_are_the_kernels() {
+    both("epoll_corners", &[]);
+}
+
+#[test]
+fn signals_interrupt_waits_as_the_kernel_would() {
+    both("interrupted", &[]).took_the_fast_path(1);
+}
+
+#[test]
+fn non_blocking_connections_registered_before_they_connect_work() {
+    both("nonblocking", &[]);
+}
+
+// ---- descriptors, threads, processes -------------------------------------------------------------------------------------
+
+#[test]
+fn duplicates_carry_on_when_the_first_descriptor_is_closed() {
+    both("duplicates", &[]).took_the_fast_path(1);
+}
+
+#[test]
+fn descriptor_numbers_stay_the_programs() {
+    both("numbers", &["0"]).took_the_fast_path(1);
+}
+
+#[test]
+fn without_descriptors_to_spare_a_connection_stays_plain() {
+    both("numbers", &["40"]);
+}
+
+#[test]
+fn cancelled_threads_leave_the_connection_usable() {
+    both("threads", &["cancel"]).took_the_fast_path(1);
+}
+
+#[test]
+fn several_threads_send_whole_records() {
+    both("threads", &["senders"]).took_the_fast_path(1);
+}
+
+#[test]
+fn a_close_under_a_reader_wakes_it() {
+    both("threads", &["close-while-receiving"]);
+}
+
+#[test]
+fn a_forked_child_serves_the_accepted_socket() {
+    both("forks", &["child-serves-young"]).took_the_fast_path(1);
+    both("forks", &["child-serves"]);
+}
+
+#[test]
+fn a_parent_goes_on_after_a_fork() {
+    both("forks", &["parent-continues"]).took_the_fast_path(1);
+    both("forks", &["spawn-continues"]).took_the_fast_path(1);
+}
+
+#[test]
+fn parent_and_child_take_turns() {
+    both("forks", &["both-in-turn"]);
+}
+
+#[test]
+fn an_execed_program_inherits_the_connection() {
+    for exchanges in ["0", "1", "60"] {
+        both("inherits", &[exchanges]);
+    }
+}
+
+#[test]
+fn a_connection_continues_under_stdio() {
+    both("hands_over", &["stdio"]);
+}
+
+#[test]
+fn a_connection_continues_in_a_process_that_it_was_passed_to() {
+    both("hands_over", &["passing"]);
+}
+
+#[test]
+fn what_a_killed_peer_had_sent_is_delivered() {
+    for bytes in ["50", "30000", "100000"] {
+        both("killed_peer", &[bytes]).took_the_fast_path(1);
+    }
+}
+
+// ---- who is equipped -----------------------------------------------------------------------------------------------------
+
+fn echo_between(server: Mode, client: Mode) -> (String, u64) {
+    let server = Program::c("ping_pong", &["serve", "4"]).start(server);
+    let port = server.first_line();
+    let client = Program::c("ping_pong", &["call", "4", &port, "300", "3000"]).run(client);
+    let server = server.finish();
+    assert!(
+        client.succeeded && server.succeeded,
+        "{} {}",
+        client.complaints,
+        server.complaints
+    );
+    (
+        client.printed.clone(),
+        client.sent_fast() + server.sent_fast(),
+    )
+}
+
+#[test]
+fn an_unequipped_peer_notices_nothing() {
+    let (reference, _) = echo_between(Mode::Plain, Mode::Plain);
+    for (server, client) in [(Mode::Plain, Mode::Equipped), (Mode::Equipped, Mode::Plain)] {
+        let (printed, fast) = echo_between(server, client);
+        assert_eq!(printed, reference);
+        assert_eq!(fast, 0);
+    }
+}
+
+#[test]
+fn separately_started_programs_find_each_other() {
+    let (printed, fast) = echo_between(Mode::Equipped, Mode::Equipped);
+    assert_eq!(printed, echo_between(Mode::Plain, Mode::Plain).0);
+    if motet_tests::engine().is_some() {
+        assert!(fast > 0);
+    }
+}
+
+#[test]
+fn motet_disable_keeps_everything_plain() {
+    let outcome = Program::c("ping_pong", &["4", "500", "64"])
+        .with("MOTET_DISABLE", "1")
+        .same_both_ways();
+    assert!(outcome.streams.is_empty());
+    let outcome = Program::c("not_loaded", &["talk"])
+        .with("MOTET_DISABLE", "1")
+        .run(Mode::Equipped);
+    assert_eq!(
+        outcome.printed, "engine not loaded\n",
+        "{}",
+        outcome.complaints
+    );
+}
+
+#[test]
+fn a_process_without_sockets_never_loads_the_engine() {
+    let outcome = Program::c("not_loaded", &["idle"]).run(Mode::Equipped);
+    assert_eq!(
+        outcome.printed, "engine not loaded\n",
+        "{}",
+        outcome.complaints
+    );
+}
+
+#[test]
+fn a_missing_engine_is_silent() {
+    let outcome = Program::c("ping_pong", &["4", "500", "64"])
+        .with("MOTET_LIBRARY", "/nonexistent/libmotet.so.0")
+        .same_both_ways();
+    assert!(outcome.streams.is_empty());
+}
+
+// ---- other languages -----------------------------------------------------------------------------------------------------
+
+#[test]
+fn python_blocking_sockets_echo() {
+    if let Some(program) = Program::python("echo_blocking.py") {
+        program.same_both_ways().took_the_fast_path(1);
+    }
+}
+
+#[test]
+fn python_asyncio_echoes() {
+    if let Some(program) = Program::python("echo_asyncio.py") {
+        program.same_both_ways();
+    }
+}
