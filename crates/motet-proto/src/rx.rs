@@ -47,6 +47,8 @@ pub const PROBE: u64 = 5_000;
 const HOG: u64 = 200_000;
 /// Looks at a producer that is taking bytes back before leaving the wait to the kernel.
 const PATIENCE: u32 = 64;
+/// A producer whose connection is gone and that does not finish taking bytes back within this (ns) has died of it.
+const ABANDONED: u64 = 50_000_000;
 /// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
 const MAX_FAILED: u32 = 9;
 
@@ -76,10 +78,17 @@ pub fn begin<B: Base>(
         match take(record, slot, base, bufs, ask.peek) {
             Take::Done(n) => return Step::Done(n),
             Take::Failed(errno) => return Step::Failed(errno),
-            // A producer that takes bytes back sends them over TCP, so the kernel will wake us; a dead one hangs up.
+            // A producer that takes bytes back sends them over TCP, so the kernel will wake us.
             Take::Retry if retries < PATIENCE => {
                 retries += 1;
                 continue;
+            }
+            Take::Retry if !base.tcp_alive() => {
+                if abandoned(slot, base) {
+                    broken(record);
+                    return Step::Failed(ECONNRESET);
+                }
+                retries = 0;
             }
             Take::Retry if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
@@ -457,7 +466,7 @@ enum Settled {
 fn settle(record: &Record, slot: &Slot, tail: u64) -> Settled {
     let lines = slot.inward();
     let rx = &record.rx;
-    let Some(shared) = lines.consumer.settled() else { return Settled::Busy }; // edge: release -> settled
+    let Some(shared) = lines.consumer.settle() else { return Settled::Busy }; // edge: release -> settled
     let head = rx.head.load(Relaxed);
     if shared < head || shared > tail {
         return Settled::Broken;
@@ -504,6 +513,20 @@ fn not_ready<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> Step {
         close_gate(record, slot, base); // readiness is learned elsewhere (invariant 4)
     }
     Step::Failed(EAGAIN)
+}
+
+/// Whether the producer died while it took bytes back. A connection that is half-closed only does not say so: a living
+/// producer gets the time of several time slices.
+#[cold]
+fn abandoned<B: Base>(slot: &Slot, base: &mut B) -> bool {
+    let (start, limit) = (base.now(), base.ticks(ABANDONED));
+    while slot.inward().consumer.settled().is_none() {
+        if base.now().wrapping_sub(start) > limit {
+            return true;
+        }
+        base.yield_now();
+    }
+    false
 }
 
 #[cold]

@@ -39,6 +39,8 @@ const FULL_WAIT: u64 = 20_000;
 const FULL_WAIT_NONBLOCKING: u64 = 2_000;
 /// A sender whose bytes stay unread looks at the connection this often (ns), so a dead peer is noticed.
 const ALIVE_CHECK: u64 = 10_000_000;
+/// Most attempts to take bytes back from a consumer that keeps meeting TAKEN.
+const PASSES: u32 = 64;
 
 /// Begins a send of `bufs`.
 #[inline]
@@ -91,8 +93,10 @@ pub fn begin<B: Base>(
 #[inline]
 pub fn end<B: Base>(record: &Record, base: &mut B, sent: usize) {
     let tx = &record.tx;
-    // A holder that died inside leaves counters that are wrong by one send at most; `begin` finds the stream broken.
-    let _held = acquire(&tx.lock, base);
+    let held = acquire(&tx.lock, base);
+    if matches!(held, Acquired::Orphaned(_)) {
+        broken(record); // the counters may be wrong
+    }
     tx.tcp.store(tx.tcp.load(Relaxed) + sent as u64, Relaxed);
     tx.busy.store(tx.busy.load(Relaxed).saturating_sub(1), Relaxed);
 }
@@ -173,7 +177,11 @@ pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     let tx = &record.tx;
     let _held = match acquire(&tx.lock, base) {
         Acquired::Clean(held) => held,
-        Acquired::Orphaned(_) | Acquired::Reentrant => return false,
+        Acquired::Orphaned(_held) => {
+            broken(record);
+            return false;
+        }
+        Acquired::Reentrant => return false,
     };
     let tail = tx.tail.load(Relaxed);
     let lines = slot.outward();
@@ -188,23 +196,27 @@ pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
         broken(record);
         return false;
     }
-    let head = lines.consumer.claim();
-    let result = return_bytes(record, slot, base, head, tail);
-    match result {
-        Some(head) => {
-            lines.mark.mark.store(tx.tcp.load(Relaxed), Relaxed);
-            tx.mark.store(tx.tcp.load(Relaxed), Relaxed);
-            lines.consumer.release(head); // edge: release -> settled (the mark travels with it)
-            tx.head_seen.store(head, Relaxed);
-            record.events.downgraded.fetch_add(1, Relaxed);
-            head == tail
-        }
-        None => {
-            lines.consumer.release(head);
+    record.events.downgraded.fetch_add(1, Relaxed);
+    for _ in 0..PASSES {
+        let met = lines.consumer.met();
+        let claimed = lines.consumer.claim();
+        let Some(head) = return_bytes(record, slot, base, claimed, tail) else {
+            lines.consumer.release(claimed);
             broken(record);
-            false
+            return false;
+        };
+        lines.mark.mark.store(tx.tcp.load(Relaxed), Relaxed);
+        tx.mark.store(tx.tcp.load(Relaxed), Relaxed);
+        lines.consumer.release(head); // edge: release -> settled (the mark travels with it)
+        tx.head_seen.store(head, Relaxed);
+        if head == tail {
+            return true;
+        }
+        if lines.consumer.met() == met {
+            break; // TCP is full, so the kernel is readable, and the consumer has not slept through it
         }
     }
+    false
 }
 
 /// Sends `head..tail` to TCP; returns the new head, `None` when the peer's head is impossible.

@@ -14,7 +14,7 @@
 //! Every step takes the caller's private copy of the index it owns. A word that does not match is the peer's doing and
 //! comes back as [`Broken`]. The numbered invariants are in `docs/sockets.md`.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// RING: the consumer looks at the ring; the producer may put payload there.
 pub const RING: u64 = 1;
@@ -65,7 +65,9 @@ pub struct ConsumerLine {
     head: AtomicU64,
     /// The CPU on which the consumer last waited, plus one; 0 when unknown.
     pub cpu: AtomicU32,
-    _reserved: [AtomicU32; 13],
+    /// Times that the consumer met TAKEN.
+    met: AtomicU32,
+    _reserved: [AtomicU32; 12],
 }
 
 impl GateLine {
@@ -217,7 +219,8 @@ pub enum Advance {
 impl ConsumerLine {
     /// A line with head 0.
     pub fn new() -> Self {
-        Self { head: AtomicU64::new(0), cpu: AtomicU32::new(0), _reserved: [(); 13].map(|()| AtomicU32::new(0)) }
+        let zero = || AtomicU32::new(0);
+        Self { head: AtomicU64::new(0), cpu: zero(), met: zero(), _reserved: [(); 12].map(|()| zero()) }
     }
 
     /// Back to the state of [`ConsumerLine::new`].
@@ -244,6 +247,16 @@ impl ConsumerLine {
         (word & TAKEN == 0).then_some(word >> 1)
     }
 
+    /// Consumer, about to give up: as [`ConsumerLine::settled`], but when it finds TAKEN the producer learns of it, and
+    /// looks again before it leaves bytes behind ([`ConsumerLine::met`]). One of the two sees the other.
+    pub fn settle(&self) -> Option<u64> {
+        self.settled().or_else(|| {
+            self.met.fetch_add(1, Ordering::AcqRel);
+            fence(Ordering::SeqCst); // edge: met <-> release
+            self.settled()
+        })
+    }
+
     /// Producer: how far the consumer is. Untrusted: bound it by the private copies.
     #[inline(always)]
     pub fn seen_head(&self) -> u64 {
@@ -264,6 +277,13 @@ impl ConsumerLine {
     /// Producer: gives the claim back with the head at `head`.
     pub fn release(&self, head: u64) {
         self.head.store(head << 1, Ordering::Release);
+        fence(Ordering::SeqCst); // edge: met <-> release
+    }
+
+    /// Producer: changes when the consumer has met TAKEN. It may sleep now, and may have read before that what TCP was
+    /// full of, so bytes left in the ring would wake nobody.
+    pub fn met(&self) -> u32 {
+        self.met.load(Ordering::Acquire)
     }
 }
 
