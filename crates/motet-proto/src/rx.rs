@@ -89,6 +89,7 @@ pub fn begin<B: Base>(
                     return Step::Failed(ECONNRESET);
                 }
                 retries = 0;
+                continue;
             }
             Take::Retry if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
