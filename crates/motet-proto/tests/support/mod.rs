@@ -1,0 +1,426 @@
+//! Two simulated processes at the ends of one connection, stepped one at a time.
+//!
+//! What it is: the records, the slot and the threads of both ends, what each has sent and received so far, and the rules
+//! that must hold after every step ([`World::check`]). Every byte of a direction is a function of its position, so one
+//! comparison shows loss, duplication and disorder. Inside a step the other end may run too ([`Woven`]): wherever the
+//! protocol looks at the clock, yields or uses TCP.
+//!
+//! What it is not: it draws nothing at random by itself; `schedule` does.
+#![allow(dead_code)]
+
+pub mod prng;
+pub mod schedule;
+
+use motet_driver_loopback::clock::Clock;
+use motet_driver_loopback::end::End;
+use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::pipe::Connection;
+use motet_driver_loopback::plan::Plan;
+use motet_proto::{Base, EAGAIN, Errno, rx, transfer, tx};
+use motet_wire::record::{Record, State};
+use motet_wire::slot::Slot;
+use motet_wire::sync::Ordering::Relaxed;
+use prng::Prng;
+use std::cell::{Cell, RefCell};
+use std::io::{IoSlice, IoSliceMut};
+
+/// Threads of a process: one writes, two read.
+pub const THREADS: usize = 3;
+/// Calls of the base inside one step after which the step counts as endless.
+const ENDLESS: u64 = 3_000_000;
+
+/// What a thread is in the middle of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doing {
+    /// Nothing.
+    Idle,
+    /// A kernel send of so many bytes; `begin` has been called, `end` not yet.
+    Sending(usize),
+    /// Asleep in a kernel receive of so many bytes.
+    Receiving(usize),
+    /// Asleep in poll, after [`rx::Step::Poll`].
+    Polling,
+    /// Asleep in the kernel where the protocol does not know of it.
+    Blind,
+}
+
+/// One process.
+#[derive(Debug)]
+pub struct Side {
+    pub record: Record,
+    pub slot: Slot,
+    pub end: End,
+    pub sent: Cell<u64>,
+    pub received: Cell<u64>,
+    pub threads: [Cell<Doing>; THREADS],
+    /// No more sends.
+    pub shut: Cell<bool>,
+    /// End of file was seen.
+    pub eof: Cell<bool>,
+    /// Bytes were put into the ring after the last [`World::before_sleep`].
+    pub unswept: Cell<bool>,
+    /// The stream failed.
+    pub failed: Cell<Option<Errno>>,
+}
+
+/// Both.
+pub struct World {
+    pub sides: [Side; 2],
+    pub clock: Clock,
+    pub prng: RefCell<Prng>,
+    /// One in so many calls of the base lets the other end run; 0: none.
+    pub weave: u64,
+    /// Threads that read at each end: 1 or 2.
+    pub readers: usize,
+    /// Whether the other end runs just now.
+    inside: Cell<bool>,
+    pub calls: Cell<u64>,
+    /// Called instead of the other end's random step: a hostile peer.
+    pub scribble: Option<Box<dyn Fn(&World)>>,
+}
+
+/// The byte at a position of what `side` sends.
+pub fn byte(side: usize, position: u64) -> u8 {
+    (position ^ position >> 8 ^ position >> 16).wrapping_mul(31).wrapping_add(side as u64 * 101) as u8
+}
+
+/// So many bytes from a position.
+pub fn bytes(side: usize, position: u64, length: usize) -> Vec<u8> {
+    (position..position + length as u64).map(|p| byte(side, p)).collect()
+}
+
+/// Sends as the tests ask for them.
+pub const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: usize::MAX };
+/// A receive that may sleep, without spinning.
+pub const SLEEP: rx::Ask =
+    rx::Ask { blocking: true, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
+/// A receive that may not sleep.
+pub const LOOK: rx::Ask =
+    rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
+
+/// A new record, attached to a slot.
+pub fn attach(record: &Record, slot: &Slot, side: usize, single_copy: bool) {
+    record.tx.mark.store(u64::MAX, Relaxed);
+    record.tx.ready.store(1, Relaxed);
+    record.rx.ready.store(1, Relaxed);
+    record.life.state.store(State::Attached as u32, Relaxed);
+    record.life.owner.store(End::process(side), Relaxed);
+    record.who.pid.store(std::process::id(), Relaxed);
+    record.who.cookies[0].store(10 + side as u64, Relaxed);
+    record.who.cookies[1].store(11 - side as u64, Relaxed);
+    slot.outward().mark.ready.store(1, Relaxed);
+    if single_copy {
+        slot.outward().transfer.proof.store(transfer::proof(record), Relaxed);
+    }
+}
+
+impl World {
+    /// A fresh connection over `memory`. The records must not move after this: single copy knows their addresses, so
+    /// [`World::single_copy`] comes later.
+    pub fn new(memory: &Exposed, prng: Prng, room: usize, plan: Plan) -> Box<Self> {
+        let clock = Clock::new(50);
+        memory.ends[0].prepare([10, 11]);
+        let ends = End::pair(Connection::new(clock.clone(), room, plan), &clock);
+        let mut ends = ends.into_iter();
+        let sides = [0, 1].map(|side| Side {
+            record: Record::default(),
+            slot: memory.ends[side],
+            end: ends.next().unwrap(),
+            sent: Cell::new(0),
+            received: Cell::new(0),
+            threads: [const { Cell::new(Doing::Idle) }; THREADS],
+            shut: Cell::new(false),
+            eof: Cell::new(false),
+            unswept: Cell::new(false),
+            failed: Cell::new(None),
+        });
+        let world = Box::new(Self {
+            sides,
+            clock,
+            prng: RefCell::new(prng),
+            weave: 0,
+            readers: 2,
+            inside: Cell::new(false),
+            calls: Cell::new(0),
+            scribble: None,
+        });
+        for (at, side) in world.sides.iter().enumerate() {
+            attach(&side.record, &side.slot, at, false);
+        }
+        world
+    }
+
+    /// Lets large payload go by single copy.
+    pub fn single_copy(&self) {
+        for side in &self.sides {
+            side.slot.outward().transfer.proof.store(transfer::proof(&side.record), Relaxed);
+        }
+    }
+
+    pub fn base(&self, side: usize, thread: usize) -> Woven<'_> {
+        Woven { end: self.sides[side].end.thread(thread as u32), world: self }
+    }
+
+    /// Bytes for `side` that it has not received.
+    pub fn undelivered(&self, side: usize) -> u64 {
+        self.sides[1 - side].sent.get() - self.sides[side].received.get()
+    }
+
+    /// Bytes in the ring for `side`.
+    pub fn in_ring(&self, side: usize) -> u64 {
+        let lines = self.sides[side].slot.inward();
+        lines.gate.tail().0 - lines.consumer.seen_head()
+    }
+
+    pub fn gate_is_up(&self, side: usize) -> bool {
+        self.sides[side].slot.inward().gate.tail().1
+    }
+
+    // ---- steps ----------------------------------------------------------------------------------------------------
+
+    /// Begins a send of `length` bytes.
+    pub fn send(&self, side: usize, length: usize, ask: tx::Ask) -> tx::Step {
+        let me = &self.sides[side];
+        let data = bytes(side, me.sent.get(), length);
+        let cut = length / 3;
+        let two = [IoSlice::new(&data[..cut]), IoSlice::new(&data[cut..])];
+        let one = [IoSlice::new(&data)];
+        let bufs: &[IoSlice<'_>] = if length % 5 == 4 { &two } else { &one };
+        let step = tx::begin(&me.record, Some(&me.slot), &mut self.base(side, 0), bufs, ask);
+        match step {
+            tx::Step::Done(n) => {
+                assert!(n > 0 && n <= length, "a put of {n} of {length} bytes");
+                me.sent.set(me.sent.get() + n as u64);
+                me.unswept.set(true);
+            }
+            tx::Step::Kernel => me.threads[0].set(Doing::Sending(length)),
+            tx::Step::Failed(errno) => self.fail(side, errno),
+        }
+        step
+    }
+
+    /// Goes on with a kernel send; true when it has ended.
+    pub fn send_on(&self, side: usize, blocking: bool) -> bool {
+        let me = &self.sides[side];
+        let Doing::Sending(length) = me.threads[0].get() else { return true };
+        let result = me.end.connection(|c| c.send(side, &bytes(side, me.sent.get(), length)));
+        if result == Err(EAGAIN) && blocking {
+            return false;
+        }
+        me.threads[0].set(Doing::Idle);
+        me.sent.set(me.sent.get() + result.unwrap_or(0) as u64);
+        tx::end(&me.record, &mut self.base(side, 0), result.unwrap_or(0));
+        if let Err(errno) = result
+            && errno != EAGAIN
+        {
+            self.fail(side, errno);
+        }
+        true
+    }
+
+    /// What the engine does before a thread of this process sleeps.
+    pub fn before_sleep(&self, side: usize, thread: usize) {
+        let me = &self.sides[side];
+        me.unswept.set(false);
+        if me.shut.get() {
+            return; // end of file wakes the peer
+        }
+        tx::take_back(&me.record, &me.slot, &mut self.base(side, thread));
+    }
+
+    /// Begins a receive of at most `length` bytes.
+    pub fn receive(&self, side: usize, thread: usize, length: usize, ask: rx::Ask) -> rx::Step {
+        let me = &self.sides[side];
+        let mut data = vec![0; length];
+        let cut = length / 4;
+        let mut base = self.base(side, thread);
+        let sweep = |_: &mut Woven<'_>| self.before_sleep(side, thread);
+        let step = if length % 3 == 1 {
+            let (a, b) = data.split_at_mut(cut);
+            rx::begin(&me.record, Some(&me.slot), &mut base, &mut [IoSliceMut::new(a), IoSliceMut::new(b)], ask, || true, sweep)
+        } else {
+            rx::begin(&me.record, Some(&me.slot), &mut base, &mut [IoSliceMut::new(&mut data)], ask, || true, sweep)
+        };
+        match step {
+            rx::Step::Done(n) => self.deliver(side, &data[..n], length, ask.peek),
+            // A kernel receive that peeks is not simulated: it sleeps like one of no bytes.
+            rx::Step::Kernel => me.threads[thread].set(Doing::Receiving(if ask.peek { 0 } else { length })),
+            rx::Step::Poll => me.threads[thread].set(Doing::Polling),
+            rx::Step::Failed(EAGAIN) => assert!(!ask.blocking, "EAGAIN from a blocking receive"),
+            rx::Step::Failed(errno) => self.fail(side, errno),
+        }
+        step
+    }
+
+    /// Wakes a thread that sleeps in the kernel, if the kernel would; true when it has ended its call.
+    pub fn receive_on(&self, side: usize, thread: usize, blocking: bool) -> bool {
+        let me = &self.sides[side];
+        let doing = me.threads[thread].get();
+        let readable = me.end.connection(|c| c.readable(side));
+        if !readable && blocking {
+            return false;
+        }
+        match doing {
+            Doing::Receiving(length) => {
+                let mut data = vec![0; length];
+                let result = me.end.connection(|c| c.receive(side, &mut [IoSliceMut::new(&mut data)], usize::MAX, false));
+                me.threads[thread].set(Doing::Idle);
+                rx::end(&me.record, &mut self.base(side, thread), result.unwrap_or(0));
+                match result {
+                    Ok(n) => self.deliver(side, &data[..n], length, false),
+                    Err(EAGAIN) => {}
+                    Err(errno) => self.fail(side, errno),
+                }
+            }
+            Doing::Polling => {
+                me.threads[thread].set(Doing::Idle);
+                rx::leave_kernel(&me.record, &mut self.base(side, thread));
+            }
+            Doing::Blind => me.threads[thread].set(Doing::Idle),
+            Doing::Idle | Doing::Sending(_) => {}
+        }
+        true
+    }
+
+    /// Half-close, as the engine does it.
+    pub fn shut(&self, side: usize) {
+        let me = &self.sides[side];
+        self.before_sleep(side, 0);
+        me.shut.set(true);
+        me.end.connection(|c| c.finish(side));
+    }
+
+    fn deliver(&self, side: usize, data: &[u8], wanted: usize, peek: bool) {
+        let me = &self.sides[side];
+        if self.scribble.is_some() {
+            return; // garbage is all that a hostile peer's stream promises
+        }
+        if data.is_empty() {
+            if wanted > 0 {
+                assert!(self.sides[1 - side].shut.get() && self.undelivered(side) == 0, "end of file before the last byte");
+                me.eof.set(true);
+            }
+            return;
+        }
+        let expected = bytes(1 - side, me.received.get(), data.len());
+        assert!(data.len() as u64 <= self.undelivered(side), "more bytes than were sent");
+        assert_eq!(data, expected, "bytes at position {} of what end {} receives", me.received.get(), side);
+        if !peek {
+            me.received.set(me.received.get() + data.len() as u64);
+        }
+    }
+
+    fn fail(&self, side: usize, errno: Errno) {
+        self.sides[side].failed.set(Some(errno));
+    }
+
+    /// One direction in a line.
+    pub fn describe(&self, to: usize) -> String {
+        let (rx, tx) = (&self.sides[to].record.rx, &self.sides[1 - to].record.tx);
+        let lines = self.sides[to].slot.inward();
+        format!(
+            "{:?}, {} undelivered; gate {:?}, shared head {:?}, mark {}; rx head {} tcp {} mark {} known {} busy {}; tx tail {} tcp {} mark {} busy {}",
+            self.sides[to].threads.each_ref().map(Cell::get), self.undelivered(to), lines.gate.tail(), lines.consumer.settled(), lines.mark.mark.load(Relaxed),
+            rx.head.load(Relaxed), rx.tcp.load(Relaxed), rx.mark.load(Relaxed), rx.mark_known.load(Relaxed), rx.busy.load(Relaxed),
+            tx.tail.load(Relaxed), tx.tcp.load(Relaxed), tx.mark.load(Relaxed), tx.busy.load(Relaxed),
+        )
+    }
+
+    // ---- rules ----------------------------------------------------------------------------------------------------
+
+    /// What must hold between any two steps of honest ends.
+    pub fn check(&self) {
+        for (at, me) in self.sides.iter().enumerate() {
+            assert_eq!(me.failed.get(), None, "end {at} failed");
+            assert_eq!(me.record.rx.lock.load(Relaxed), 0, "invariant 7: no lock is held while threads are elsewhere");
+            assert_eq!(me.record.tx.lock.load(Relaxed), 0, "invariant 7: no lock is held while threads are elsewhere");
+            let peer = &self.sides[1 - at];
+            let in_flight = me.end.connection(|c| c.in_flight(1 - at));
+            // A reader that is awake may have taken what would have woken the other: then it is its turn to look.
+            let all_asleep = me.threads[1..=self.readers].iter().all(|t| t.get() != Doing::Idle);
+            let all_told = peer.threads[0].get() == Doing::Idle && !peer.unswept.get() && all_asleep;
+            for thread in &me.threads {
+                match thread.get() {
+                    Doing::Receiving(_) => {
+                        assert!(!self.gate_is_up(at), "invariant 5: RING is set while a thread of end {at} sleeps in the kernel");
+                        assert_eq!(self.in_ring(at), 0, "a thread of end {at} sleeps over bytes in the ring");
+                    }
+                    Doing::Polling | Doing::Blind if all_told && self.undelivered(at) > 0 => {
+                        assert!(in_flight > 0, "lost wake-up: end {at} sleeps, none in TCP: {}", self.describe(at));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// An end whose calls may let the other end run.
+pub struct Woven<'a> {
+    pub end: End,
+    world: &'a World,
+}
+
+impl Woven<'_> {
+    fn pause(&self) {
+        let world = self.world;
+        world.calls.set(world.calls.get() + 1);
+        assert!(world.calls.get() < ENDLESS, "an endless loop");
+        if world.weave == 0 || world.inside.get() || !world.prng.borrow_mut().one_in(world.weave) {
+            return;
+        }
+        world.inside.set(true);
+        match &world.scribble {
+            Some(scribble) => scribble(world),
+            None => schedule::step(world, 1 - self.end.side),
+        }
+        world.inside.set(false);
+    }
+}
+
+impl Base for Woven<'_> {
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
+        self.pause();
+        self.end.tcp_recv(bufs, limit, peek)
+    }
+    fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        self.pause();
+        let sent = self.end.tcp_send(bytes);
+        self.pause();
+        sent
+    }
+    fn tcp_readable(&mut self) -> bool {
+        self.pause();
+        self.end.tcp_readable()
+    }
+    fn tcp_alive(&mut self) -> bool {
+        self.pause();
+        self.end.tcp_alive()
+    }
+    fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
+        self.end.copy_from(pid, address, into)
+    }
+    fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
+        self.end.copy_to(pid, address, from)
+    }
+    fn now(&self) -> u64 {
+        self.pause();
+        self.end.now()
+    }
+    fn ticks_per_1024ns(&self) -> u64 {
+        self.end.ticks_per_1024ns()
+    }
+    fn cpu(&self) -> u32 {
+        self.end.cpu()
+    }
+    fn yield_now(&mut self) {
+        self.pause();
+        self.end.yield_now();
+    }
+    fn token(&self) -> u64 {
+        self.end.token()
+    }
+    fn exists(&self, token: u64) -> bool {
+        self.end.exists(token)
+    }
+}

@@ -1,0 +1,158 @@
+//! One random step of one end, and the end of a schedule: everything that was sent arrives.
+
+use super::{Doing, LOOK, SEND, SLEEP, World};
+use motet_driver_loopback::plan::Fault;
+use motet_proto::{rx, tx};
+use motet_wire::sync::Ordering::Relaxed;
+
+/// Largest send and receive.
+const MOST: usize = 6000;
+/// Buffers of this size and more may go by single copy, where a schedule allows it.
+const LARGE: usize = 400;
+/// Interposed waits may be followed by so many receives that find nothing (as in the engine).
+const EVIDENCE: u32 = 2;
+
+/// A random step of one end.
+pub fn step(world: &World, side: usize) {
+    let me = &world.sides[side];
+    if me.failed.get().is_some() {
+        return;
+    }
+    let draw = |n| world.prng.borrow_mut().below(n);
+    let size = || world.prng.borrow_mut().size(MOST);
+    match draw(16) {
+        0..=5 => write(world, side),
+        6..=9 => read(world, side, 1),
+        10..=11 => read(world, side, world.readers),
+        12 => {
+            let ask = rx::Ask { peek: true, ..LOOK };
+            let thread = world.readers;
+            if me.threads[thread].get() == Doing::Idle && world.receive(side, thread, size(), ask) == rx::Step::Kernel {
+                world.receive_on(side, thread, false);
+            }
+        }
+        13 => {
+            rx::raise(&me.record, &me.slot, &mut world.base(side, 2), || true);
+        }
+        14 => match draw(4) {
+            0 => {
+                rx::close_gate(&me.record, &me.slot, &mut world.base(side, 2));
+            }
+            1 => world.before_sleep(side, 0),
+            2 => {
+                let _ = rx::ready(&me.record, &me.slot);
+            }
+            _ => {
+                let fault = match draw(3) {
+                    0 => Fault::Hold(draw(3) * 40_000),
+                    1 => Fault::Short { most: 1 + draw(40) as usize, times: 1 + draw(4) },
+                    _ => Fault::Again(draw(3)),
+                };
+                me.end.connection(|c| c.inject(side, fault));
+            }
+        },
+        _ => world.clock.advance(draw(60_000)),
+    }
+}
+
+fn write(world: &World, side: usize) {
+    let me = &world.sides[side];
+    let draw = |n| world.prng.borrow_mut().below(n);
+    match me.threads[0].get() {
+        Doing::Sending(_) => {
+            world.send_on(side, draw(3) == 0);
+        }
+        _ if me.shut.get() => {}
+        _ => {
+            let length = world.prng.borrow_mut().size(MOST);
+            let ask = tx::Ask { kernel_only: draw(8) == 0, nonblocking: draw(2) == 0, large: LARGE };
+            let step = world.send(side, length, if draw(4) == 0 { SEND } else { ask });
+            if step == tx::Step::Kernel && draw(3) > 0 {
+                world.send_on(side, false);
+            }
+        }
+    }
+}
+
+fn read(world: &World, side: usize, thread: usize) {
+    let me = &world.sides[side];
+    let draw = |n| world.prng.borrow_mut().below(n);
+    if me.threads[thread].get() != Doing::Idle {
+        world.receive_on(side, thread, true);
+        return;
+    }
+    let length = world.prng.borrow_mut().size(MOST);
+    if thread == world.readers && draw(3) == 0 {
+        return go_blind(world, side, thread);
+    }
+    if draw(3) == 0 {
+        if world.receive(side, thread, length, LOOK) == rx::Step::Kernel {
+            world.receive_on(side, thread, false);
+        }
+        return;
+    }
+    me.record.rx.evidence.store(EVIDENCE, Relaxed);
+    let spin = if draw(4) == 0 { 0 } else { 4_000 };
+    let ask = rx::Ask { spin, large: LARGE, kernel_only: draw(8) == 0, ..SLEEP };
+    world.receive(side, thread, length, ask);
+}
+
+/// Receives until nothing is there, then sleeps in the kernel behind the protocol's back (a raw epoll, another library).
+fn go_blind(world: &World, side: usize, thread: usize) {
+    let me = &world.sides[side];
+    for _ in 0..1000 {
+        let before = me.received.get();
+        match world.receive(side, thread, 4096, LOOK) {
+            rx::Step::Done(_) => {}
+            rx::Step::Kernel => {
+                world.receive_on(side, thread, false);
+                if me.received.get() == before {
+                    break;
+                }
+            }
+            rx::Step::Poll | rx::Step::Failed(_) => break,
+        }
+        if me.eof.get() {
+            return;
+        }
+    }
+    if me.threads[thread].get() == Doing::Idle {
+        world.before_sleep(side, thread);
+        me.threads[thread].set(Doing::Blind);
+    }
+}
+
+/// Ends all sends, closes both ends and reads everything; then nothing may be missing and nobody may sleep.
+pub fn finish(world: &World) {
+    for round in 0.. {
+        world.clock.advance(1_000_000);
+        let mut done = true;
+        for side in 0..2 {
+            let me = &world.sides[side];
+            me.end.connection(|c| c.inject(side, Fault::Again(0)));
+            if me.threads[0].get() != Doing::Idle {
+                done &= world.send_on(side, true);
+            }
+            if me.threads[0].get() == Doing::Idle && !me.shut.get() {
+                world.shut(side);
+            }
+            for thread in 1..super::THREADS {
+                if me.threads[thread].get() != Doing::Idle {
+                    world.receive_on(side, thread, true);
+                } else if thread == 1 && !me.eof.get() {
+                    world.receive(side, thread, 3000, SLEEP);
+                }
+                done &= me.threads[thread].get() == Doing::Idle;
+            }
+            done &= me.eof.get();
+            world.check();
+        }
+        if done {
+            break;
+        }
+        assert!(round < 10_000, "lost wake-up: somebody sleeps for ever: {:?}", world.sides);
+    }
+    for side in 0..2 {
+        assert_eq!(world.undelivered(side), 0, "bytes are missing at end {side}");
+    }
+}
