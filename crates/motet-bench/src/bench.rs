@@ -1,0 +1,230 @@
+//! What every row uses: the CPUs, the programs with their environments, and repetitions taken in turn.
+
+use crate::floor::{self, Around};
+use crate::pair::Program;
+use crate::place::Cpus;
+use anyhow::{Context, Result, anyhow, bail};
+use std::cell::{OnceCell, RefCell};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// The measuring programs in C, with the headers that they include.
+const SOURCES: [(&str, &str); 6] = [
+    ("peer.h", include_str!("../../../tests/bench/peer.h")),
+    ("motet.h", include_str!("../../../include/motet.h")),
+    (
+        "pingpong.c",
+        include_str!("../../../tests/bench/pingpong.c"),
+    ),
+    ("stream.c", include_str!("../../../tests/bench/stream.c")),
+    ("crowd.c", include_str!("../../../tests/bench/crowd.c")),
+    ("pool.c", include_str!("../../../tests/bench/pool.c")),
+];
+
+/// One run.
+pub struct Bench {
+    /// Where to measure.
+    pub cpus: Cpus,
+    /// Repetitions of each measurement.
+    pub repetitions: usize,
+    /// Milliseconds of each.
+    pub ms: usize,
+    /// Whether this is the short run.
+    pub quick: bool,
+    /// This executable and the words that lead to this command in it.
+    own: Vec<OsString>,
+    libraries: Vec<PathBuf>,
+    programs: OnceCell<Result<TempDir, String>>,
+    floors: RefCell<Vec<f64>>,
+}
+
+/// What one contestant did in each repetition.
+#[derive(Debug, Clone, Default)]
+pub struct Series {
+    /// The values.
+    pub values: Vec<f64>,
+    /// The floor around each.
+    pub floors: Vec<Around>,
+}
+
+/// Something that is measured in turn with others; the argument is the number of the repetition.
+pub type Contestant<'a> = Box<dyn FnMut(usize) -> Result<f64> + 'a>;
+
+impl Bench {
+    /// A run of this executable, found under `prefix` in it; libraries in `libdir` if that is given.
+    pub fn new(prefix: &[&str], quick: bool, libdir: Option<&Path>) -> Result<Self> {
+        let executable = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut libraries: Vec<PathBuf> = libdir.into_iter().map(Path::to_path_buf).collect();
+        if libdir.is_none() {
+            libraries.extend(std::env::var_os("MOTET_LIBDIR").map(PathBuf::from));
+            let beside = executable.parent().unwrap_or(Path::new("."));
+            libraries.extend([
+                beside.to_path_buf(),
+                beside.join("../lib"),
+                PathBuf::from("target/release"),
+            ]);
+        }
+        let mut own = vec![executable.into_os_string()];
+        own.extend(prefix.iter().map(OsString::from));
+        Ok(Self {
+            cpus: Cpus::find()?,
+            repetitions: if quick { 5 } else { 11 },
+            ms: if quick { 40 } else { 150 },
+            quick,
+            own,
+            libraries,
+            programs: OnceCell::new(),
+            floors: RefCell::default(),
+        })
+    }
+
+    /// Our own executable as a worker.
+    pub fn worker(&self, words: &[&str]) -> Program {
+        let mut all = self.own.clone();
+        all.push("--worker".into());
+        all.extend(words.iter().map(OsString::from));
+        Program {
+            words: all,
+            ..Program::default()
+        }
+    }
+
+    /// A measuring program in C, compiled on first use.
+    pub fn program(&self, name: &str) -> Result<Program> {
+        let folder = self
+            .programs
+            .get_or_init(|| compile().map_err(|e| format!("{e:#}")));
+        let folder = folder.as_ref().map_err(|e| anyhow!("{e}"))?;
+        Ok(Program {
+            words: vec![folder.path().join(name).into()],
+            ..Program::default()
+        })
+    }
+
+    /// The environment under which a program's sockets are Motet's: what `motet run` sets.
+    pub fn sockets(&self) -> Result<Vec<(String, OsString)>> {
+        let library = self.library()?;
+        let shim = self.find("libmotet_sockets.so")?;
+        Ok(vec![
+            ("LD_PRELOAD".into(), shim.into()),
+            ("MOTET_LIBRARY".into(), library.into()),
+        ])
+    }
+
+    /// `libmotet.so.0`.
+    pub fn library(&self) -> Result<PathBuf> {
+        self.find("libmotet.so.0")
+    }
+
+    fn find(&self, name: &str) -> Result<PathBuf> {
+        match self
+            .libraries
+            .iter()
+            .map(|folder| folder.join(name))
+            .find(|path| path.exists())
+        {
+            Some(path) => Ok(path.canonicalize()?),
+            None => bail!("{name} is not built (run `make build`, or say --libdir)"),
+        }
+    }
+
+    /// Measures all contestants in each repetition, one after the other, the floor between them. When `fast` and too few
+    /// repetitions saw the fast floor around the first contestant, up to as many again are made.
+    pub fn contest(
+        &self,
+        repetitions: usize,
+        fast: bool,
+        contestants: &mut [Contestant<'_>],
+    ) -> Result<Vec<Series>> {
+        let mut series = vec![Series::default(); contestants.len()];
+        let mut before = self.floor();
+        for repetition in 0..repetitions * if fast { 2 } else { 1 } {
+            if repetition >= repetitions && series[0].fast().len() >= repetitions.min(5) {
+                break;
+            }
+            for (contestant, series) in contestants.iter_mut().zip(&mut series) {
+                series.values.push(contestant(repetition)?);
+                let after = self.floor();
+                series.floors.push(Around { before, after });
+                before = after;
+            }
+        }
+        Ok(series)
+    }
+
+    fn floor(&self) -> f64 {
+        let sample = floor::one_way(&self.cpus);
+        self.floors.borrow_mut().push(sample);
+        sample
+    }
+
+    /// All samples of the floor so far, ns.
+    pub fn floors(&self) -> Vec<f64> {
+        self.floors.borrow().clone()
+    }
+}
+
+impl Series {
+    /// The repetitions that saw the fast floor.
+    pub fn fast(&self) -> Vec<usize> {
+        (0..self.floors.len())
+            .filter(|&i| self.floors[i].fast())
+            .collect()
+    }
+
+    /// Values over the floor, where that was steady.
+    pub fn over_floor(&self) -> Vec<f64> {
+        let each = self.values.iter().zip(&self.floors);
+        each.filter_map(|(value, floor)| Some(value / floor.steady()?))
+            .collect()
+    }
+
+    /// Values over another's of the same repetition.
+    pub fn over(&self, other: &Series) -> Vec<f64> {
+        self.values
+            .iter()
+            .zip(&other.values)
+            .map(|(a, b)| a / b)
+            .collect()
+    }
+
+    /// The repetitions `at`.
+    pub fn at(&self, at: &[usize]) -> Series {
+        Series {
+            values: at.iter().map(|&i| self.values[i]).collect(),
+            floors: at.iter().map(|&i| self.floors[i]).collect(),
+        }
+    }
+}
+
+fn compile() -> Result<TempDir> {
+    let folder = tempfile::Builder::new().prefix("motet-bench-").tempdir()?;
+    for (name, text) in SOURCES {
+        std::fs::write(folder.path().join(name), text)?;
+    }
+    for (source, _) in SOURCES.iter().filter(|(name, _)| name.ends_with(".c")) {
+        let mut command = Command::new("cc");
+        command.current_dir(folder.path()).args([
+            "-O2",
+            "-std=gnu11",
+            "-I.",
+            "-o",
+            source.trim_end_matches(".c"),
+            source,
+            "-ldl",
+        ]);
+        let output = command
+            .output()
+            .context("no C compiler (cc) to build the measuring programs with")?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!(
+                "cc refused {source}: {}",
+                said.lines().next().unwrap_or_default()
+            );
+        }
+    }
+    Ok(folder)
+}

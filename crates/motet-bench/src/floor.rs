@@ -1,0 +1,144 @@
+//! What this machine allows at best: a cache line handed from one CPU to another, and copies within one.
+//!
+//! The floor has modes that change within seconds with the placement of virtual CPUs, so it is sampled on both sides of every
+//! repetition and a repetition during which it changed is known as such.
+
+use crate::place::{Cpus, pin};
+use crate::stats::median;
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A floor up to this, ns, is the fast mode: only there a ratio between a spinning path and TCP counts.
+pub const FAST: f64 = 60.0;
+/// Two samples that differ by more than this factor lie in different modes.
+const SAME_MODE: f64 = 1.3;
+
+/// A word alone in its cache lines: the next one may be fetched with it.
+#[repr(align(128))]
+#[derive(Default)]
+struct Line(AtomicU64);
+
+/// ns for one way of a cache line from one CPU to the other and back: the median of some blocks of round trips.
+pub fn one_way(cpus: &Cpus) -> f64 {
+    const BLOCKS: u64 = 24;
+    const ROUND_TRIPS: u64 = 500;
+    let (there, back) = (Line::default(), Line::default());
+    let blocks = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(cpus.pair[1]);
+            for turn in 1..=BLOCKS * ROUND_TRIPS {
+                while there.0.load(Ordering::Acquire) != turn {
+                    spin_loop();
+                }
+                back.0.store(turn, Ordering::Release);
+            }
+        });
+        let near = scope.spawn(|| {
+            pin(cpus.pair[0]);
+            let mut blocks = Vec::with_capacity(BLOCKS as usize);
+            let mut turn = 0;
+            for _ in 0..BLOCKS {
+                let start = Instant::now();
+                for _ in 0..ROUND_TRIPS {
+                    turn += 1;
+                    there.0.store(turn, Ordering::Release);
+                    while back.0.load(Ordering::Acquire) != turn {
+                        spin_loop();
+                    }
+                }
+                blocks.push(start.elapsed().as_nanos() as f64 / ROUND_TRIPS as f64 / 2.0);
+            }
+            blocks
+        });
+        near.join().unwrap_or_default()
+    });
+    median(&blocks[blocks.len().min(2)..]) // the first blocks wait for the other thread to start
+}
+
+/// The floor around one repetition.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Around {
+    /// Just before, ns.
+    pub before: f64,
+    /// Just after, ns.
+    pub after: f64,
+}
+
+impl Around {
+    /// The floor of the repetition: `None` when the mode changed meanwhile.
+    pub fn steady(&self) -> Option<f64> {
+        let (low, high) = (self.before.min(self.after), self.before.max(self.after));
+        (low > 0.0 && high <= low * SAME_MODE).then_some((low + high) / 2.0)
+    }
+
+    /// Whether the whole repetition saw the fast mode.
+    pub fn fast(&self) -> bool {
+        self.before.max(self.after) <= FAST
+    }
+}
+
+/// Seconds that one CPU takes to copy `size` bytes, `buffers` pairs of buffers in turn (1: in the cache if they fit there).
+pub fn copy(cpu: usize, size: usize, buffers: usize, time: Duration) -> f64 {
+    std::thread::scope(|scope| {
+        let body = move || {
+            pin(cpu);
+            let mut pairs: Vec<_> = (0..buffers)
+                .map(|_| (vec![1u8; size], vec![2u8; size]))
+                .collect();
+            in_blocks(size, time, |turn| {
+                let (from, into) = &mut pairs[turn % buffers];
+                black_box(&mut *into).copy_from_slice(black_box(from));
+            })
+        };
+        scope.spawn(body).join().unwrap_or(f64::NAN)
+    })
+}
+
+/// The median time of `step` in seconds, timed in blocks of about 16 MiB.
+pub fn in_blocks(size: usize, time: Duration, mut step: impl FnMut(usize)) -> f64 {
+    let count = ((16 << 20) / size).clamp(1, 4096);
+    let (mut turn, mut blocks) = (0, Vec::new());
+    let start = Instant::now();
+    let mut warm = true;
+    while warm || blocks.is_empty() || start.elapsed() < time {
+        let block = Instant::now();
+        for _ in 0..count {
+            step(turn);
+            turn += 1;
+        }
+        if !warm {
+            blocks.push(block.elapsed().as_secs_f64() / count as f64);
+        }
+        warm = warm && start.elapsed() < time / 5;
+    }
+    median(&blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_mode_is_seen() {
+        let fast = Around {
+            before: 52.0,
+            after: 58.0,
+        };
+        assert_eq!(fast.steady(), Some(55.0));
+        assert!(fast.fast());
+        let slow = Around {
+            before: 240.0,
+            after: 255.0,
+        };
+        assert!(slow.steady().is_some() && !slow.fast());
+        assert_eq!(
+            Around {
+                before: 52.0,
+                after: 250.0
+            }
+            .steady(),
+            None
+        );
+    }
+}

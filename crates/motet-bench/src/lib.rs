@@ -1,0 +1,145 @@
+//! `motet bench`: what Motet does on this machine, beside what the machine itself can do and what plain TCP does.
+//!
+//! What it is: rows ([`rows`]), each a comparison made in one run: contestants measured in turn, at least five times, the
+//! one-way floor sampled around every one of them ([`floor`]), medians with their spread ([`stats`]), ratios repetition by
+//! repetition. Plain TCP always counts with its better placement. What it is not: a test. Nothing fails for being slow.
+//!
+//! How it measures: [`pair`] starts two processes on CPUs chosen by [`place`]; they are programs of `tests/bench` or our own
+//! executable as a [`worker`]. [`report`] is the data; [`table`] and [`plot`] show it.
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod floor;
+pub mod pair;
+pub mod place;
+pub mod plot;
+pub mod report;
+pub mod rows;
+pub mod stats;
+pub mod table;
+mod worker;
+
+use crate::bench::Bench;
+use crate::report::{Machine, Report};
+use crate::stats::Spread;
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The command line of `motet bench`.
+#[derive(Debug, Default, clap::Args)]
+pub struct Options {
+    /// A short run of about a minute: fewer and shorter repetitions
+    #[arg(long)]
+    pub quick: bool,
+    /// Only these rows (letters of the table, or `curves`)
+    #[arg(long, value_name = "ROW", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print the table as Markdown
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+    /// Folder for the plots, latency and bandwidth as SVG and PNG
+    #[arg(long, value_name = "DIR", default_value = "report/bench")]
+    pub plots: PathBuf,
+    /// Repetitions of each measurement (at least 5)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(5..))]
+    pub repetitions: Option<u16>,
+    /// Folder of libmotet.so.0 and libmotet_sockets.so
+    #[arg(long, value_name = "DIR")]
+    pub libdir: Option<PathBuf>,
+    /// A report of the coupled demo to take its row from
+    #[arg(long, value_name = "FILE", default_value = "report/report.json")]
+    pub demo_report: PathBuf,
+    /// Be a measuring process
+    #[arg(long, hide = true, num_args = 1.., allow_hyphen_values = true)]
+    pub worker: Vec<String>,
+}
+
+/// Measures and prints. `prefix`: the words that lead to this command in the executable that runs, as in `motet bench`.
+pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
+    if !options.worker.is_empty() {
+        return worker::run(&options.worker);
+    }
+    let wanted = rows::chosen(&options.only)?;
+    let mut bench = Bench::new(prefix, options.quick, options.libdir.as_deref())?;
+    if let Some(repetitions) = options.repetitions {
+        bench.repetitions = repetitions.into();
+    }
+    let report = measure(&bench, &wanted, options)?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else if options.markdown {
+        print!("{}", table::markdown(&report));
+    } else {
+        print!("{}", table::terminal(&report));
+    }
+    if !report.curves.is_empty() {
+        let folder = &options.plots;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let files = plot::all(folder, &report)?;
+        eprintln!("plots: {}", files.join(" "));
+    }
+    Ok(())
+}
+
+fn measure(bench: &Bench, wanted: &[&rows::Row], options: &Options) -> Result<Report> {
+    let bar = indicatif::ProgressBar::new(wanted.len() as u64 + 1);
+    let style = indicatif::ProgressStyle::with_template("{spinner} [{pos}/{len}] {msg}")?;
+    bar.set_style(style);
+    bar.enable_steady_tick(Duration::from_secs(1)); // seldom: it takes time of a CPU that is measured
+    let (mut lines, mut curves) = (Vec::new(), Vec::new());
+    bar.set_message("floor");
+    let copies: Vec<f64> = (0..5)
+        .map(|_| 65536e-9 / floor::copy(bench.cpus.pair[0], 65536, 1, Duration::from_millis(20)))
+        .collect();
+    for row in wanted {
+        bar.inc(1);
+        bar.set_message(row.title);
+        match row.measure {
+            rows::Measure::Lines(measure) => match measure(bench, options) {
+                Ok(found) => lines.extend(found),
+                Err(error) => lines.push(report::Line::not_measured(
+                    row.id,
+                    row.title,
+                    format!("{error:#}"),
+                )),
+            },
+            rows::Measure::Curves(measure) => curves.extend(measure(bench)),
+        }
+    }
+    bar.finish_and_clear();
+    if lines.is_empty() && curves.is_empty() {
+        bail!("nothing was measured");
+    }
+    let floors = bench.floors();
+    let fast = floors.iter().filter(|&&f| f <= floor::FAST).count();
+    let machine = Machine {
+        processor: processor(),
+        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
+            .unwrap_or_default()
+            .trim()
+            .to_owned(),
+        cpus: bench.cpus.count(),
+        floor: Spread::of(&floors),
+        floor_fast: fast as f64 / floors.len().max(1) as f64,
+        copy: Spread::of(&copies),
+        repetitions: (bench.repetitions, bench.ms),
+    };
+    Ok(Report {
+        machine,
+        lines,
+        curves,
+    })
+}
+
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+    model.unwrap_or("unknown processor").trim().to_owned()
+}

@@ -1,0 +1,266 @@
+//! What a run found: lines with figures, floors, ratios, bounds and verdicts; and curves over the size.
+
+use crate::floor::{Around, FAST};
+use crate::stats::Spread;
+use serde::Serialize;
+
+/// Everything that one run found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// What it ran on.
+    pub machine: Machine,
+    /// The table.
+    pub lines: Vec<Line>,
+    /// The plots.
+    pub curves: Vec<Curve>,
+}
+
+/// What it ran on, and how.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    /// Processor model.
+    pub processor: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// CPUs that this process may use.
+    pub cpus: usize,
+    /// One-way floor over all samples of the run, ns.
+    pub floor: Option<Spread>,
+    /// Part of the samples in the fast mode, 0 to 1.
+    pub floor_fast: f64,
+    /// One core's copy of 64 KiB buffers in its cache, GB/s.
+    pub copy: Option<Spread>,
+    /// Repetitions, and milliseconds of each.
+    pub repetitions: (usize, usize),
+}
+
+/// A unit of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Unit {
+    /// Nanoseconds.
+    #[serde(rename = "ns")]
+    Ns,
+    /// 10^9 bytes a second.
+    #[serde(rename = "GB/s")]
+    GBs,
+    /// Operations a second.
+    #[serde(rename = "1/s")]
+    PerSecond,
+    /// Bytes.
+    #[serde(rename = "B")]
+    Bytes,
+    /// Milliseconds.
+    #[serde(rename = "ms")]
+    Ms,
+    /// Seconds.
+    #[serde(rename = "s")]
+    Seconds,
+}
+
+/// What the issue of this project asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The ratio (or the figure, where there is no ratio) must not be larger.
+    AtMost(f64),
+    /// It must not be smaller.
+    AtLeast(f64),
+}
+
+/// Whether the bound was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Reached.
+    Met,
+    /// Not reached.
+    Missed,
+    /// Too few repetitions saw the fast floor for this comparison to count.
+    SlowFloor,
+    /// Something needed is missing; the note says what.
+    NotMeasured,
+    /// No bound was set.
+    Shown,
+}
+
+/// A figure or a reference: what it is called, and its values.
+#[derive(Debug, Clone, Serialize)]
+pub struct Quantity {
+    /// What it is.
+    pub name: String,
+    /// Its values.
+    pub spread: Spread,
+    /// Their unit.
+    pub unit: Unit,
+}
+
+impl Quantity {
+    /// Of these values; `None` of none.
+    pub fn of(name: impl Into<String>, values: &[f64], unit: Unit) -> Option<Self> {
+        Some(Self {
+            name: name.into(),
+            spread: Spread::of(values)?,
+            unit,
+        })
+    }
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Serialize)]
+pub struct Line {
+    /// The row it belongs to: a letter.
+    pub row: String,
+    /// What was measured.
+    pub what: String,
+    /// The figure.
+    pub figure: Option<Quantity>,
+    /// What it is compared with.
+    pub reference: Option<Quantity>,
+    /// One-way floor of the same repetitions, ns.
+    pub floor: Option<Spread>,
+    /// Figure over reference, repetition by repetition.
+    pub ratio: Option<Spread>,
+    /// What is asked for.
+    pub bound: Option<Bound>,
+    /// Whether that was reached.
+    pub verdict: Verdict,
+    /// What one must know beside.
+    pub note: Option<String>,
+}
+
+impl Line {
+    /// A line that is only named so far.
+    pub fn new(row: &str, what: impl Into<String>) -> Self {
+        Self {
+            row: row.to_owned(),
+            what: what.into(),
+            figure: None,
+            reference: None,
+            floor: None,
+            ratio: None,
+            bound: None,
+            verdict: Verdict::Shown,
+            note: None,
+        }
+    }
+
+    /// A row that could not be measured, and why.
+    pub fn not_measured(row: &str, what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::NotMeasured,
+            note: Some(why.into()),
+            ..Self::new(row, what)
+        }
+    }
+
+    /// With the figure.
+    pub fn figure(mut self, figure: Option<Quantity>) -> Self {
+        self.figure = figure;
+        self
+    }
+
+    /// With what it is compared with.
+    pub fn against(mut self, reference: Option<Quantity>, ratios: &[f64]) -> Self {
+        self.reference = reference;
+        self.ratio = Spread::of(ratios);
+        self
+    }
+
+    /// With the floors of its repetitions.
+    pub fn floors(mut self, floors: &[Around]) -> Self {
+        let values: Vec<f64> = floors.iter().flat_map(|f| [f.before, f.after]).collect();
+        self.floor = Spread::of(&values);
+        self
+    }
+
+    /// With a further remark.
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        let note = note.into();
+        self.note = match self.note {
+            Some(before) => Some(format!("{before}; {note}")),
+            None => Some(note),
+        };
+        self
+    }
+
+    /// Judged by the median of the ratio (of the figure, where there is no ratio).
+    pub fn bound(self, bound: Bound) -> Self {
+        self.judge(bound, false)
+    }
+
+    /// Judged as equality: reached too when the interval of the median includes the bound.
+    pub fn nearly(self, bound: Bound) -> Self {
+        let line = self.judge(bound, true);
+        match line.ratio {
+            Some(Spread {
+                interval: (low, high),
+                ..
+            }) => line.note(format!("95 % interval of the ratio: {low:.3} .. {high:.3}")),
+            None => line,
+        }
+    }
+
+    fn judge(mut self, bound: Bound, near: bool) -> Self {
+        self.bound = Some(bound);
+        self.verdict = match self.ratio.or(self.figure.as_ref().map(|f| f.spread)) {
+            None => Verdict::NotMeasured,
+            Some(s) => {
+                let (low, high) = if near {
+                    s.interval
+                } else {
+                    (s.median, s.median)
+                };
+                let met = match bound {
+                    Bound::AtMost(b) => low.min(s.median) <= b,
+                    Bound::AtLeast(b) => high.max(s.median) >= b,
+                };
+                if met { Verdict::Met } else { Verdict::Missed }
+            }
+        };
+        self
+    }
+
+    /// A comparison that counts only where the floor is fast.
+    pub fn slow_floor(mut self, enough: bool) -> Self {
+        if !enough && self.verdict != Verdict::NotMeasured {
+            self.verdict = Verdict::SlowFloor;
+            return self.note(format!(
+                "the floor was above {FAST} ns; the ratio to the floor counts"
+            ));
+        }
+        self
+    }
+}
+
+/// One line of a plot.
+#[derive(Debug, Clone, Serialize)]
+pub struct Curve {
+    /// `latency` or `bandwidth`.
+    pub plot: &'static str,
+    /// What it shows.
+    pub name: String,
+    /// Unit of the values.
+    pub unit: Unit,
+    /// Size in bytes, and the value at it.
+    pub points: Vec<(usize, Spread)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_equality_passes_when_the_interval_includes_the_bound() {
+        let ratios = [0.97, 0.99, 0.985, 0.96, 1.01, 0.975, 0.97, 0.982, 0.978];
+        let line = Line::new("d", "").against(None, &ratios);
+        assert_eq!(
+            line.clone().bound(Bound::AtLeast(0.98)).verdict,
+            Verdict::Missed
+        );
+        assert_eq!(line.nearly(Bound::AtLeast(0.98)).verdict, Verdict::Met);
+        assert_eq!(
+            Line::new("d", "").bound(Bound::AtLeast(0.98)).verdict,
+            Verdict::NotMeasured
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! What a connection costs while nothing happens: processor time and memory.
+
+use crate::Options;
+use crate::bench::Bench;
+use crate::pair::{Process, Server};
+use crate::report::{Bound, Line, Quantity, Unit};
+use anyhow::{Context, Result, bail};
+use std::io::Write;
+use std::time::Duration;
+
+/// Row h.
+pub fn processor(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
+    const LINKS: usize = 100;
+    let seconds = if bench.quick { 4 } else { 10 };
+    let mut hub = hub(bench)?;
+    let peer = start_peer(bench, &hub.port, "engine", LINKS, 32)?;
+    let fast = take(&mut hub, LINKS, 32)?;
+    let _peer = up(peer)?;
+    if fast != LINKS {
+        bail!("only {fast} of {LINKS} links went to shared memory");
+    }
+    ask(&mut hub, "wait")?;
+    std::thread::sleep(Duration::from_millis(500)); // let them fall asleep
+    let before = used(hub.process.child.id())?;
+    std::thread::sleep(Duration::from_secs(seconds));
+    let after = used(hub.process.child.id())?;
+    let (ms, ticks) = ((after.0 - before.0) as f64 / 1e6, after.1 - before.1);
+    Ok(vec![
+        Line::new(
+            "h",
+            format!("idle process with {LINKS} links, processor time over {seconds} s"),
+        )
+        .figure(Quantity::of(
+            format!("{ticks} ticks of 10 ms, by the scheduler's clock"),
+            &[ms],
+            Unit::Ms,
+        ))
+        .bound(Bound::AtMost(0.1 * seconds as f64))
+        .note("no measurable time: 0.01 % of one CPU at most"),
+    ])
+}
+
+/// ns on a CPU by the scheduler's clock, and ticks of user and system time.
+fn used(pid: u32) -> Result<(u64, u64)> {
+    let mut ns = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        ns += text
+            .split_whitespace()
+            .next()
+            .and_then(|word| word.parse::<u64>().ok())
+            .context("schedstat")?;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<u64> = after_name
+        .split_whitespace()
+        .map(|word| word.parse().unwrap_or(0))
+        .collect();
+    Ok((
+        ns,
+        fields
+            .get(11)
+            .zip(fields.get(12))
+            .map_or(0, |(user, system)| user + system),
+    ))
+}
+
+/// Row i.
+pub fn memory(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
+    const PEERS: usize = 64;
+    let mut lines = Vec::new();
+    for (what, kind, rounds, bound) in [
+        ("known peer without a wire", "plain", 4, 4096.0),
+        ("connected idle peer", "engine", 32, 256.0 * 1024.0),
+    ] {
+        let mut hub = hub(bench)?;
+        let mut peers = Vec::new();
+        // The first peers bring what all share: the engine itself, a first block of records.
+        let mut join = |hub: &mut Server, count: usize| -> Result<()> {
+            let mut fast = 0;
+            for _ in 0..count {
+                let peer = start_peer(bench, &hub.port, kind, 1, rounds)?;
+                fast = take(hub, 1, rounds)?;
+                peers.push(up(peer)?);
+            }
+            if kind == "engine" && fast != peers.len() {
+                bail!(
+                    "only {fast} of {} peers are connected through shared memory",
+                    peers.len()
+                );
+            }
+            Ok(())
+        };
+        join(&mut hub, 4)?;
+        let before = resident(hub.process.child.id())?;
+        join(&mut hub, PEERS)?;
+        let after = resident(hub.process.child.id())?;
+        let each = |i: usize| (after[i] as f64 - before[i] as f64) / PEERS as f64;
+        lines.push(
+            Line::new("i", format!("memory of a process for each {what}"))
+                .figure(Quantity::of("private memory and whole segments", &[each(0) + each(1)], Unit::Bytes))
+                .bound(Bound::AtMost(bound))
+                .note(format!(
+                    "{:.0} B private and {:.0} B of segments, over {PEERS} peers; the kernel's own socket buffers not counted",
+                    each(0),
+                    each(1)
+                )),
+        );
+    }
+    Ok(lines)
+}
+
+/// Bytes of resident memory outside segments, and of mapped segments whether touched or not.
+fn resident(pid: u32) -> Result<[u64; 2]> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    let (mut private, mut segments) = (0, 0);
+    let mut segment = false;
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        let bytes = || {
+            words
+                .clone()
+                .next()
+                .and_then(|word| word.parse::<u64>().ok())
+                .unwrap_or(0)
+                * 1024
+        };
+        if first.contains('-') {
+            // The node file is sparse: what it takes is what is resident of it.
+            segment = line.contains("/memfd:") && !line.contains("/memfd:motet-node");
+        } else if first == "Size:" && segment {
+            segments += bytes();
+        } else if first == "Rss:" && !segment {
+            private += bytes();
+        }
+    }
+    Ok([private, segments])
+}
+
+fn hub(bench: &Bench) -> Result<Server> {
+    Server::start(
+        &bench.worker(&["hub"]),
+        &bench.cpus,
+        Some(bench.cpus.pair[0]),
+    )
+}
+
+fn ask(hub: &mut Server, words: &str) -> Result<String> {
+    let input = hub.process.input.as_mut().context("the hub has no input")?;
+    writeln!(input, "{words}")?;
+    hub.process.line()
+}
+
+/// Lets the hub accept links that are already being made; how many of all it has are fast.
+fn take(hub: &mut Server, count: usize, rounds: usize) -> Result<usize> {
+    let answer = ask(hub, &format!("take {count} {rounds}"))?;
+    let fast = answer
+        .split_whitespace()
+        .nth(2)
+        .and_then(|word| word.parse().ok());
+    fast.with_context(|| format!("the hub said `{answer}`"))
+}
+
+fn start_peer(
+    bench: &Bench,
+    port: &str,
+    kind: &str,
+    links: usize,
+    rounds: usize,
+) -> Result<Process> {
+    let mut command = bench.worker(&["peer", kind]).command(1, "call");
+    command.args(["127.0.0.1", port, &links.to_string(), &rounds.to_string()]);
+    Process::start(command, &bench.cpus, Some(bench.cpus.pair[1]))
+}
+
+fn up(mut peer: Process) -> Result<Process> {
+    if peer.line()? != "up" {
+        bail!("a peer did not come up");
+    }
+    Ok(peer)
+}

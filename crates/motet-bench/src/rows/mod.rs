@@ -1,0 +1,168 @@
+//! The rows: one function each, in the order of the table.
+
+mod coupled;
+mod crowd;
+mod curves;
+mod engine;
+mod fallback;
+mod idle;
+mod pool;
+mod sockets;
+
+use crate::Options;
+use crate::bench::{Bench, Series};
+use crate::pair::{Program, measure};
+use crate::place::Placement;
+use crate::report::{Curve, Line};
+use crate::stats::{Spread, median};
+use anyhow::{Result, bail};
+
+/// What a row does.
+pub enum Measure {
+    /// Lines of the table.
+    Lines(fn(&Bench, &Options) -> Result<Vec<Line>>),
+    /// Lines of the plots.
+    Curves(fn(&Bench) -> Vec<Curve>),
+}
+
+/// A row that can be asked for.
+pub struct Row {
+    /// Its name for `--only`.
+    pub id: &'static str,
+    /// What it is about.
+    pub title: &'static str,
+    /// How it is measured.
+    pub measure: Measure,
+}
+
+const fn row(
+    id: &'static str,
+    title: &'static str,
+    measure: fn(&Bench, &Options) -> Result<Vec<Line>>,
+) -> Row {
+    Row {
+        id,
+        title,
+        measure: Measure::Lines(measure),
+    }
+}
+
+/// All of them.
+pub const ROWS: [Row; 13] = [
+    row("a", "engine stream, 8 B one way", engine::latency),
+    row(
+        "b",
+        "engine stream bandwidth, reused buffers",
+        engine::bandwidth,
+    ),
+    row(
+        "c",
+        "engine stream, 64 MiB, distinct cold buffers",
+        engine::cold,
+    ),
+    row("d", "unequipped peer, other host", fallback::fallback),
+    row("e", "sockets ping-pong, 64 B", sockets::latency),
+    row("f", "sockets stream, 64 KiB writes", sockets::bandwidth),
+    row("g", "four pairs on two CPUs", crowd::oversubscribed),
+    row("h", "idle process with 100 links", idle::processor),
+    row("i", "memory of a peer", idle::memory),
+    row("j", "256 idle peers and an active one", crowd::idle_peers),
+    row("k", "receive memory: fresh or from the pool", pool::pool),
+    row("l", "coupled demo, chatty case", coupled::chatty),
+    Row {
+        id: "curves",
+        title: "curves over the size",
+        measure: Measure::Curves(curves::curves),
+    },
+];
+
+/// Those asked for; all when none is named.
+pub fn chosen(only: &[String]) -> Result<Vec<&'static Row>> {
+    for name in only {
+        if !ROWS.iter().any(|row| row.id == name) {
+            let known: Vec<&str> = ROWS.iter().map(|row| row.id).collect();
+            bail!("no row `{name}`; there are {}", known.join(" "));
+        }
+    }
+    Ok(ROWS
+        .iter()
+        .filter(|row| only.is_empty() || only.iter().any(|name| name == row.id))
+        .collect())
+}
+
+/// Median ns of one operation of `program` with the ends placed so.
+fn once(
+    bench: &Bench,
+    program: &Program,
+    placement: Placement,
+    turn: usize,
+    arguments: &[String],
+) -> Result<f64> {
+    Ok(measure(
+        program,
+        arguments,
+        &bench.cpus,
+        bench.cpus.of(placement, turn),
+    )?
+    .median)
+}
+
+/// The same for the engine's streams; what part of the payload went through shared memory is added to `shared`.
+fn engine_once(
+    bench: &Bench,
+    program: &Program,
+    turn: usize,
+    arguments: &[String],
+    shared: &mut Vec<f64>,
+) -> Result<f64> {
+    let timing = measure(
+        program,
+        arguments,
+        &bench.cpus,
+        bench.cpus.of(Placement::Two, turn),
+    )?;
+    shared.extend(timing.shared);
+    Ok(timing.median)
+}
+
+/// A remark for when a part of the payload went over TCP; that is the engine's decision, and seen in the figure.
+fn by_wire(shared: &[f64]) -> String {
+    let percent = Spread::of(shared).map(|s| s.over(0.01));
+    percent.map_or(String::new(), |s| {
+        format!(
+            "through shared memory: {:.0} % of the payload [{:.0} .. {:.0}]",
+            s.median, s.min, s.max
+        )
+    })
+}
+
+/// Arguments of a call: size, time and whatever else.
+fn call(bench: &Bench, size: usize, more: &[usize]) -> Vec<String> {
+    [size, bench.ms]
+        .iter()
+        .chain(more)
+        .map(ToString::to_string)
+        .collect()
+}
+
+/// Bytes a second, in GB/s, from ns for one message.
+fn rate(size: usize) -> impl Fn(&f64) -> f64 {
+    move |ns| size as f64 / ns
+}
+
+/// Every value turned into a rate.
+fn rates(series: &Series, size: usize) -> Series {
+    Series {
+        values: series.values.iter().map(rate(size)).collect(),
+        floors: series.floors.clone(),
+    }
+}
+
+/// Of plain TCP on one CPU and on two, the placement that took less time, and its name.
+fn better<'a>(one: &'a Series, two: &'a Series) -> (&'a Series, &'static str) {
+    if median(&one.values) <= median(&two.values) {
+        (one, "one CPU")
+    } else {
+        (two, "two CPUs")
+    }
+}

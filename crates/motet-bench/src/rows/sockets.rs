@@ -1,0 +1,78 @@
+//! An unmodified C program's sockets, plainly and under the sockets voice.
+
+use super::{better, call, once, rates};
+use crate::Options;
+use crate::bench::{Bench, Contestant, Series};
+use crate::place::Placement::{One, Two};
+use crate::report::{Bound, Line, Quantity, Unit};
+use anyhow::Result;
+
+/// The program under the voice on two CPUs, plainly on one, plainly on two.
+fn three(bench: &Bench, program: &str, size: usize, spins: bool) -> Result<Vec<Series>> {
+    let plain = bench.program(program)?;
+    let motet = plain.clone().with_env(&bench.sockets()?);
+    let arguments = call(bench, size, &[]);
+    let mut contestants: Vec<Contestant<'_>> = vec![
+        Box::new(|turn| once(bench, &motet, Two, turn, &arguments)),
+        Box::new(|turn| once(bench, &plain, One, turn, &arguments)),
+        Box::new(|turn| once(bench, &plain, Two, turn, &arguments)),
+    ];
+    bench.contest(bench.repetitions, spins, &mut contestants)
+}
+
+/// Row e.
+pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
+    let series = three(bench, "pingpong", 64, true)?;
+    let motet = &series[0];
+    let floors: Vec<f64> = motet.floors.iter().filter_map(|f| f.steady()).collect();
+    let (tcp, place) = better(&series[1], &series[2]);
+    // Where too few repetitions saw the fast floor, all are shown, and the verdict says that they do not count.
+    let fast = motet.fast();
+    let enough = fast.len() >= bench.repetitions.min(5);
+    let (counted, tcp) = if enough {
+        (motet.at(&fast), tcp.at(&fast))
+    } else {
+        (motet.clone(), tcp.clone())
+    };
+    Ok(vec![
+        Line::new("e", "C sockets ping-pong, 64 B one way, own CPUs")
+            .figure(Quantity::of("one way", &motet.values, Unit::Ns))
+            .floors(&motet.floors)
+            .against(
+                Quantity::of("floor", &floors, Unit::Ns),
+                &motet.over_floor(),
+            )
+            .bound(Bound::AtMost(5.5)),
+        Line::new("e", "plain TCP, the same program")
+            .figure(Quantity::of(
+                format!("one way, {place}"),
+                &tcp.values,
+                Unit::Ns,
+            ))
+            .floors(&counted.floors)
+            .against(
+                Quantity::of("under Motet", &counted.values, Unit::Ns),
+                &tcp.over(&counted),
+            )
+            .bound(Bound::AtLeast(30.0))
+            .slow_floor(enough),
+    ])
+}
+
+/// Row f.
+pub fn bandwidth(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
+    const SIZE: usize = 65536;
+    let series = three(bench, "stream", SIZE, false)?;
+    let (tcp, place) = better(&series[1], &series[2]);
+    let (motet, tcp) = (rates(&series[0], SIZE), rates(tcp, SIZE));
+    Ok(vec![
+        Line::new("f", "C sockets stream, 64 KiB writes")
+            .figure(Quantity::of("bandwidth", &motet.values, Unit::GBs))
+            .floors(&motet.floors)
+            .against(
+                Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs),
+                &motet.over(&tcp),
+            )
+            .bound(Bound::AtLeast(8.0)),
+    ])
+}

@@ -1,0 +1,243 @@
+//! The report as text: an aligned table for a terminal, or Markdown.
+
+use crate::floor::FAST;
+use crate::report::{Bound, Line, Machine, Quantity, Report, Unit, Verdict};
+use crate::stats::Spread;
+
+const HEAD: [&str; 8] = [
+    "",
+    "what",
+    "figure",
+    "reference",
+    "floor, ns",
+    "ratio",
+    "asked",
+    "",
+];
+
+/// For a terminal: columns aligned, notes below their lines.
+pub fn terminal(report: &Report) -> String {
+    let mut text = machine(&report.machine) + "\n";
+    let cells: Vec<[String; 8]> = report.lines.iter().map(cells).collect();
+    let head = HEAD.map(str::to_owned);
+    let width = |column: usize| {
+        cells
+            .iter()
+            .chain([&head])
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let show = |row: &[String; 8]| {
+        let padded = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    if !cells.is_empty() {
+        text += &show(&head);
+    }
+    for (line, row) in report.lines.iter().zip(&cells) {
+        text += &show(row);
+        if let Some(note) = &line.note {
+            text += &format!("   {note}\n");
+        }
+    }
+    text
+}
+
+/// For a README.
+pub fn markdown(report: &Report) -> String {
+    let mut text = machine(&report.machine) + "\n";
+    text += &format!(
+        "| {} |\n|{}\n",
+        HEAD.join(" | "),
+        " --- |".repeat(HEAD.len())
+    );
+    for line in &report.lines {
+        let mut row = cells(line);
+        if let Some(note) = &line.note {
+            row[1] += &format!("<br><sub>{note}</sub>");
+        }
+        text += &format!(
+            "| {} |\n",
+            row.map(|cell| cell.replace('|', "\\|")).join(" | ")
+        );
+    }
+    text
+}
+
+fn machine(machine: &Machine) -> String {
+    let (repetitions, ms) = machine.repetitions;
+    let mut text = format!(
+        "{}, {} CPUs, Linux {}. Medians of {repetitions} or more repetitions of {ms} ms, taken in turn, [smallest .. largest].\n",
+        machine.processor, machine.cpus, machine.kernel
+    );
+    if let Some(floor) = machine.floor {
+        text += &format!(
+            "Floor: a cache line reaches the other CPU in {} ns; {:.0} % of {} samples were fast (at most {FAST} ns).\n",
+            spread(&floor),
+            machine.floor_fast * 100.0,
+            floor.count
+        );
+    }
+    if let Some(copy) = machine.copy {
+        text += &format!(
+            "One core copies 64 KiB within its cache at {} GB/s.\n",
+            spread(&copy)
+        );
+    }
+    text
+}
+
+fn cells(line: &Line) -> [String; 8] {
+    let asked = match line.bound {
+        Some(Bound::AtMost(b)) => format!("<= {}", judged(line, b)),
+        Some(Bound::AtLeast(b)) => format!(">= {}", judged(line, b)),
+        None => String::new(),
+    };
+    [
+        line.row.clone(),
+        line.what.clone(),
+        line.figure.as_ref().map_or(String::new(), quantity),
+        line.reference.as_ref().map_or(String::new(), quantity),
+        line.floor.as_ref().map_or(String::new(), spread),
+        line.ratio.as_ref().map_or(String::new(), spread),
+        asked,
+        verdict(line.verdict).to_owned(),
+    ]
+}
+
+/// A bound: of the ratio, or of the figure in its unit where there is no ratio.
+fn judged(line: &Line, bound: f64) -> String {
+    match (&line.ratio, &line.figure) {
+        (None, Some(figure)) => {
+            let (by, unit) = scale(figure.unit, bound);
+            format!("{} {unit}", number(bound / by))
+        }
+        _ => number(bound),
+    }
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Met => "met",
+        Verdict::Missed => "MISSED",
+        Verdict::SlowFloor => "floor mode not fast",
+        Verdict::NotMeasured => "not measured",
+        Verdict::Shown => "",
+    }
+}
+
+fn quantity(quantity: &Quantity) -> String {
+    let (by, unit) = scale(quantity.unit, quantity.spread.median);
+    format!(
+        "{} {} {unit}",
+        quantity.name,
+        spread(&quantity.spread.over(by))
+    )
+}
+
+/// A readable unit for values of this size.
+fn scale(unit: Unit, value: f64) -> (f64, &'static str) {
+    match unit {
+        Unit::Ns if value >= 1e6 => (1e6, "ms"),
+        Unit::Ns if value >= 1e3 => (1e3, "us"),
+        Unit::Ns => (1.0, "ns"),
+        Unit::GBs => (1.0, "GB/s"),
+        Unit::PerSecond if value >= 1e6 => (1e6, "M/s"),
+        Unit::PerSecond if value >= 1e3 => (1e3, "k/s"),
+        Unit::PerSecond => (1.0, "/s"),
+        Unit::Bytes if value >= 1024.0 => (1024.0, "KiB"),
+        Unit::Bytes => (1.0, "B"),
+        Unit::Ms => (1.0, "ms"),
+        Unit::Seconds => (1.0, "s"),
+    }
+}
+
+fn spread(s: &Spread) -> String {
+    if s.count == 1 {
+        return number(s.median);
+    }
+    format!(
+        "{} [{} .. {}]",
+        number(s.median),
+        number(s.min),
+        number(s.max)
+    )
+}
+
+/// Three digits that say something.
+fn number(value: f64) -> String {
+    let places = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v >= 0.995 || v == 0.0 => 2,
+        _ => 3,
+    };
+    let text = format!("{value:.places$}");
+    if text.contains('.') && value.fract() == 0.0 {
+        format!("{value:.0}")
+    } else {
+        text
+    }
+}
+
+/// A size with its binary unit.
+pub fn bytes(size: usize) -> String {
+    match size {
+        s if s >= 1 << 20 && s % (1 << 20) == 0 => format!("{} MiB", s >> 20),
+        s if s >= 1024 && s % 1024 == 0 => format!("{} KiB", s >> 10),
+        s => format!("{s} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_readable() {
+        assert_eq!(
+            [0.0, 0.7, 1.0, 5.5, 52.34, 12345.6].map(number),
+            ["0", "0.700", "1", "5.50", "52.3", "12346"]
+        );
+        assert_eq!(
+            [64, 65536, 64 << 20].map(bytes),
+            ["64 B", "64 KiB", "64 MiB"]
+        );
+    }
+
+    #[test]
+    fn every_line_has_its_place() {
+        let line = Line::new("a", "engine")
+            .figure(Quantity::of("one way", &[100.0, 110.0, 120.0], Unit::Ns))
+            .against(Quantity::of("floor", &[55.0], Unit::Ns), &[2.0])
+            .bound(Bound::AtMost(2.0));
+        let machine = Machine {
+            processor: "P".into(),
+            kernel: "6".into(),
+            cpus: 2,
+            floor: None,
+            floor_fast: 0.0,
+            copy: None,
+            repetitions: (5, 40),
+        };
+        let missing = Line::not_measured("e", "sockets", "no library");
+        let report = Report {
+            machine,
+            lines: vec![line, missing],
+            curves: Vec::new(),
+        };
+        let text = terminal(&report);
+        assert!(
+            text.contains("one way 110 [100 .. 120] ns  floor 55 ns"),
+            "{text}"
+        );
+        assert!(text.contains("<= 2"), "{text}");
+        assert!(text.contains("not measured\n   no library"), "{text}");
+        assert!(markdown(&report).contains("| e | sockets<br><sub>no library</sub> |"));
+    }
+}

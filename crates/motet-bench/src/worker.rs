@@ -1,0 +1,331 @@
+//! Our own executable as a measuring program: the engine's streams, and plain TCP by the same code.
+//!
+//! `--worker ping|stream engine|plain serve|call …` speaks the protocol of `tests/bench/peer.h`, and adds to the figures what
+//! part of the payload went through shared memory; `hub`, `peer` and `hold` are
+//! processes to look at from outside. A worker is never pinned here: it inherits that.
+
+use anyhow::{Context, Result, bail};
+use motet::{Path, Stream};
+use std::io::{BufRead, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Runs as the worker that these words describe.
+pub fn run(words: &[String]) -> Result<()> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["ping", kind, "serve"] => serve_ping(accept_one(&listen()?, kind)?),
+        ["ping", kind, "call", host, port, size, ms] => {
+            call_ping(connect(host, port, kind)?, number(size)?, number(ms)?)
+        }
+        ["stream", kind, "serve"] => serve_stream(accept_one(&listen()?, kind)?),
+        [
+            "stream",
+            kind,
+            "call",
+            host,
+            port,
+            size,
+            ms,
+            ref buffers @ ..,
+        ] => {
+            let buffers = buffers.first().map_or(Ok(1), |b| number(b))?;
+            call_stream(
+                connect(host, port, kind)?,
+                number(size)?,
+                number(ms)?,
+                buffers,
+            )
+        }
+        ["hub", "serve"] => hub(),
+        ["peer", kind, "call", host, port, links, rounds] => {
+            peer(host, port, kind, number(links)?, number(rounds)?)
+        }
+        ["hold", "serve", size, count] => hold(number(size)?, number(count)?),
+        _ => bail!("no such worker: {}", words.join(" ")),
+    }
+}
+
+fn number(word: &str) -> Result<usize> {
+    word.parse()
+        .with_context(|| format!("`{word}` is no number"))
+}
+
+/// Either kind of connection.
+enum Pipe {
+    Engine(Stream),
+    Plain(TcpStream),
+}
+
+impl Read for Pipe {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Pipe::Engine(s) => s.read(into),
+            Pipe::Plain(s) => s.read(into),
+        }
+    }
+}
+
+impl Write for Pipe {
+    fn write(&mut self, from: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Pipe::Engine(s) => s.write(from),
+            Pipe::Plain(s) => s.write(from),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Pipe {
+    fn new(tcp: TcpStream, kind: &str, connected: bool) -> Result<Self> {
+        tcp.set_nodelay(true)?;
+        Ok(match (kind, connected) {
+            ("engine", true) => Pipe::Engine(Stream::connected(tcp)?),
+            ("engine", false) => Pipe::Engine(Stream::accepted(tcp)?),
+            _ => Pipe::Plain(tcp),
+        })
+    }
+
+    /// What part of the payload went through shared memory. An engine without a wire is an error: the row would not show
+    /// what it claims to.
+    fn share(&self) -> Result<f64> {
+        let Pipe::Engine(stream) = self else {
+            return Ok(0.0);
+        };
+        let stats = stream.stats()?;
+        if stats.path == Path::Tcp {
+            bail!(
+                "the engine stayed on TCP: {}",
+                motet::reason::text(stats.reason)
+            );
+        }
+        let (fast, tcp) = stats.sent;
+        Ok(fast as f64 / (fast + tcp).max(1) as f64)
+    }
+
+    /// Whole messages: false when the peer has left.
+    fn fill(&mut self, into: &mut [u8]) -> Result<bool> {
+        match self.read_exact(into) {
+            Ok(()) => Ok(true),
+            Err(e)
+                if [
+                    std::io::ErrorKind::UnexpectedEof,
+                    std::io::ErrorKind::ConnectionReset,
+                ]
+                .contains(&e.kind()) =>
+            {
+                Ok(false)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn must_fill(&mut self, into: &mut [u8]) -> Result<()> {
+        if !self.fill(into)? {
+            bail!("the server left");
+        }
+        Ok(())
+    }
+}
+
+fn listen() -> Result<TcpListener> {
+    let listener = TcpListener::bind("0.0.0.0:0")?;
+    println!("port {}", listener.local_addr()?.port());
+    Ok(listener)
+}
+
+fn accept_one(listener: &TcpListener, kind: &str) -> Result<Pipe> {
+    Pipe::new(listener.accept()?.0, kind, false)
+}
+
+fn connect(host: &str, port: &str, kind: &str) -> Result<Pipe> {
+    let tcp = TcpStream::connect((host, port.parse()?))?;
+    Pipe::new(tcp, kind, true)
+}
+
+/// As `measure` of `tests/bench/peer.h`.
+fn measure(
+    count: usize,
+    ms: usize,
+    share: f64,
+    mut block: impl FnMut(usize) -> Result<()>,
+) -> Result<String> {
+    let time = Duration::from_millis(ms as u64);
+    let probe = if count > 0 { count } else { 64 };
+    let start = Instant::now();
+    let last = loop {
+        let begun = Instant::now();
+        block(probe)?;
+        if start.elapsed() >= time / 5 {
+            break begun.elapsed();
+        }
+    };
+    let fit = (3e5 / (last.as_nanos() as f64 / probe as f64)).clamp(1.0, 1e6);
+    let count = if count > 0 { count } else { fit as usize };
+    let mut blocks = Vec::new();
+    let begun = Instant::now();
+    let mut before = begun;
+    while blocks.is_empty() || begun.elapsed() < time {
+        block(count)?;
+        let end = Instant::now();
+        blocks.push((end - before).as_nanos() as f64 / count as f64);
+        before = end;
+    }
+    let total = (blocks.len() * count) as f64;
+    let mean = (before - begun).as_nanos() as f64 / total;
+    Ok(format!(
+        "{:.1} {:.1} {total}",
+        crate::stats::median(&blocks) / share,
+        mean / share
+    ))
+}
+
+fn serve_ping(mut pipe: Pipe) -> Result<()> {
+    let mut size = [0; 8];
+    if !pipe.fill(&mut size)? {
+        return Ok(());
+    }
+    let mut data = vec![0; u64::from_ne_bytes(size) as usize];
+    while pipe.fill(&mut data)? {
+        pipe.write_all(&data)?;
+    }
+    Ok(())
+}
+
+fn call_ping(mut pipe: Pipe, size: usize, ms: usize) -> Result<()> {
+    let mut data = vec![0; size];
+    pipe.write_all(&(size as u64).to_ne_bytes())?;
+    let result = measure(0, ms, 2.0, |count| {
+        for _ in 0..count {
+            pipe.write_all(&data)?;
+            pipe.must_fill(&mut data)?;
+        }
+        Ok(())
+    })?;
+    println!("{result} {:.3}", pipe.share()?);
+    Ok(())
+}
+
+/// Buffers with every page touched.
+fn buffers(size: usize, count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|_| vec![1u8; size]).collect()
+}
+
+fn serve_stream(mut pipe: Pipe) -> Result<()> {
+    let mut plan = [0; 24];
+    if !pipe.fill(&mut plan)? {
+        return Ok(());
+    }
+    let [size, count, distinct] = [0, 8, 16]
+        .map(|at| u64::from_ne_bytes(plan[at..at + 8].try_into().unwrap_or_default()) as usize);
+    let mut buffers = buffers(size, distinct);
+    let mut received = 0;
+    while pipe.fill(&mut buffers[received % distinct])? {
+        received += 1;
+        if received % count == 0 {
+            pipe.write_all(&[0])?;
+        }
+    }
+    Ok(())
+}
+
+fn call_stream(mut pipe: Pipe, size: usize, ms: usize, distinct: usize) -> Result<()> {
+    let count = ((16 << 20) / size).clamp(1, 4096);
+    let buffers = buffers(size, distinct);
+    let plan = [size, count, distinct].map(|n| (n as u64).to_ne_bytes());
+    pipe.write_all(plan.as_flattened())?;
+    let mut sent = 0;
+    let result = measure(count, ms, 1.0, |count| {
+        for _ in 0..count {
+            pipe.write_all(&buffers[sent % distinct])?;
+            sent += 1;
+        }
+        pipe.must_fill(&mut [0])
+    })?;
+    println!("{result} {:.3}", pipe.share()?);
+    Ok(())
+}
+
+/// A process with many links. Commands on standard input: `take N ROUNDS` accepts N connections and echoes so many messages of
+/// 8 bytes on each; `wait` waits for any of them, for ever. Standard input's end ends it.
+fn hub() -> Result<()> {
+    let listener = listen()?;
+    let mut links = Vec::new();
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        match line.split_whitespace().collect::<Vec<_>>()[..] {
+            ["take", count, rounds] => {
+                for _ in 0..number(count)? {
+                    let mut pipe = accept_one(&listener, "engine")?;
+                    let mut message = [0; 8];
+                    for _ in 0..number(rounds)? {
+                        pipe.must_fill(&mut message)?;
+                        pipe.write_all(&message)?;
+                    }
+                    links.push(pipe);
+                }
+                let fast = links
+                    .iter()
+                    .filter(|link| matches!(link, Pipe::Engine(_)) && link.share().is_ok())
+                    .count();
+                println!("taken {} {fast}", links.len());
+            }
+            ["wait"] => {
+                println!("waiting");
+                wait_any(&links)?;
+            }
+            _ => bail!("no such command: {line}"),
+        }
+    }
+    Ok(())
+}
+
+fn wait_any(links: &[Pipe]) -> Result<()> {
+    let streams: Vec<&Stream> = links
+        .iter()
+        .filter_map(|l| {
+            if let Pipe::Engine(s) = l {
+                Some(s)
+            } else {
+                None
+            }
+        })
+        .collect();
+    motet::wait_any(&streams, None)?;
+    Ok(())
+}
+
+/// A peer of a hub: so many links, so many messages on each; then it waits until the hub leaves.
+fn peer(host: &str, port: &str, kind: &str, links: usize, rounds: usize) -> Result<()> {
+    let mut pipes = Vec::new();
+    for _ in 0..links {
+        let mut pipe = connect(host, port, kind)?;
+        let mut message = [0; 8];
+        for _ in 0..rounds {
+            pipe.write_all(&message)?;
+            pipe.must_fill(&mut message)?;
+        }
+        pipes.push(pipe);
+    }
+    println!("up");
+    match &mut pipes[..] {
+        [Pipe::Plain(only)] => drop(only.read(&mut [0])?),
+        _ => wait_any(&pipes)?,
+    }
+    Ok(())
+}
+
+/// Memory for somebody else to copy: says where it is, and keeps it until standard input ends.
+fn hold(size: usize, count: usize) -> Result<()> {
+    let buffers = buffers(size, count);
+    let addresses: Vec<String> = buffers
+        .iter()
+        .map(|b| b.as_ptr().addr().to_string())
+        .collect();
+    println!("{}", addresses.join(" "));
+    let _ = std::io::stdin().read(&mut [0])?;
+    Ok(())
+}
