@@ -64,7 +64,7 @@ pub fn begin<B: Base>(
     mut before_sleep: impl FnMut(&mut B),
 ) -> Step {
     let Some(slot) = slot.filter(|_| record.rx.ready.load(Relaxed) != 0) else {
-        return match acquire(&record.rx.lock, base) {
+        return match hold(record, base) {
             Acquired::Reentrant => Step::Failed(EAGAIN),
             _held => {
                 enter(record);
@@ -95,7 +95,7 @@ pub fn begin<B: Base>(
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight | Take::Retry => {
                 before_sleep(base);
-                let _held = acquire(&record.rx.lock, base);
+                let _held = hold(record, base);
                 enter(record);
                 return Step::Poll;
             }
@@ -153,7 +153,7 @@ fn wait<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSlice
 /// Ends a receive that went to the kernel with `received` bytes (0 for none; peeked bytes do not count).
 #[inline]
 pub fn end<B: Base>(record: &Record, base: &mut B, received: usize) {
-    let _held = acquire(&record.rx.lock, base);
+    let _held = hold(record, base);
     record.rx.tcp.store(record.rx.tcp.load(Relaxed) + received as u64, Relaxed);
     leave(record);
 }
@@ -302,7 +302,7 @@ pub fn enter_kernel<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool
 
 /// Registers a kernel sleep although the ring has bytes: TCP bytes that precede them will wake the sleeper.
 pub fn enter_anyway<B: Base>(record: &Record, base: &mut B) {
-    let _held = acquire(&record.rx.lock, base);
+    let _held = hold(record, base);
     enter(record);
 }
 
@@ -314,7 +314,7 @@ pub fn close_gate<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
 
 /// Undoes [`enter_kernel`] after a sleep that received nothing.
 pub fn leave_kernel<B: Base>(record: &Record, base: &mut B) {
-    let _held = acquire(&record.rx.lock, base);
+    let _held = hold(record, base);
     leave(record);
 }
 
@@ -425,6 +425,15 @@ pub(crate) fn clean<'a, B: Base>(record: &'a Record, base: &mut B) -> Option<Hel
         }
         Acquired::Reentrant => None,
     }
+}
+
+/// The lock, for what must be done in any case. Its last holder may have died inside: then the stream is broken.
+fn hold<'a, B: Base>(record: &'a Record, base: &mut B) -> Acquired<'a> {
+    let held = acquire(&record.rx.lock, base);
+    if matches!(held, Acquired::Orphaned(_)) {
+        broken(record);
+    }
+    held
 }
 
 fn enter(record: &Record) {
