@@ -1,0 +1,183 @@
+//! A peer that writes anything anywhere in the shared slot, between steps and in the middle of them: never a panic, an
+//! access out of bounds or an endless loop; at worst garbage in its own stream or a reset.
+//!
+//! A failure names its seed; `MOTET_SEED=n` runs that one alone.
+
+mod support;
+
+use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::plan::{Fault, Plan};
+use motet_proto::{EAGAIN, ECONNRESET, rx, tx};
+use motet_wire::record::State;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use support::prng::Prng;
+use support::{Doing, LOOK, SEND, SLEEP, World};
+
+const SEEDS: u64 = 4000;
+/// Bytes with the words of both directions.
+const CONTROL: u64 = 2304;
+
+/// Overwrites one word: anything, a neighbour of what is there, or bits of it.
+fn scribble(memory: &Exposed, prng: &mut Prng) {
+    for _ in 0..1 + prng.below(3) {
+        // Mostly the words that matter: the first four lines of each direction, and those for large transfers.
+        let at = match prng.below(8) {
+            0 => prng.below(memory.size() as u64),
+            1 | 2 => prng.below(CONTROL / 8) * 8,
+            3 => prng.below(2) * 1024 + 192 + prng.below(32) * 8,
+            _ => prng.below(2) * 1024 + prng.below(3) * 64 + prng.below(3) * 8,
+        } as usize;
+        let now = memory.word(at);
+        let value = match prng.below(10) {
+            0 => prng.next(),
+            1 => 0,
+            2 => u64::MAX,
+            3 => now ^ 1,
+            4 => now ^ 1 << prng.below(64),
+            5 => now.wrapping_add(prng.below(200)),
+            6 => now.wrapping_sub(prng.below(200)),
+            7 => now.wrapping_add(prng.below(10_000) << 1),
+            8 => memory.word((at + 64) % memory.size()),
+            _ => u64::from(prng.next() as u32),
+        };
+        memory.write(at, &value.to_ne_bytes());
+    }
+}
+
+/// The honest end's program: sends and receives at random.
+fn honest(world: &World) {
+    let me = &world.sides[0];
+    let draw = |n| world.prng.borrow_mut().below(n);
+    let length = world.prng.borrow_mut().size(9000);
+    if me.record.state() == State::Broken {
+        return;
+    }
+    match draw(12) {
+        0..=3 => {
+            if me.threads[0].get() == Doing::Idle {
+                world.send(0, length, tx::Ask { kernel_only: draw(6) == 0, nonblocking: draw(2) == 0, large: 700 });
+            } else {
+                world.send_on(0, false);
+            }
+        }
+        4..=8 => {
+            if me.threads[1].get() == Doing::Idle {
+                let spin = if draw(3) == 0 { 0 } else { 3000 };
+                let ask = if draw(3) == 0 { LOOK } else { rx::Ask { spin, large: 700, ..SLEEP } };
+                world.receive(0, 1, length, rx::Ask { peek: draw(8) == 0, ..ask });
+            } else {
+                world.receive_on(0, 1, false);
+            }
+        }
+        9 => world.before_sleep(0, 0),
+        10 => {
+            rx::raise(&me.record, &me.slot, &mut world.base(0, 1), || true);
+            let _ = rx::ready(&me.record, &me.slot);
+        }
+        _ => {
+            rx::close_gate(&me.record, &me.slot, &mut world.base(0, 1));
+        }
+    }
+}
+
+fn one(seed: u64, memory: &Rc<Exposed>) {
+    let mut world = World::new(memory, Prng(seed), 3000, Plan::new());
+    world.single_copy();
+    world.weave = 3 + seed % 20;
+    let (shared, dice) = (memory.clone(), std::cell::RefCell::new(Prng(!seed)));
+    world.scribble = Some(Box::new(move |world| {
+        let mut dice = dice.borrow_mut();
+        scribble(&shared, &mut dice);
+        // A peer that only confuses, and never leaves, may keep us waiting; it must end when it goes.
+        if world.calls.get() > 100_000 {
+            world.sides[1].end.connection(|c| c.inject(1, Fault::Kill));
+        }
+        let data = [dice.next() as u8; 100];
+        let n = dice.below(100) as usize;
+        if dice.one_in(3) {
+            let _ = world.sides[1].end.connection(|c| c.send(1, &data[..n]));
+        }
+    }));
+    for _ in 0..60 {
+        world.calls.set(0);
+        honest(&world);
+        scribble(memory, &mut world.prng.borrow_mut());
+        let failed = world.sides[0].failed.get();
+        assert!(matches!(failed, None | Some(EAGAIN | ECONNRESET | 32)), "{failed:?}");
+        world.sides[0].failed.set(None);
+    }
+}
+
+#[test]
+fn any_scribbling_ends_in_garbage_or_a_reset() {
+    let memory = Rc::new(Exposed::new(4096).unwrap());
+    if let Some(seed) = std::env::var("MOTET_SEED").ok().and_then(|s| s.parse().ok()) {
+        return one(seed, &memory);
+    }
+    let seeds = std::env::var("MOTET_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(SEEDS);
+    for seed in 0..seeds {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| one(seed, &memory))) {
+            eprintln!("failed with MOTET_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Offsets of the words, as docs and code lay them out: end 0 sends into direction 0 and receives from direction 1.
+const MODE: usize = 0;
+const CONSUMER: usize = 128;
+const INWARD: usize = 1024;
+
+fn pair() -> (Exposed, Box<World>) {
+    let memory = Exposed::new(4096).unwrap();
+    let world = World::new(&memory, Prng(1), 3000, Plan::new());
+    (memory, world)
+}
+
+#[test]
+fn a_tail_beyond_the_ring_is_a_reset() {
+    for tail in [4097u64, 1 << 40, u64::MAX >> 1] {
+        let (memory, world) = pair();
+        memory.write(INWARD + MODE, &(tail << 1 | 1).to_ne_bytes());
+        assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Failed(ECONNRESET), "{tail}");
+        assert_eq!(world.sides[0].record.state(), State::Broken);
+    }
+}
+
+#[test]
+fn a_mode_word_that_only_the_producer_may_write_is_a_reset() {
+    let (memory, world) = pair();
+    memory.write(MODE, &(3u64 << 1 | 1).to_ne_bytes());
+    assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET));
+}
+
+#[test]
+fn a_head_that_runs_ahead_or_back_is_a_reset() {
+    for head in [5000u64, u64::MAX >> 1] {
+        let (memory, world) = pair();
+        assert!(rx::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
+        assert_eq!(world.send(0, 4096, SEND), tx::Step::Done(4096));
+        memory.write(CONSUMER, &(head << 1).to_ne_bytes());
+        assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET), "{head}");
+    }
+    let (memory, world) = pair();
+    assert!(rx::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
+    assert_eq!(world.send(0, 100, SEND), tx::Step::Done(100));
+    memory.write(CONSUMER, &(101u64 << 1).to_ne_bytes());
+    world.before_sleep(0, 0);
+    assert_eq!(world.sides[0].record.state(), State::Broken, "taking back what was never sent");
+}
+
+#[test]
+fn a_mark_in_the_past_is_a_reset() {
+    let (memory, world) = pair();
+    assert_eq!(world.send(1, 10, tx::Ask { kernel_only: true, ..SEND }), tx::Step::Kernel);
+    assert!(world.send_on(1, false));
+    assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Kernel);
+    assert!(world.receive_on(0, 1, false));
+    assert!(rx::raise(&world.sides[0].record, &world.sides[0].slot, &mut world.base(0, 1), || true));
+    assert_eq!(world.send(1, 10, SEND), tx::Step::Done(10));
+    memory.write(INWARD + 64, &3u64.to_ne_bytes());
+    assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Failed(ECONNRESET), "TCP bytes would have come out of order");
+}

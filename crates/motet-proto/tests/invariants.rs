@@ -1,0 +1,305 @@
+//! The numbered invariants of the stream protocol, one by one, and what happens when the peer dies.
+
+mod support;
+
+use motet_driver_loopback::end::End;
+use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::plan::{Fault, Plan};
+use motet_proto::{EAGAIN, ECONNRESET, rx, tx};
+use motet_wire::record::State;
+use motet_wire::sync::Ordering::Relaxed;
+use support::prng::Prng;
+use support::{Doing, LOOK, SEND, SLEEP, World};
+
+const KERNEL_ONLY: tx::Ask = tx::Ask { kernel_only: true, ..SEND };
+
+fn world(room: usize) -> Box<World> {
+    let memory = Exposed::new(4096).unwrap();
+    World::new(&memory, Prng(1), room, Plan::new())
+}
+
+fn raise(world: &World, side: usize) -> bool {
+    rx::raise(&world.sides[side].record, &world.sides[side].slot, &mut world.base(side, 1), || true)
+}
+
+fn put(world: &World, side: usize, length: usize) {
+    assert_eq!(world.send(side, length, SEND), tx::Step::Done(length));
+}
+
+fn send_tcp(world: &World, side: usize, length: usize) {
+    assert_eq!(world.send(side, length, KERNEL_ONLY), tx::Step::Kernel);
+    assert!(world.send_on(side, false));
+}
+
+fn mark(world: &World, to: usize) -> u64 {
+    world.sides[to].slot.inward().mark.mark.load(Relaxed)
+}
+
+#[test]
+fn invariant_1_ring_rises_only_over_an_empty_ring() {
+    let world = world(1000);
+    assert!(raise(&world, 1));
+    put(&world, 0, 60);
+    send_tcp(&world, 0, 10); // the sender closes the gate over 60 bytes
+    assert!(!world.gate_is_up(1));
+    assert!(!raise(&world, 1), "60 bytes are unread");
+    assert_eq!(world.receive(1, 1, 59, LOOK), rx::Step::Done(59));
+    assert!(!raise(&world, 1), "one byte is unread");
+    assert_eq!(world.receive(1, 1, 59, LOOK), rx::Step::Done(1));
+    assert!(raise(&world, 1));
+}
+
+#[test]
+fn invariant_2_the_mark_is_written_only_by_the_first_put_of_an_epoch() {
+    let world = world(1000);
+    send_tcp(&world, 0, 10);
+    assert!(raise(&world, 1));
+    assert_eq!(mark(&world, 1), 0, "no put yet");
+    put(&world, 0, 5);
+    assert_eq!(mark(&world, 1), 10);
+    put(&world, 0, 50);
+    assert_eq!(mark(&world, 1), 10);
+    send_tcp(&world, 0, 7);
+    assert_eq!(mark(&world, 1), 10, "TCP bytes follow the ring: the epoch has ended, its mark stays");
+    for n in [10, 5, 50, 7] {
+        assert!(matches!(world.receive(1, 1, n, LOOK), rx::Step::Done(m) if m == n) || world.receive_on(1, 1, false));
+    }
+    assert_eq!(world.undelivered(1), 0);
+    assert!(raise(&world, 1));
+    put(&world, 0, 1);
+    assert_eq!(mark(&world, 1), 17, "the next epoch");
+}
+
+#[test]
+fn invariant_3_nothing_goes_over_tcp_while_ring_is_set() {
+    let world = world(1000);
+    assert!(raise(&world, 1));
+    assert_eq!(world.send(0, 10, KERNEL_ONLY), tx::Step::Kernel);
+    assert!(!world.gate_is_up(1), "the sender clears RING first");
+    // While the kernel send is under way the receiver may open the gate: nothing enters the ring before the send has ended.
+    assert!(raise(&world, 1));
+    let (record, slot) = (&world.sides[0].record, &world.sides[0].slot);
+    let two = [std::io::IoSlice::new(&[1, 2])];
+    let step = tx::begin(record, Some(slot), &mut world.base(0, 2), &two, SEND);
+    assert_eq!(step, tx::Step::Kernel, "another thread");
+    tx::end(record, &mut world.base(0, 2), 0);
+    assert!(!world.gate_is_up(1));
+    assert!(world.send_on(0, false));
+    // A full ring spills: the gate closes first.
+    assert_eq!(world.receive(1, 1, 10, LOOK), rx::Step::Kernel);
+    assert!(world.receive_on(1, 1, false));
+    assert!(raise(&world, 1));
+    put(&world, 0, 4096);
+    assert_eq!(world.send(0, 100, SEND), tx::Step::Kernel);
+    assert!(!world.gate_is_up(1));
+    assert_eq!(world.sides[0].record.events.spilled.load(Relaxed), 1);
+}
+
+#[test]
+fn invariant_4_ring_stays_set_only_on_evidence() {
+    let world = world(1000);
+    let me = &world.sides[1];
+    // Two interposed waits' worth of evidence: the third receive that finds nothing closes the gate.
+    me.record.rx.evidence.store(2, Relaxed);
+    assert!(raise(&world, 1));
+    for open in [true, true, false] {
+        assert_eq!(world.receive(1, 1, 10, LOOK), rx::Step::Failed(EAGAIN));
+        assert_eq!(world.gate_is_up(1), open);
+    }
+    // Without RING a receive goes to the kernel; only a blocking one (an interposed wait) opens the gate again.
+    assert_eq!(world.receive(1, 1, 10, LOOK), rx::Step::Kernel);
+    assert!(world.receive_on(1, 1, false));
+    assert!(!world.gate_is_up(1));
+    // For good, once the stream must stay plain.
+    me.record.life.plain.store(1, Relaxed);
+    assert!(!raise(&world, 1));
+    assert_eq!(world.receive(1, 1, 10, rx::Ask { spin: 1000, ..SLEEP }), rx::Step::Kernel);
+    assert!(!world.gate_is_up(1));
+}
+
+#[test]
+fn invariant_5_ring_is_never_set_while_a_thread_sleeps_in_the_kernel() {
+    let world = world(1000);
+    assert!(raise(&world, 1));
+    assert_eq!(world.receive(1, 1, 10, SLEEP), rx::Step::Kernel);
+    assert!(!world.gate_is_up(1), "the sleeper closes it");
+    assert!(!raise(&world, 1), "another thread does not open it");
+    assert_eq!(world.receive(1, 2, 10, SLEEP), rx::Step::Kernel);
+    send_tcp(&world, 0, 3);
+    assert!(world.receive_on(1, 1, true));
+    assert!(!raise(&world, 1), "the second sleeper is still there");
+    send_tcp(&world, 0, 3);
+    assert!(world.receive_on(1, 2, true));
+    assert!(raise(&world, 1));
+    // A sleeper that comes when bytes are in the ring does not sleep.
+    put(&world, 0, 9);
+    let me = &world.sides[1];
+    assert!(!rx::enter_kernel(&me.record, &me.slot, &mut world.base(1, 2)));
+    assert_eq!(me.record.rx.busy.load(Relaxed), 0);
+    // `allowed` is asked under the lock and may refuse (a set with a sleeper).
+    assert_eq!(world.receive(1, 1, 10, SLEEP), rx::Step::Done(9));
+    assert!(rx::close_gate(&me.record, &me.slot, &mut world.base(1, 2)));
+    assert!(!rx::raise(&me.record, &me.slot, &mut world.base(1, 2), || false));
+    assert!(!world.gate_is_up(1));
+}
+
+#[test]
+fn invariant_6_unread_bytes_go_back_to_tcp_before_a_sleep() {
+    let world = world(40);
+    assert!(raise(&world, 1));
+    put(&world, 0, 30);
+    world.sides[1].threads[1].set(Doing::Blind); // its reader waits where the protocol cannot see it
+    world.before_sleep(0, 0);
+    assert!(world.receive_on(1, 1, true), "the kernel wakes it");
+    assert_eq!((world.in_ring(1), mark(&world, 1)), (0, 30));
+    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Kernel);
+    assert!(world.receive_on(1, 1, false));
+    assert_eq!(world.undelivered(1), 0);
+
+    // What TCP does not accept stays in the ring, with the mark moved by what it did.
+    assert!(raise(&world, 1));
+    put(&world, 0, 60);
+    world.before_sleep(0, 0);
+    assert_eq!((world.in_ring(1), mark(&world, 1)), (20, 70));
+    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Done(40));
+    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Done(20));
+
+    // Once TCP bytes follow the ring it is impossible, but then the kernel is readable.
+    assert!(raise(&world, 1));
+    put(&world, 0, 10);
+    send_tcp(&world, 0, 5);
+    world.before_sleep(0, 0);
+    assert_eq!(world.in_ring(1), 10);
+    assert!(world.sides[1].end.connection(|c| c.readable(1)));
+    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Done(10));
+    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Kernel);
+    assert!(world.receive_on(1, 1, false));
+    assert_eq!(world.undelivered(1), 0);
+}
+
+#[test]
+fn invariant_6_a_consumer_in_the_middle_of_a_receive_meets_the_claim() {
+    // The producer takes 50 bytes back after the consumer has read 20 of them.
+    let world = world(1000);
+    assert!(raise(&world, 1));
+    put(&world, 0, 50);
+    assert_eq!(world.receive(1, 1, 20, LOOK), rx::Step::Done(20));
+    world.before_sleep(0, 0);
+    assert_eq!(world.sides[0].record.tx.returned.load(Relaxed), 30);
+    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Kernel, "the ring is empty now, and the mark read anew");
+    assert!(world.receive_on(1, 1, false));
+    assert_eq!(world.undelivered(1), 0);
+    assert_eq!(world.sides[1].record.rx.moved.load(Relaxed), 30);
+    assert!(raise(&world, 1), "a new epoch may begin");
+}
+
+#[test]
+fn invariant_7_no_lock_is_held_across_a_sleep() {
+    let world = world(20);
+    assert!(raise(&world, 1));
+    assert_eq!(world.receive(1, 1, 10, SLEEP), rx::Step::Kernel);
+    assert_eq!(world.send(0, 100, SEND), tx::Step::Kernel);
+    world.check();
+    // Another thread of each process goes on while the first sleeps.
+    let me = &world.sides[1];
+    assert!(rx::close_gate(&me.record, &me.slot, &mut world.base(1, 2)));
+    assert!(!tx::take_back(&world.sides[0].record, &world.sides[0].slot, &mut world.base(0, 2)) || world.in_ring(1) == 0);
+    world.check();
+}
+
+#[test]
+fn a_lock_whose_holder_died_breaks_the_stream() {
+    for half in 0..2 {
+        let world = world(1000);
+        let me = &world.sides[0];
+        let lock = if half == 0 { &me.record.tx.lock } else { &me.record.rx.lock };
+        lock.store(u64::from(End::process(7)) << 32 | 1, Relaxed); // a forked child that was killed
+        if half == 0 {
+            assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET));
+        } else {
+            rx::end(&me.record, &mut world.base(0, 1), 0);
+        }
+        assert_eq!(me.record.state(), State::Broken);
+        assert_eq!(lock.load(Relaxed), 0);
+    }
+}
+
+#[test]
+fn a_thread_that_meets_its_own_lock_is_told_so() {
+    use motet_proto::Base;
+    let world = world(1000);
+    let record = &world.sides[0].record;
+    record.tx.lock.store(world.base(0, 0).token(), Relaxed); // a signal handler in the middle of a send
+    assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(EAGAIN));
+    assert_eq!(record.state(), State::Attached);
+}
+
+#[test]
+fn a_producer_killed_with_taken_held_is_an_error_not_a_hang() {
+    for ask in [LOOK, SLEEP] {
+        let world = world(1000);
+        assert!(raise(&world, 1));
+        put(&world, 0, 60);
+        assert!(world.sides[0].slot.outward().gate.lower_by_producer(60).is_ok());
+        world.sides[0].slot.outward().consumer.claim();
+        let killed = world.clock.time();
+        world.sides[0].end.connection(|c| c.inject(0, Fault::Kill));
+        assert_eq!(world.receive(1, 1, 100, ask), rx::Step::Failed(ECONNRESET));
+        assert!(world.clock.time() - killed < 100_000_000, "within 100 ms");
+        assert_eq!(world.sides[1].record.state(), State::Broken);
+    }
+}
+
+#[test]
+fn what_a_killed_producer_left_in_the_ring_is_delivered() {
+    let world = world(1000);
+    assert!(raise(&world, 1));
+    put(&world, 0, 60);
+    world.sides[0].shut.set(true);
+    world.sides[0].end.connection(|c| c.inject(0, Fault::Kill));
+    assert_eq!(world.receive(1, 1, 100, SLEEP), rx::Step::Done(60));
+    assert_eq!(world.receive(1, 1, 100, rx::Ask { spin: 1000, ..SLEEP }), rx::Step::Kernel);
+    assert!(world.receive_on(1, 1, true), "end of file");
+    assert!(world.sides[1].eof.get());
+}
+
+#[test]
+fn a_sender_notices_within_100_ms_that_nobody_reads_any_more() {
+    for fault in [Fault::Kill, Fault::KillUnread, Fault::Reset] {
+        let world = world(100_000);
+        assert!(raise(&world, 1));
+        put(&world, 0, 10);
+        let killed = world.clock.time();
+        world.sides[1].end.connection(|c| c.inject(1, fault));
+        loop {
+            match world.send(0, 10, SEND) {
+                tx::Step::Done(_) => world.clock.advance(1_000_000),
+                tx::Step::Kernel => {
+                    assert!(world.send_on(0, false));
+                    assert!(world.sides[0].failed.get().is_some(), "{fault:?}");
+                    break;
+                }
+                tx::Step::Failed(_) => break,
+            }
+            assert!(world.clock.time() - killed < 100_000_000, "{fault:?}");
+        }
+    }
+}
+
+#[test]
+fn threads_are_woken_in_any_order() {
+    for plan in [Plan::new(), Plan::new().with(0, motet_driver_loopback::plan::When::Always, Fault::ReverseWakeups)] {
+        let memory = Exposed::new(4096).unwrap();
+        let world = World::new(&memory, Prng(1), 1000, plan);
+        assert_eq!(world.receive(1, 1, 4, SLEEP), rx::Step::Kernel);
+        assert_eq!(world.receive(1, 2, 4, SLEEP), rx::Step::Kernel);
+        send_tcp(&world, 0, 8);
+        let mut order = [1, 2];
+        if world.sides[1].end.connection(|c| c.readable(1) && c.reverses_wakeups()) {
+            order.reverse();
+        }
+        assert!(order.into_iter().all(|thread| world.receive_on(1, thread, true)));
+        assert_eq!(world.undelivered(1), 0);
+        assert!(raise(&world, 1), "both have left the kernel");
+    }
+}
