@@ -42,10 +42,17 @@ pub fn run(arguments: &Arguments, command: Command) -> Outcome {
     Ok(0)
 }
 
-fn completions(folder: &Path, mut command: Command) -> std::io::Result<()> {
+/// What a user is told of: the hidden subcommands are not.
+fn visible(command: &Command) -> Vec<Command> {
+    command.get_subcommands().filter(|c| !c.is_hide_set()).cloned().collect()
+}
+
+fn completions(folder: &Path, command: Command) -> std::io::Result<()> {
     fs::create_dir_all(folder)?;
+    let mut shown = Command::new("motet").version(env!("CARGO_PKG_VERSION"));
+    shown = shown.args(command.get_arguments().cloned()).subcommands(visible(&command)).disable_help_subcommand(true);
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut command, "motet", folder)?;
+        clap_complete::generate_to(shell, &mut shown, "motet", folder)?;
     }
     Ok(())
 }
@@ -53,17 +60,16 @@ fn completions(folder: &Path, mut command: Command) -> std::io::Result<()> {
 fn manual(folder: &Path, mut command: Command) -> std::io::Result<()> {
     fs::create_dir_all(folder)?;
     command.build();
-    let shown: Vec<Command> = command.get_subcommands().filter(|c| !c.is_hide_set()).cloned().collect();
-    for sub in shown {
+    for sub in visible(&command) {
         let name = format!("motet-{}", sub.get_name());
-        let page = format!("{name}.1");
-        let title: &'static str = Box::leak(name.into_boxed_str()); // one of a handful, and the program ends here
-        write(&folder.join(page), &Man::new(sub.display_name(title).after_help("")), false)?;
+        let page = folder.join(format!("{name}.1"));
+        write(&page, Man::new(sub.display_name(name.clone()).after_help("")).title(name), false)?;
     }
-    write(&folder.join("motet.1"), &Man::new(command.after_help("")), true)
+    write(&folder.join("motet.1"), Man::new(command.after_help("")), true)
 }
 
-fn write(path: &Path, man: &Man, whole: bool) -> std::io::Result<()> {
+fn write(path: &Path, man: Man, whole: bool) -> std::io::Result<()> {
+    let man = man.source(concat!("motet ", env!("CARGO_PKG_VERSION"))).manual("Motet");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;

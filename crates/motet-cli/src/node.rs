@@ -100,7 +100,12 @@ pub fn read(file: &File) -> Result<NodeFile, String> {
     let record = head.u32(offset_of!(NodeHead, record)) as usize;
     let capacity = head.u32(offset_of!(NodeHead, capacity)) as usize;
     let used = head.u32(offset_of!(NodeHead, used)) as usize;
-    if record != SIZE || capacity > MOST || used > capacity || bytes(capacity) as u64 != size {
+    if record != SIZE {
+        return Err(format!(
+            "written by another build of Motet (records of {record} bytes, this program reads {SIZE})"
+        ));
+    }
+    if capacity > MOST || used > capacity || bytes(capacity) as u64 != size {
         return Err("its sizes disagree with its file".to_owned());
     }
     let plain = (0..REASONS).map(|code| head.u64(offset_of!(NodeHead, plain) + 8 * code)).collect();

@@ -10,26 +10,19 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 
-use nix::sys::signal::{self, SigSet, SigmaskHow, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::Cause;
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::output::{self, Lean, Table};
 use crate::run::cannot_start;
 
 /// Signals that are passed on.
-const PASSED: [Signal; 8] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGWINCH,
-    Signal::SIGALRM,
-];
+const PASSED: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM];
 
 /// What one process counted, streams that ended included. What is missing counts as nothing.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,14 +52,12 @@ pub fn run(mut command: Command, program: &OsStr, json: bool) -> Outcome {
     let file = memfd().map_err(|e| failed("no memory for the statistics", &e))?;
     command.env("MOTET_STATS", format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
 
-    let mut waited: SigSet = PASSED.into_iter().collect();
-    waited.add(Signal::SIGCHLD);
-    waited.thread_block().map_err(|e| failed("cannot hold signals back", &e))?;
-    let signals =
-        SignalFd::with_flags(&waited, SfdFlags::SFD_CLOEXEC).map_err(|e| failed("cannot wait for signals", &e))?;
-    // The program starts with no signal blocked: the standard library empties the mask before it executes.
+    // Caught, not blocked: what is caught is back to its default in the program, what was ignored (nohup) stays ignored.
+    let ignored = ignored_signals();
+    let caught = PASSED.into_iter().filter(|n| ignored >> (n - 1) & 1 == 0).chain([SIGCHLD]);
+    let mut signals = SignalsInfo::new(caught).map_err(|e| failed("cannot wait for signals", &e))?;
     let mut child = command.spawn().map_err(|e| cannot_start(program, &e))?;
-    let status = wait(&mut child, &signals).map_err(|e| failed("cannot wait for the program", &e))?;
+    let status = wait(&mut child, &mut signals).map_err(|e| failed("cannot wait for the program", &e))?;
 
     let lines = read(file);
     let shown = if json { json_lines(&lines)? } else { render(&lines) };
@@ -79,20 +70,27 @@ fn memfd() -> Result<File, rustix::io::Errno> {
     memfd_create("motet-stats", MemfdFlags::CLOEXEC).map(File::from)
 }
 
-/// Passes signals on until the program ends. What the terminal sends (code SI_KERNEL) goes to the whole foreground group,
-/// hence to the program itself already.
-fn wait(child: &mut Child, signals: &SignalFd) -> std::io::Result<ExitStatus> {
-    const SI_KERNEL: i32 = 0x80;
+/// The mask of signals that this process was started to ignore.
+fn ignored_signals() -> u64 {
+    let text = crate::procfs::status(std::process::id(), "SigIgn").unwrap_or_default();
+    u64::from_str_radix(&text, 16).unwrap_or(0)
+}
+
+/// Passes signals on until the program ends. What the terminal sends comes from the kernel and goes to the whole foreground
+/// group, hence to the program itself already.
+fn wait(child: &mut Child, signals: &mut SignalsInfo<WithOrigin>) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        let Some(info) = signals.read_signal()? else { continue };
-        match Signal::try_from(info.ssi_signo as i32) {
-            Ok(Signal::SIGCHLD) | Err(_) => {}
-            Ok(_) if info.ssi_code == SI_KERNEL => {}
-            // It is not reaped yet, so the process id is still its own.
-            Ok(passed) => drop(signal::kill(Pid::from_raw(child.id() as i32), passed)),
+        for origin in signals.wait() {
+            if origin.signal == SIGCHLD || matches!(origin.cause, Cause::Kernel) {
+                continue;
+            }
+            // The program is not reaped yet, so the process id is still its own.
+            if let (Some(pid), Some(signal)) = (Some(Pid::from_child(child)), Signal::from_named_raw(origin.signal)) {
+                let _ = rustix::process::kill_process(pid, signal);
+            }
         }
     }
 }
@@ -163,12 +161,8 @@ fn end_as(status: ExitStatus) -> Outcome {
     }
     let number = status.signal().unwrap_or(0);
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
-    if let Ok(signal) = Signal::try_from(number) {
-        let only = SigSet::from(signal);
-        let _ = signal::raise(signal);
-        let _ = signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&only), None);
-    }
-    // Ignored here (SIGPIPE), or of real time: as a shell says it.
+    let _ = signal_hook::low_level::emulate_default_handler(number);
+    // One without a default that ends a process: as a shell says it.
     Ok(128u8.wrapping_add(number as u8))
 }
 

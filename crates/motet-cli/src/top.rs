@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -134,7 +136,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
 
 /// Draws until a key or a signal ends it; true for a signal.
 fn watch(view: &mut View, interval: Duration) -> std::io::Result<bool> {
-    let signals = endings()?;
+    let asked = endings()?;
     let _screen = Screen::open()?;
     draw(view)?;
     loop {
@@ -153,7 +155,7 @@ fn watch(view: &mut View, interval: Duration) -> std::io::Result<bool> {
                     _ => {}
                 }
             }
-            if signals.read_signal()?.is_some() {
+            if asked.load(Ordering::Relaxed) {
                 return Ok(true);
             }
         }
@@ -162,17 +164,21 @@ fn watch(view: &mut View, interval: Duration) -> std::io::Result<bool> {
     }
 }
 
-/// Signals that end a program, held back so that the terminal is restored first.
-fn endings() -> nix::Result<nix::sys::signalfd::SignalFd> {
-    use nix::sys::signal::{SigSet, Signal};
-    use nix::sys::signalfd::{SfdFlags, SignalFd};
-    let set: SigSet = [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT].into_iter().collect();
-    set.thread_block()?;
-    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+/// Set when a signal asks the program to end: the terminal is restored first.
+fn endings() -> std::io::Result<Arc<AtomicBool>> {
+    use signal_hook::consts::TERM_SIGNALS;
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in TERM_SIGNALS.iter().chain([&signal_hook::consts::SIGHUP]) {
+        signal_hook::flag::register(*signal, Arc::clone(&asked))?;
+    }
+    Ok(asked)
 }
 
 fn draw(view: &View) -> std::io::Result<()> {
-    let (width, height) = terminal::size()?;
+    let (width, height) = match terminal::size()? {
+        (0, _) | (_, 0) => (80, 24), // a terminal that was never told its size
+        size => size,
+    };
     let fits = |line: &str| line.chars().take(width.into()).collect::<String>();
     let mut out = std::io::stdout().lock();
     queue!(out, terminal::BeginSynchronizedUpdate, cursor::MoveTo(0, 0))?;

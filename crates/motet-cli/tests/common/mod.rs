@@ -1,0 +1,82 @@
+//! What the tests of the command share: a clean environment, folders of their own, stand-ins for the libraries.
+#![allow(dead_code)] // each test file uses its own part
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A folder that is removed at the end.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("motet-cli-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path.canonicalize().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn file(&self, name: &str, contents: &str, mode: u32) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.0.join(name);
+        std::fs::write(&path, contents).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    /// Compiles a C program or library.
+    pub fn compile(&self, name: &str, source: &str, options: &[&str]) -> PathBuf {
+        let (path, input) = (self.0.join(name), self.file(&format!("{name}.c"), source, 0o644));
+        let done = Command::new("cc").arg("-o").arg(&path).arg(input).args(options).output().expect("cc is installed");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        path
+    }
+
+    /// Empty shared objects under the names of Motet's libraries: `motet run` only finds and preloads them.
+    pub fn libraries(&self) -> &Path {
+        self.compile("libmotet_sockets.so", "int motet_stand_in;", &["-shared", "-fPIC"]);
+        self.compile("libmotet.so.0", "int motet_stand_in;", &["-shared", "-fPIC"]);
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The command, with no setting of the tester's own.
+pub fn motet<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_motet"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("MOTET_") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("LD_PRELOAD").env("MOTET_CONFIG", "/dev/null").args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Output and exit code; -N when a signal N ended it.
+pub fn finish(command: &mut Command) -> (i32, String, String) {
+    use std::os::unix::process::ExitStatusExt;
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
+    (code, String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+/// A command that fails with this code and one line on standard error, which is returned.
+#[track_caller]
+pub fn refused(command: &mut Command, code: i32) -> String {
+    let (got, out, err) = finish(command);
+    assert_eq!((got, out.as_str()), (code, ""), "{err}");
+    assert!(err.starts_with("motet: ") && err.ends_with('\n') && err.lines().count() == 1, "{err}");
+    err
+}
+
+pub fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}

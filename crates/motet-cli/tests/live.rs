@@ -1,0 +1,166 @@
+//! With the real libraries: what `ps`, `why` and `top` show of two processes that talk to one another. Needs a whole build
+//! and Python; says so and passes where either is missing.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use common::{Folder, finish, json, motet};
+
+const PAIR: &str = r#"
+import os, socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+child = os.fork()
+stream = socket.create_connection(listener.getsockname()) if child == 0 else listener.accept()[0]
+for _ in range(200):
+    if child == 0:
+        stream.sendall(b"x" * 500)
+        stream.recv(500, socket.MSG_WAITALL)
+    else:
+        stream.sendall(stream.recv(500, socket.MSG_WAITALL))
+if child == 0:
+    stream.recv(1)
+else:
+    print(os.getpid(), child, listener.getsockname()[1], flush=True)
+    sys.stdin.readline()
+    stream.sendall(b"x")
+    os.wait()
+"#;
+
+/// Two processes that have talked and stay until a line comes.
+struct Pair {
+    server: Child,
+    pids: [u64; 2],
+    port: u16,
+}
+
+impl Pair {
+    fn start(libraries: &std::path::Path, options: &[&str]) -> Option<Self> {
+        Command::new("python3").arg("--version").output().ok()?;
+        let mut command = motet(["run"]);
+        command.args(options).args(["--", "python3", "-c", PAIR]).env("MOTET_LIBDIR", libraries);
+        let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let numbers: Vec<u64> = line.split_whitespace().map(|n| n.parse().unwrap()).collect();
+        Some(Self { server, pids: [numbers[0], numbers[1]], port: numbers[2] as u16 })
+    }
+
+    fn end(mut self) {
+        self.server.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert!(self.server.wait().unwrap().success());
+    }
+}
+
+/// The folder of a whole build: beside this test's own program, or the release one.
+fn libraries() -> Option<PathBuf> {
+    let own = PathBuf::from(env!("CARGO_BIN_EXE_motet")).parent()?.to_owned();
+    let folders = [own.join("../release"), own];
+    folders.into_iter().find(|f| f.join("libmotet_sockets.so").is_file() && f.join("libmotet.so").is_file())
+}
+
+fn pair(options: &[&str]) -> Option<Pair> {
+    let pair = libraries().and_then(|folder| Pair::start(&folder, options));
+    if pair.is_none() {
+        eprintln!("SKIPPED: needs libmotet.so, libmotet_sockets.so (make build) and python3");
+    }
+    pair
+}
+
+fn processes(arguments: &[&str]) -> Vec<serde_json::Value> {
+    let (code, out, err) = finish(&mut motet(arguments));
+    assert_eq!(code, 0, "{err}");
+    json(&out)["processes"].as_array().unwrap().clone()
+}
+
+#[test]
+fn both_ends_are_seen_on_shared_memory() {
+    let Some(pair) = pair(&[]) else { return };
+    let listed = processes(&["ps", "--json"]);
+    for (own, peer) in [(pair.pids[0], pair.pids[1]), (pair.pids[1], pair.pids[0])] {
+        let process = listed.iter().find(|p| p["pid"] == own).expect("listed");
+        let stream = &process["streams"][0];
+        assert_eq!((process["status"].as_str(), stream["path"].as_str()), (Some("active"), Some("shm")), "{process}");
+        assert_eq!((stream["peer_pid"].as_u64(), stream["state"].as_str()), (Some(peer), Some("upgraded")));
+        let moved = |way: &str| stream[way]["fast"].as_u64().unwrap() + stream[way]["tcp"].as_u64().unwrap();
+        assert_eq!((moved("sent"), moved("received")), (100_000, 100_000), "{stream}");
+    }
+    let port = format!(":{}", pair.port);
+    for subject in [pair.pids[0].to_string(), port] {
+        let (code, out, _) = finish(&mut motet(["why", &subject]));
+        assert!(code == 0 && out.contains("in use    shm") && out.contains("rejected  tcp"), "{out}");
+    }
+    assert!(finish(&mut motet(["ps", "-l"])).1.contains("upgraded"));
+    assert!(finish(&mut motet(["top", "--once", "-i", "0.05"])).1.contains("python3"));
+    pair.end();
+}
+
+#[test]
+fn a_forbidden_driver_is_the_reason() {
+    let Some(pair) = pair(&["--on", "tcp"]) else { return };
+    let own = pair.pids[0].to_string();
+    let listed = processes(&["why", &own, "--json"]);
+    let drivers = &listed[0]["pairs"][0]["drivers"];
+    assert_eq!(
+        (drivers[0]["driver"].as_str(), drivers[0]["in_use"].as_bool()),
+        (Some("tcp"), Some(true)),
+        "{listed:?}"
+    );
+    assert!(drivers[1]["reason"].as_str().unwrap().contains("MOTET_DRIVERS"), "{listed:?}");
+    pair.end();
+}
+
+#[test]
+fn a_process_without_a_socket_is_listed_as_such() {
+    let Some(folder) = libraries() else {
+        eprintln!("SKIPPED: needs libmotet.so and libmotet_sockets.so (make build)");
+        return;
+    };
+    let mut command = motet(["run", "--", "sleep", "60"]);
+    let mut child = command.env("MOTET_LIBDIR", folder).spawn().unwrap();
+    let own = child.id();
+    // It is there from exec on; the preload object is mapped a moment later.
+    let status = |listed: &[serde_json::Value]| listed.iter().find(|p| p["pid"] == own).map(|p| p["status"].clone());
+    let mut seen = status(&processes(&["ps", "--json"]));
+    for _ in 0..200 {
+        if seen.as_ref().is_some_and(|s| s == "no_socket_yet") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        seen = status(&processes(&["ps", "--json"]));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(seen.unwrap(), "no_socket_yet");
+}
+
+#[test]
+fn a_static_program_under_motet_is_explained() {
+    let Some(libraries) = libraries() else {
+        eprintln!("SKIPPED: needs libmotet.so and libmotet_sockets.so (make build)");
+        return;
+    };
+    let folder = Folder::new("live-static");
+    let program = folder.compile(
+        "waits",
+        "#include <unistd.h>\nint main(void) { char c; return read(0, &c, 1) != 0; }",
+        &["-static"],
+    );
+    let mut command = motet(["run", "--"]);
+    let mut child = command.arg(program).env("MOTET_LIBDIR", libraries).stdin(Stdio::piped()).spawn().unwrap();
+    let own = child.id().to_string();
+    let explained = || finish(&mut motet(["why", &own])).1;
+    let mut said = explained();
+    for _ in 0..200 {
+        if said.contains("waits") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        said = explained();
+    }
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert!(said.contains("statically linked"), "{said}");
+}

@@ -1,0 +1,160 @@
+//! `motet run`: what the program sees, and how it ends.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+use common::{Folder, finish, json, motet, refused};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn run(folder: &Folder, arguments: &[&str]) -> Command {
+    let mut command = motet(["run"]);
+    command.args(arguments).env("MOTET_LIBDIR", folder.path());
+    command
+}
+
+fn shell(folder: &Folder, options: &[&str], script: &str) -> Command {
+    let arguments: Vec<&str> = options.iter().copied().chain(["--", "sh", "-c", script]).collect();
+    run(folder, &arguments)
+}
+
+fn equipped(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    folder.libraries();
+    folder
+}
+
+#[test]
+fn commands_that_cannot_run_end_as_in_a_shell() {
+    let folder = equipped("cannot");
+    assert!(refused(&mut run(&folder, &["no-such-command"]), 127).contains("command not found"));
+    refused(&mut run(&folder, &["./no-such-command"]), 127);
+    let plain = folder.file("plain", "#!/bin/sh\n", 0o644);
+    assert!(refused(&mut run(&folder, &[plain.to_str().unwrap()]), 126).contains("chmod +x"));
+    refused(&mut run(&folder, &["/etc"]), 126);
+    let orphan = folder.file("orphan", "#!/no/such/interpreter\n", 0o755);
+    assert!(refused(&mut run(&folder, &[orphan.to_str().unwrap()]), 127).contains("interpreter"));
+    refused(&mut run(&folder, &["--stats", orphan.to_str().unwrap()]), 127);
+}
+
+#[test]
+fn missing_libraries_are_code_70() {
+    let folder = Folder::new("nothing");
+    assert!(refused(&mut run(&folder, &["true"]), 70).contains("correct MOTET_LIBDIR"));
+    folder.file("libmotet_sockets.so", "text", 0o644);
+    folder.file("libmotet.so.0", "text", 0o644);
+    assert!(refused(&mut run(&folder, &["true"]), 70).contains("is not a library"));
+    assert_eq!(finish(&mut run(&folder, &["--off", "true"])).0, 0);
+    let spaced = Folder::new("with a space");
+    spaced.libraries();
+    assert!(refused(&mut run(&spaced, &["true"]), 70).contains("space or colon"));
+}
+
+#[test]
+fn wrong_options_name_the_word() {
+    let folder = equipped("options");
+    assert!(refused(&mut run(&folder, &["--on", "warp", "true"]), 2).contains("no such driver: `warp`"));
+    assert!(refused(&mut run(&folder, &["--set", "rign=1", "true"]), 2).contains("did you mean ring?"));
+    assert!(refused(&mut run(&folder, &["--set", "ring", "true"]), 2).contains("NAME=VALUE"));
+    refused(&mut run(&folder, &["--on", "shm", "--off", "true"]), 2);
+    refused(&mut run(&folder, &["--nonsense", "true"]), 2);
+}
+
+#[test]
+fn the_program_replaces_motet() {
+    let folder = equipped("replaces");
+    let mut child = shell(&folder, &[], "echo $$").stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said.trim(), child.id().to_string());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn exit_status_and_signals_pass_through() {
+    let folder = equipped("status");
+    for options in [&[][..], &["--stats"]] {
+        for code in [0, 1, 77, 255] {
+            assert_eq!(finish(&mut shell(&folder, options, &format!("exit {code}"))).0, code, "{options:?}");
+        }
+        for (signal, number) in [("TERM", 15), ("KILL", 9), ("INT", 2), ("ABRT", 6), ("PIPE", 13), ("USR1", 10)] {
+            let (code, ..) = finish(&mut shell(&folder, options, &format!("ulimit -c 0; kill -{signal} $$")));
+            assert_eq!(code, -number, "{options:?} {signal}");
+        }
+    }
+}
+
+#[test]
+fn a_program_sees_the_libraries_the_settings_and_its_own_arguments() {
+    let folder = equipped("sees");
+    let mine = folder.compile("mine.so", "int mine;", &["-shared", "-fPIC"]);
+    let script = "echo $LD_PRELOAD; echo $MOTET_LIBRARY; echo $MOTET_DRIVERS $MOTET_RING $MOTET_DISABLE";
+    let options = ["--on", "shm,tcp", "--set", "ring=128K"];
+    let (code, out, err) = finish(shell(&folder, &options, script).env("LD_PRELOAD", &mine));
+    let at = folder.path().display();
+    assert_eq!(out, format!("{at}/libmotet_sockets.so:{}\n{at}/libmotet.so.0\nshm,tcp 128K 0\n", mine.display()));
+    assert_eq!((code, err.as_str()), (0, ""));
+    let (_, out, _) = finish(&mut run(&folder, &["printf", "%s|", "--json", "-v", "a b"]));
+    assert_eq!(out, "--json|-v|a b|");
+}
+
+#[test]
+fn off_takes_an_outer_run_out() {
+    let folder = equipped("off");
+    let inner = env!("CARGO_BIN_EXE_motet");
+    let script = format!("{inner} run --off -- sh -c 'echo [$LD_PRELOAD] $MOTET_DISABLE'");
+    assert_eq!(finish(&mut shell(&folder, &[], &script)).1, "[] 1\n");
+    let script = format!("{inner} run -- sh -c 'echo $LD_PRELOAD'");
+    let once = format!("{}/libmotet_sockets.so\n", folder.path().display());
+    assert_eq!(finish(&mut shell(&folder, &[], &script)).1, once);
+}
+
+#[test]
+fn programs_that_cannot_be_equipped_run_plainly_and_say_so_only_when_asked() {
+    let folder = equipped("static");
+    let program = folder.compile("static", "int main(void) { return 5; }", &["-static"]);
+    let program = program.to_str().unwrap();
+    let (code, out, err) = finish(&mut run(&folder, &[program]));
+    assert_eq!((code, out.as_str(), err.as_str()), (5, "", ""));
+    let (code, _, err) = finish(&mut run(&folder, &["-v", program]));
+    assert!(code == 5 && err.contains("statically linked"), "{err}");
+}
+
+#[test]
+fn signals_reach_the_program_under_stats() {
+    let folder = equipped("signals");
+    for (signal, name) in [(Signal::INT, "INT"), (Signal::TERM, "TERM"), (Signal::USR1, "USR1"), (Signal::HUP, "HUP")] {
+        let script = format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut child =
+            shell(&folder, &["--stats"], &script).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), format!("got {name}"));
+        assert_eq!(child.wait().unwrap().code(), Some(5));
+    }
+}
+
+#[test]
+fn what_was_ignored_stays_ignored() {
+    let folder = equipped("ignored");
+    let inner = env!("CARGO_BIN_EXE_motet");
+    for options in ["", "--stats"] {
+        let script = format!("trap '' HUP; exec {inner} run {options} -- sh -c 'kill -HUP $$; echo alive'");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).env("MOTET_LIBDIR", folder.path()).env("MOTET_CONFIG", "/dev/null");
+        assert_eq!(finish(&mut command).1, "alive\n", "{options}");
+    }
+}
+
+#[test]
+fn stats_are_added_up_on_standard_error() {
+    let folder = equipped("stats");
+    let script = r#"for n in 1 2; do echo '{"pid":'$n',"command":"part","streams":1,"upgraded":1,"sent_fast":1500}' >>$MOTET_STATS; done; echo out"#;
+    let (code, out, err) = finish(&mut shell(&folder, &["--stats"], script));
+    assert_eq!((code, out.as_str()), (0, "out\n"));
+    assert!(err.contains("SENT shm") && err.contains("3.00 kB"), "{err}");
+    let (_, out, err) = finish(&mut shell(&folder, &["--stats", "--json"], script));
+    assert_eq!((out.as_str(), json(&err)[1]["sent_fast"].as_u64()), ("out\n", Some(1500)));
+}
