@@ -113,7 +113,7 @@ pub fn note(standing: &Standing) -> Option<String> {
         Standing::NotLoaded(why) => Some(format!("not equipped: {why}")),
         Standing::Unreadable(why) => Some(format!("node file unreadable: {why}")),
         Standing::NotEquipped(why) => Some(format!("not equipped: {why}")),
-        Standing::Hidden => Some("another user's process".into()),
+        Standing::Hidden => Some("another user's process: run this as root or as that user".into()),
     }
 }
 
