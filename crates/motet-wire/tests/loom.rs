@@ -1,0 +1,269 @@
+//! The gate under loom: every order of two threads' steps on the shared lines, with small constants.
+//!
+//! Run: `RUSTFLAGS="--cfg loom" cargo test -p motet-wire --release --test loom`
+//!
+//! What a model leaves out: the ring's bytes are stood for by one atomic written and read without any order of its own
+//! (`Relaxed`), so only the labelled edges of the gate make it visible; TCP and the kernel's sleep are a counter and a
+//! flag that a producer's send would set.
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use motet_wire::gate::{Advance, ConsumerLine, GateLine, INLINE, MarkLine, Mode};
+use motet_wire::record::Record;
+use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use motet_wire::sync::AtomicU64;
+
+#[derive(Default)]
+struct Lines {
+    gate: GateLine,
+    mark: MarkLine,
+    consumer: ConsumerLine,
+    /// Stands for the bytes in the ring.
+    ring: AtomicU64,
+    /// Bytes that went over TCP: what the kernel wakes a sleeper for.
+    tcp: AtomicU64,
+}
+
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(body);
+}
+
+/// One put of `n` bytes, as `tx::begin` does it: the ring if RING is set, else TCP.
+fn put(lines: &Lines, tail: &mut u64, n: u64, payload: u64) {
+    if lines.gate.mode(*tail) == Ok(Mode::Ring) {
+        lines.ring.store(payload, Relaxed);
+        lines.mark.mark.store(lines.tcp.load(Relaxed), Relaxed);
+        match lines.gate.publish(*tail, n) {
+            Ok(Mode::Ring) => return *tail += n,
+            Ok(Mode::Tcp) => {}
+            Err(broken) => panic!("{broken:?}"),
+        }
+    }
+    lines.tcp.fetch_add(n, AcqRel);
+}
+
+/// (a) A consumer that goes to sleep and a producer that publishes: either the consumer sees the bytes, or TCP wakes it.
+#[test]
+fn no_wake_up_is_lost_between_lower_and_publish() {
+    model(|| {
+        let lines = Arc::new(Lines::default());
+        assert!(lines.gate.raise(0));
+        let producer = {
+            let lines = lines.clone();
+            thread::spawn(move || {
+                let mut tail = 0;
+                put(&lines, &mut tail, 3, 7);
+                tail
+            })
+        };
+        let sleeps = lines.gate.lower_empty(0);
+        let tail = producer.join().unwrap();
+        if sleeps {
+            assert_eq!((tail, lines.tcp.load(Acquire)), (0, 3), "asleep, so the bytes went where the kernel wakes it");
+        } else {
+            assert_eq!((tail, lines.gate.tail().0), (3, 3), "awake, and the bytes are in the ring");
+        }
+    });
+}
+
+/// (a) The same with the consumer's whole round: raise, find nothing, lower, sleep.
+#[test]
+fn no_wake_up_is_lost_by_a_consumer_that_raises_and_sleeps_again() {
+    model(|| {
+        let lines = Arc::new(Lines::default());
+        let producer = {
+            let lines = lines.clone();
+            thread::spawn(move || {
+                let mut tail = 0;
+                put(&lines, &mut tail, 1, 1);
+                put(&lines, &mut tail, 1, 2);
+            })
+        };
+        let mut head = 0;
+        assert!(lines.gate.raise(0));
+        for _ in 0..2 {
+            let (tail, _) = lines.gate.tail();
+            if tail > head && lines.consumer.advance(head, tail - head) == Advance::Done {
+                head = tail;
+            }
+        }
+        let sleeps = lines.gate.lower_empty(head);
+        producer.join().unwrap();
+        let in_ring = lines.gate.tail().0 - head;
+        assert!(!sleeps || in_ring == 0, "asleep over {in_ring} bytes");
+        assert_eq!(head + in_ring + lines.tcp.load(Acquire), 2, "every byte is somewhere once");
+    });
+}
+
+/// (b) The mark and the payload come with the first byte of an epoch.
+#[test]
+fn the_mark_is_visible_with_the_first_byte() {
+    model(|| {
+        let lines = Arc::new(Lines::default());
+        let producer = {
+            let lines = lines.clone();
+            thread::spawn(move || {
+                lines.tcp.fetch_add(5, Relaxed); // sent before the gate rose
+                if lines.gate.mode(0) == Ok(Mode::Ring) {
+                    lines.ring.store(42, Relaxed);
+                    lines.mark.mark.store(5, Relaxed);
+                    assert_eq!(lines.gate.publish(0, 1), Ok(Mode::Ring));
+                }
+            })
+        };
+        assert!(lines.gate.raise(0));
+        if lines.gate.tail().0 == 1 {
+            assert_eq!(lines.mark.mark.load(Relaxed), 5);
+            assert_eq!(lines.ring.load(Relaxed), 42);
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// (c) Claim against advance: each byte is delivered by the ring or by TCP, never by both, never by none.
+#[test]
+fn a_claim_and_an_advance_deliver_each_byte_once() {
+    model(|| {
+        let lines = Arc::new(Lines::default());
+        assert!(lines.gate.raise(0));
+        let mut tail = 0;
+        put(&lines, &mut tail, 2, 9);
+        put(&lines, &mut tail, 2, 9);
+        let producer = {
+            let lines = lines.clone();
+            thread::spawn(move || {
+                lines.gate.lower_by_producer(4).unwrap();
+                let head = lines.consumer.claim();
+                let taken = (4 - head).min(3); // TCP takes three at most
+                lines.tcp.fetch_add(taken, Relaxed);
+                lines.mark.mark.store(taken, Relaxed);
+                lines.consumer.release(head + taken);
+                (head, taken)
+            })
+        };
+        let (mut head, mut from_ring, mut moved_to) = (0, 0, None);
+        for _ in 0..2 {
+            match lines.consumer.advance(head, 2) {
+                Advance::Done => {
+                    head += 2;
+                    from_ring += 2;
+                }
+                Advance::Taken => thread::yield_now(),
+                Advance::Moved(to) => {
+                    assert_eq!(lines.mark.mark.load(Relaxed), to - head, "the mark travels with the new head");
+                    moved_to = Some(to);
+                    break;
+                }
+            }
+        }
+        let (claimed, taken) = producer.join().unwrap();
+        assert_eq!(claimed, from_ring, "what was claimed begins where reading ended");
+        assert_eq!(lines.tcp.load(Acquire), taken);
+        let settled = lines.consumer.settled().unwrap();
+        assert_eq!(settled, claimed + taken);
+        assert!(moved_to.is_none_or(|to| to == settled));
+        assert_eq!(from_ring + taken + (4 - settled), 4);
+    });
+}
+
+/// (c) A consumer that gave up because of TAKEN, and a producer that leaves bytes behind: one of the two sees the other.
+#[test]
+fn a_consumer_that_met_taken_is_seen_by_the_producer() {
+    model(|| {
+        let lines = Arc::new(Lines::default());
+        let before = lines.consumer.met();
+        lines.consumer.claim();
+        let consumer = {
+            let lines = lines.clone();
+            thread::spawn(move || lines.consumer.settle().is_none()) // true: it sleeps
+        };
+        lines.consumer.release(0); // TCP took nothing
+        let looks_again = lines.consumer.met() != before;
+        let sleeps = consumer.join().unwrap();
+        assert!(!sleeps || looks_again, "the consumer sleeps, and the producer leaves its bytes in the ring");
+    });
+}
+
+/// (d) A short payload is whole when the tail that covers it is seen.
+#[test]
+fn a_short_payload_is_visible_with_its_tail() {
+    model(|| {
+        let lines = Arc::new(Lines::default());
+        assert!(lines.gate.raise(0));
+        let producer = {
+            let lines = lines.clone();
+            thread::spawn(move || {
+                lines.gate.write_inline(0, b"0123456789");
+                assert_eq!(lines.gate.publish(0, 10), Ok(Mode::Ring));
+            })
+        };
+        if lines.gate.tail().0 == 10 {
+            let mut out = [0; INLINE];
+            let (from, to) = lines.gate.read_inline(0, &mut out).unwrap();
+            assert_eq!(&out[from..to], b"0123456789");
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// (d) The line is used again only after the consumer has read it: its head travels to the producer.
+#[test]
+fn a_short_payload_is_not_overwritten_before_it_is_read() {
+    model(|| {
+        let lines = Arc::new(Lines::default());
+        assert!(lines.gate.raise(0));
+        lines.gate.write_inline(0, b"first");
+        assert_eq!(lines.gate.publish(0, 5), Ok(Mode::Ring));
+        let producer = {
+            let lines = lines.clone();
+            thread::spawn(move || {
+                if lines.consumer.seen_head() == 5 {
+                    lines.gate.write_inline(5, b"other");
+                    assert_eq!(lines.gate.publish(5, 5), Ok(Mode::Ring));
+                }
+            })
+        };
+        let mut out = [0; INLINE];
+        let (from, to) = lines.gate.read_inline(0, &mut out).unwrap();
+        assert_eq!(&out[from..to], b"first");
+        assert_eq!(lines.consumer.advance(0, 5), Advance::Done);
+        producer.join().unwrap();
+    });
+}
+
+/// Invariant 5 on two threads of the receiving process: one raises, one goes to sleep, both under the lock of the half as
+/// in `motet-proto`; whoever comes second sees the first.
+#[test]
+fn a_raiser_and_a_sleeper_recheck_each_other() {
+    model(|| {
+        let shared = Arc::new((Record::default(), Lines::default()));
+        let locked = |record: &Record, token: u64, body: &mut dyn FnMut()| {
+            while record.rx.lock.compare_exchange(0, token, Acquire, Relaxed).is_err() {
+                thread::yield_now();
+            }
+            body();
+            record.rx.lock.store(0, Release);
+        };
+        let sleeper = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (record, lines) = &*shared;
+                locked(record, 1, &mut || {
+                    assert!(lines.gate.lower_empty(0));
+                    record.rx.busy.store(record.rx.busy.load(Relaxed) + 1, Relaxed);
+                });
+            })
+        };
+        let (record, lines) = &*shared;
+        locked(record, 2, &mut || {
+            if record.rx.busy.load(Relaxed) == 0 {
+                assert!(lines.gate.raise(0));
+            }
+        });
+        sleeper.join().unwrap();
+        assert!(!lines.gate.tail().1, "RING is set and a thread sleeps");
+    });
+}
