@@ -1,6 +1,6 @@
 //! What every row uses: the CPUs, the programs with their environments, and repetitions taken in turn.
 
-use crate::floor::{self, Around};
+use crate::floor::{self, Around, Write};
 use crate::pair::Program;
 use crate::place::Cpus;
 use anyhow::{Context, Result, anyhow, bail};
@@ -14,10 +14,7 @@ use tempfile::TempDir;
 const SOURCES: [(&str, &str); 6] = [
     ("peer.h", include_str!("../../../tests/bench/peer.h")),
     ("motet.h", include_str!("../../../include/motet.h")),
-    (
-        "pingpong.c",
-        include_str!("../../../tests/bench/pingpong.c"),
-    ),
+    ("pingpong.c", include_str!("../../../tests/bench/pingpong.c")),
     ("stream.c", include_str!("../../../tests/bench/stream.c")),
     ("crowd.c", include_str!("../../../tests/bench/crowd.c")),
     ("pool.c", include_str!("../../../tests/bench/pool.c")),
@@ -37,7 +34,7 @@ pub struct Bench {
     own: Vec<OsString>,
     libraries: Vec<PathBuf>,
     programs: OnceCell<Result<TempDir, String>>,
-    floors: RefCell<Vec<f64>>,
+    floors: RefCell<[Vec<f64>; 2]>,
 }
 
 /// What one contestant did in each repetition.
@@ -60,11 +57,7 @@ impl Bench {
         if libdir.is_none() {
             libraries.extend(std::env::var_os("MOTET_LIBDIR").map(PathBuf::from));
             let beside = executable.parent().unwrap_or(Path::new("."));
-            libraries.extend([
-                beside.to_path_buf(),
-                beside.join("../lib"),
-                PathBuf::from("target/release"),
-            ]);
+            libraries.extend([beside.to_path_buf(), beside.join("../lib"), PathBuf::from("target/release")]);
         }
         let mut own = vec![executable.into_os_string()];
         own.extend(prefix.iter().map(OsString::from));
@@ -85,32 +78,21 @@ impl Bench {
         let mut all = self.own.clone();
         all.push("--worker".into());
         all.extend(words.iter().map(OsString::from));
-        Program {
-            words: all,
-            ..Program::default()
-        }
+        Program { words: all, ..Program::default() }
     }
 
     /// A measuring program in C, compiled on first use.
     pub fn program(&self, name: &str) -> Result<Program> {
-        let folder = self
-            .programs
-            .get_or_init(|| compile().map_err(|e| format!("{e:#}")));
+        let folder = self.programs.get_or_init(|| compile().map_err(|e| format!("{e:#}")));
         let folder = folder.as_ref().map_err(|e| anyhow!("{e}"))?;
-        Ok(Program {
-            words: vec![folder.path().join(name).into()],
-            ..Program::default()
-        })
+        Ok(Program { words: vec![folder.path().join(name).into()], ..Program::default() })
     }
 
     /// The environment under which a program's sockets are Motet's: what `motet run` sets.
     pub fn sockets(&self) -> Result<Vec<(String, OsString)>> {
         let library = self.library()?;
         let shim = self.find("libmotet_sockets.so")?;
-        Ok(vec![
-            ("LD_PRELOAD".into(), shim.into()),
-            ("MOTET_LIBRARY".into(), library.into()),
-        ])
+        Ok(vec![("LD_PRELOAD".into(), shim.into()), ("MOTET_LIBRARY".into(), library.into())])
     }
 
     /// `libmotet.so.0`.
@@ -119,12 +101,7 @@ impl Bench {
     }
 
     fn find(&self, name: &str) -> Result<PathBuf> {
-        match self
-            .libraries
-            .iter()
-            .map(|folder| folder.join(name))
-            .find(|path| path.exists())
-        {
+        match self.libraries.iter().map(|folder| folder.join(name)).find(|path| path.exists()) {
             Some(path) => Ok(path.canonicalize()?),
             None => bail!("{name} is not built (run `make build`, or say --libdir)"),
         }
@@ -132,12 +109,7 @@ impl Bench {
 
     /// Measures all contestants in each repetition, one after the other, the floor between them. When `fast` and too few
     /// repetitions saw the fast floor around the first contestant, up to as many again are made.
-    pub fn contest(
-        &self,
-        repetitions: usize,
-        fast: bool,
-        contestants: &mut [Contestant<'_>],
-    ) -> Result<Vec<Series>> {
+    pub fn contest(&self, repetitions: usize, fast: bool, contestants: &mut [Contestant<'_>]) -> Result<Vec<Series>> {
         let mut series = vec![Series::default(); contestants.len()];
         let mut before = self.floor();
         for repetition in 0..repetitions * if fast { 2 } else { 1 } {
@@ -155,13 +127,15 @@ impl Bench {
     }
 
     fn floor(&self) -> f64 {
-        let sample = floor::one_way(&self.cpus);
-        self.floors.borrow_mut().push(sample);
-        sample
+        let samples = [Write::Store, Write::Exchange].map(|write| floor::one_way(&self.cpus, write));
+        for (all, sample) in self.floors.borrow_mut().iter_mut().zip(samples) {
+            all.push(sample);
+        }
+        samples[0]
     }
 
-    /// All samples of the floor so far, ns.
-    pub fn floors(&self) -> Vec<f64> {
+    /// All samples of the floor so far, ns: by stores, by exchanges.
+    pub fn floors(&self) -> [Vec<f64>; 2] {
         self.floors.borrow().clone()
     }
 }
@@ -169,25 +143,18 @@ impl Bench {
 impl Series {
     /// The repetitions that saw the fast floor.
     pub fn fast(&self) -> Vec<usize> {
-        (0..self.floors.len())
-            .filter(|&i| self.floors[i].fast())
-            .collect()
+        (0..self.floors.len()).filter(|&i| self.floors[i].fast()).collect()
     }
 
     /// Values over the floor, where that was steady.
     pub fn over_floor(&self) -> Vec<f64> {
         let each = self.values.iter().zip(&self.floors);
-        each.filter_map(|(value, floor)| Some(value / floor.steady()?))
-            .collect()
+        each.filter_map(|(value, floor)| Some(value / floor.steady()?)).collect()
     }
 
     /// Values over another's of the same repetition.
     pub fn over(&self, other: &Series) -> Vec<f64> {
-        self.values
-            .iter()
-            .zip(&other.values)
-            .map(|(a, b)| a / b)
-            .collect()
+        self.values.iter().zip(&other.values).map(|(a, b)| a / b).collect()
     }
 
     /// The repetitions `at`.
@@ -215,15 +182,10 @@ fn compile() -> Result<TempDir> {
             source,
             "-ldl",
         ]);
-        let output = command
-            .output()
-            .context("no C compiler (cc) to build the measuring programs with")?;
+        let output = command.output().context("no C compiler (cc) to build the measuring programs with")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            bail!(
-                "cc refused {source}: {}",
-                said.lines().next().unwrap_or_default()
-            );
+            bail!("cc refused {source}: {}", said.lines().next().unwrap_or_default());
         }
     }
     Ok(folder)

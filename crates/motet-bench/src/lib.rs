@@ -78,8 +78,7 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
     }
     if !report.curves.is_empty() {
         let folder = &options.plots;
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let files = plot::all(folder, &report)?;
         eprintln!("plots: {}", files.join(" "));
     }
@@ -93,20 +92,15 @@ fn measure(bench: &Bench, wanted: &[&rows::Row], options: &Options) -> Result<Re
     bar.enable_steady_tick(Duration::from_secs(1)); // seldom: it takes time of a CPU that is measured
     let (mut lines, mut curves) = (Vec::new(), Vec::new());
     bar.set_message("floor");
-    let copies: Vec<f64> = (0..5)
-        .map(|_| 65536e-9 / floor::copy(bench.cpus.pair[0], 65536, 1, Duration::from_millis(20)))
-        .collect();
+    let copies: Vec<f64> =
+        (0..5).map(|_| 65536e-9 / floor::copy(bench.cpus.pair[0], 65536, 1, Duration::from_millis(20))).collect();
     for row in wanted {
         bar.inc(1);
         bar.set_message(row.title);
         match row.measure {
             rows::Measure::Lines(measure) => match measure(bench, options) {
                 Ok(found) => lines.extend(found),
-                Err(error) => lines.push(report::Line::not_measured(
-                    row.id,
-                    row.title,
-                    format!("{error:#}"),
-                )),
+                Err(error) => lines.push(report::Line::not_measured(row.id, row.title, format!("{error:#}"))),
             },
             rows::Measure::Curves(measure) => curves.extend(measure(bench)),
         }
@@ -115,31 +109,23 @@ fn measure(bench: &Bench, wanted: &[&rows::Row], options: &Options) -> Result<Re
     if lines.is_empty() && curves.is_empty() {
         bail!("nothing was measured");
     }
-    let floors = bench.floors();
+    let [floors, exchanges] = bench.floors();
     let fast = floors.iter().filter(|&&f| f <= floor::FAST).count();
     let machine = Machine {
         processor: processor(),
-        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
-            .unwrap_or_default()
-            .trim()
-            .to_owned(),
+        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         cpus: bench.cpus.count(),
         floor: Spread::of(&floors),
+        exchange: Spread::of(&exchanges),
         floor_fast: fast as f64 / floors.len().max(1) as f64,
         copy: Spread::of(&copies),
         repetitions: (bench.repetitions, bench.ms),
     };
-    Ok(Report {
-        machine,
-        lines,
-        curves,
-    })
+    Ok(Report { machine, lines, curves })
 }
 
 fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
     model.unwrap_or("unknown processor").trim().to_owned()
 }

@@ -91,25 +91,12 @@ pub struct Process {
 impl Process {
     /// Starts `command` on `cpu`.
     pub fn start(mut command: Command, cpus: &Cpus, cpu: Option<usize>) -> Result<Self> {
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let name = command.get_program().to_string_lossy().into_owned();
-        let mut child = cpus
-            .on(cpu, || command.spawn())
-            .with_context(|| format!("cannot start {name}"))?;
-        let output = child
-            .stdout
-            .take()
-            .map(BufReader::new)
-            .context("no output pipe")?;
+        let mut child = cpus.on(cpu, || command.spawn()).with_context(|| format!("cannot start {name}"))?;
+        let output = child.stdout.take().map(BufReader::new).context("no output pipe")?;
         let input = child.stdin.take();
-        Ok(Self {
-            child,
-            output,
-            input,
-        })
+        Ok(Self { child, output, input })
     }
 
     /// The next line of its output; what it said on standard error, if it ended instead.
@@ -124,10 +111,7 @@ impl Process {
 
     fn complaint(&mut self) -> String {
         drop(self.input.take());
-        let status = self
-            .child
-            .wait()
-            .map_or_else(|e| e.to_string(), |s| s.to_string());
+        let status = self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
         let mut said = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {
             let _ = stderr.read_to_string(&mut said);
@@ -164,24 +148,13 @@ impl Server {
         command.args(&program.serve_arguments);
         let mut process = Process::start(command, cpus, cpu)?;
         let line = process.line()?;
-        let port = line
-            .strip_prefix("port ")
-            .context("a server did not say its port")?;
-        Ok(Self {
-            port: port.to_owned(),
-            process,
-        })
+        let port = line.strip_prefix("port ").context("a server did not say its port")?;
+        Ok(Self { port: port.to_owned(), process })
     }
 }
 
 /// Starts a caller that will measure.
-pub fn caller(
-    program: &Program,
-    port: &str,
-    arguments: &[String],
-    cpus: &Cpus,
-    cpu: Option<usize>,
-) -> Result<Process> {
+pub fn caller(program: &Program, port: &str, arguments: &[String], cpus: &Cpus, cpu: Option<usize>) -> Result<Process> {
     let mut command = program.command(1, "call");
     command.arg(program.host()).arg(port).args(arguments);
     Process::start(command, cpus, cpu)
@@ -190,23 +163,10 @@ pub fn caller(
 /// What a caller measured.
 pub fn timing(mut caller: Process) -> Result<Timing> {
     let line = caller.line()?;
-    let numbers: Vec<f64> = line
-        .split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect();
+    let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let timing = match numbers[..] {
-        [median, mean, count] => Timing {
-            median,
-            mean,
-            count,
-            shared: None,
-        },
-        [median, mean, count, shared] => Timing {
-            median,
-            mean,
-            count,
-            shared: Some(shared),
-        },
+        [median, mean, count] => Timing { median, mean, count, shared: None },
+        [median, mean, count, shared] => Timing { median, mean, count, shared: Some(shared) },
         _ => bail!("a measuring program said `{line}`"),
     };
     let status = caller.child.wait()?;
@@ -217,12 +177,7 @@ pub fn timing(mut caller: Process) -> Result<Timing> {
 }
 
 /// One measurement: starts both ends, server and caller on these CPUs, and ends them.
-pub fn measure(
-    program: &Program,
-    arguments: &[String],
-    cpus: &Cpus,
-    on: [Option<usize>; 2],
-) -> Result<Timing> {
+pub fn measure(program: &Program, arguments: &[String], cpus: &Cpus, on: [Option<usize>; 2]) -> Result<Timing> {
     let server = Server::start(program, cpus, on[0])?;
     timing(caller(program, &server.port, arguments, cpus, on[1])?)
 }

@@ -40,11 +40,7 @@ impl Cpus {
 
     /// The CPUs of server and caller. `turn` swaps them, or picks the CPU that both use.
     pub fn of(&self, placement: Placement, turn: usize) -> [Option<usize>; 2] {
-        let [a, b] = if turn & 1 == 0 {
-            self.pair
-        } else {
-            [self.pair[1], self.pair[0]]
-        };
+        let [a, b] = if turn & 1 == 0 { self.pair } else { [self.pair[1], self.pair[0]] };
         match placement {
             Placement::One => [Some(a); 2],
             Placement::Two => [Some(b), Some(a)],

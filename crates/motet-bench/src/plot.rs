@@ -13,12 +13,8 @@ use std::path::Path;
 const FONT: &str = "sans-serif";
 const SIZE: (u32, u32) = (1200, 800);
 /// Colours that also people with a colour vision deficiency tell apart (Okabe and Ito 2008): floor, engine, sockets, TCP.
-const COLOURS: [RGBColor; 4] = [
-    RGBColor(90, 90, 90),
-    RGBColor(0, 114, 178),
-    RGBColor(0, 158, 115),
-    RGBColor(213, 94, 0),
-];
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(90, 90, 90), RGBColor(0, 114, 178), RGBColor(0, 158, 115), RGBColor(213, 94, 0)];
 
 /// Draws both plots in both formats; the names of the files.
 pub fn all(folder: &Path, report: &Report) -> Result<Vec<String>> {
@@ -26,18 +22,11 @@ pub fn all(folder: &Path, report: &Report) -> Result<Vec<String>> {
     let _ = register_font(FONT, FontStyle::Bold, dejavu::sans::bold());
     let mut files = Vec::new();
     for plot in ["latency", "bandwidth"] {
-        let curves: Vec<&Curve> = report
-            .curves
-            .iter()
-            .filter(|curve| curve.plot == plot)
-            .collect();
+        let curves: Vec<&Curve> = report.curves.iter().filter(|curve| curve.plot == plot).collect();
         if curves.is_empty() {
             continue;
         }
-        let caption = format!(
-            "{}; medians, bars from smallest to largest",
-            report.machine.processor
-        );
+        let caption = format!("{}; medians, bars from smallest to largest", report.machine.processor);
         for kind in ["svg", "png"] {
             let path = folder.join(format!("{plot}.{kind}"));
             let drawn = if kind == "svg" {
@@ -63,10 +52,7 @@ fn draw<B: DrawingBackend>(
     let latency = plot == "latency";
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let sizes = points().map(|(size, _)| *size as f64);
-    let (left, right) = (
-        sizes.clone().fold(f64::MAX, f64::min),
-        sizes.fold(1.0, f64::max),
-    );
+    let (left, right) = (sizes.clone().fold(f64::MAX, f64::min), sizes.fold(1.0, f64::max));
     let low = points().map(|(_, s)| s.min).fold(f64::MAX, f64::min);
     let high = points().map(|(_, s)| s.max).fold(0.0, f64::max);
     area.fill(&WHITE)?;
@@ -83,10 +69,7 @@ fn draw<B: DrawingBackend>(
         .margin_right(40)
         .x_label_area_size(58)
         .y_label_area_size(96)
-        .build_cartesian_2d(
-            (left..right).log_scale().base(2.0),
-            (decade(low).0..decade(high).1).log_scale(),
-        )?;
+        .build_cartesian_2d((left..right).log_scale().base(2.0), (decade(low).0..decade(high).1).log_scale())?;
     chart
         .configure_mesh()
         .x_desc("size of a message")
@@ -102,36 +85,20 @@ fn draw<B: DrawingBackend>(
         .draw()?;
     for curve in curves {
         let colour = COLOURS[colour(&curve.name)];
-        let line: Vec<(f64, f64)> = curve
-            .points
-            .iter()
-            .map(|(size, s)| (*size as f64, s.median))
-            .collect();
+        let line: Vec<(f64, f64)> = curve.points.iter().map(|(size, s)| (*size as f64, s.median)).collect();
         let bars = curve.points.iter().map(|(size, s)| {
-            PathElement::new(
-                vec![(*size as f64, s.min), (*size as f64, s.max)],
-                colour.mix(0.45).stroke_width(3),
-            )
+            PathElement::new(vec![(*size as f64, s.min), (*size as f64, s.max)], colour.mix(0.45).stroke_width(3))
         });
         chart.draw_series(bars)?;
         chart
-            .draw_series(LineSeries::new(
-                line.iter().copied(),
-                colour.stroke_width(3),
-            ))?
+            .draw_series(LineSeries::new(line.iter().copied(), colour.stroke_width(3)))?
             .label(curve.name.clone())
-            .legend(move |(x, y)| {
-                PathElement::new(vec![(x, y), (x + 26, y)], colour.stroke_width(4))
-            });
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 26, y)], colour.stroke_width(4)));
         chart.draw_series(line.iter().map(|&at| Circle::new(at, 5, colour.filled())))?;
     }
     chart
         .configure_series_labels()
-        .position(if latency {
-            SeriesLabelPosition::UpperLeft
-        } else {
-            SeriesLabelPosition::LowerRight
-        })
+        .position(if latency { SeriesLabelPosition::UpperLeft } else { SeriesLabelPosition::LowerRight })
         .margin(14)
         .legend_area_size(34)
         .label_font((FONT, 18))
@@ -155,15 +122,8 @@ fn colour(name: &str) -> usize {
 fn decade(value: f64) -> (f64, f64) {
     let power = 10f64.powf(value.log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0, 20.0].map(|step| step * power);
-    let below = steps
-        .into_iter()
-        .rev()
-        .find(|&s| s <= value * 0.95)
-        .unwrap_or(power / 2.0);
-    let above = steps
-        .into_iter()
-        .find(|&s| s >= value * 1.05)
-        .unwrap_or(power * 20.0);
+    let below = steps.into_iter().rev().find(|&s| s <= value * 0.95).unwrap_or(power / 2.0);
+    let above = steps.into_iter().find(|&s| s >= value * 1.05).unwrap_or(power * 20.0);
     (below, above)
 }
 
@@ -176,11 +136,7 @@ fn time(ns: f64) -> String {
 }
 
 fn rate(gb: f64) -> String {
-    if gb < 0.9995 {
-        format!("{} MB/s", (gb * 1e3 * 10.0).round() / 10.0)
-    } else {
-        format!("{gb} GB/s")
-    }
+    if gb < 0.9995 { format!("{} MB/s", (gb * 1e3 * 10.0).round() / 10.0) } else { format!("{gb} GB/s") }
 }
 
 #[cfg(test)]
@@ -191,9 +147,6 @@ mod tests {
     fn axes_end_at_round_values() {
         assert_eq!(decade(52.0), (20.0, 100.0));
         assert_eq!(decade(1000.0), (500.0, 2000.0));
-        assert_eq!(
-            [time(200.0), time(5000.0), rate(0.02), rate(5.0)],
-            ["200 ns", "5 µs", "20 MB/s", "5 GB/s"]
-        );
+        assert_eq!([time(200.0), time(5000.0), rate(0.02), rate(5.0)], ["200 ns", "5 µs", "20 MB/s", "5 GB/s"]);
     }
 }

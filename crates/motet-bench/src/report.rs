@@ -26,6 +26,8 @@ pub struct Machine {
     pub cpus: usize,
     /// One-way floor over all samples of the run, ns.
     pub floor: Option<Spread>,
+    /// The same by locked exchanges, ns.
+    pub exchange: Option<Spread>,
     /// Part of the samples in the fast mode, 0 to 1.
     pub floor_fast: f64,
     /// One core's copy of 64 KiB buffers in its cache, GB/s.
@@ -97,11 +99,7 @@ pub struct Quantity {
 impl Quantity {
     /// Of these values; `None` of none.
     pub fn of(name: impl Into<String>, values: &[f64], unit: Unit) -> Option<Self> {
-        Some(Self {
-            name: name.into(),
-            spread: Spread::of(values)?,
-            unit,
-        })
+        Some(Self { name: name.into(), spread: Spread::of(values)?, unit })
     }
 }
 
@@ -146,11 +144,7 @@ impl Line {
 
     /// A row that could not be measured, and why.
     pub fn not_measured(row: &str, what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::NotMeasured,
-            note: Some(why.into()),
-            ..Self::new(row, what)
-        }
+        Self { verdict: Verdict::NotMeasured, note: Some(why.into()), ..Self::new(row, what) }
     }
 
     /// With the figure.
@@ -192,10 +186,9 @@ impl Line {
     pub fn nearly(self, bound: Bound) -> Self {
         let line = self.judge(bound, true);
         match line.ratio {
-            Some(Spread {
-                interval: (low, high),
-                ..
-            }) => line.note(format!("95 % interval of the ratio: {low:.3} .. {high:.3}")),
+            Some(Spread { interval: (low, high), .. }) => {
+                line.note(format!("95 % interval of the ratio: {low:.3} .. {high:.3}"))
+            }
             None => line,
         }
     }
@@ -205,11 +198,7 @@ impl Line {
         self.verdict = match self.ratio.or(self.figure.as_ref().map(|f| f.spread)) {
             None => Verdict::NotMeasured,
             Some(s) => {
-                let (low, high) = if near {
-                    s.interval
-                } else {
-                    (s.median, s.median)
-                };
+                let (low, high) = if near { s.interval } else { (s.median, s.median) };
                 let met = match bound {
                     Bound::AtMost(b) => low.min(s.median) <= b,
                     Bound::AtLeast(b) => high.max(s.median) >= b,
@@ -224,9 +213,7 @@ impl Line {
     pub fn slow_floor(mut self, enough: bool) -> Self {
         if !enough && self.verdict != Verdict::NotMeasured {
             self.verdict = Verdict::SlowFloor;
-            return self.note(format!(
-                "the floor was above {FAST} ns; the ratio to the floor counts"
-            ));
+            return self.note(format!("the floor was above {FAST} ns; the ratio to the floor counts"));
         }
         self
     }
@@ -253,14 +240,8 @@ mod tests {
     fn near_equality_passes_when_the_interval_includes_the_bound() {
         let ratios = [0.97, 0.99, 0.985, 0.96, 1.01, 0.975, 0.97, 0.982, 0.978];
         let line = Line::new("d", "").against(None, &ratios);
-        assert_eq!(
-            line.clone().bound(Bound::AtLeast(0.98)).verdict,
-            Verdict::Missed
-        );
+        assert_eq!(line.clone().bound(Bound::AtLeast(0.98)).verdict, Verdict::Missed);
         assert_eq!(line.nearly(Bound::AtLeast(0.98)).verdict, Verdict::Met);
-        assert_eq!(
-            Line::new("d", "").bound(Bound::AtLeast(0.98)).verdict,
-            Verdict::NotMeasured
-        );
+        assert_eq!(Line::new("d", "").bound(Bound::AtLeast(0.98)).verdict, Verdict::NotMeasured);
     }
 }

@@ -24,19 +24,9 @@ impl Spread {
         sorted.sort_by(f64::total_cmp);
         let (&min, &max) = (sorted.first()?, sorted.last()?);
         let n = sorted.len();
-        let median = if n % 2 == 1 {
-            sorted[n / 2]
-        } else {
-            (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0
-        };
+        let median = if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 };
         let cut = ranks_to_cut(n);
-        Some(Self {
-            median,
-            min,
-            max,
-            interval: (sorted[cut], sorted[n - 1 - cut]),
-            count: n,
-        })
+        Some(Self { median, min, max, interval: (sorted[cut], sorted[n - 1 - cut]), count: n })
     }
 
     /// The same, every value divided by `by`.
@@ -88,16 +78,7 @@ mod tests {
     #[test]
     fn intervals_are_those_of_the_sign_test() {
         // Tables of the sign test, two-sided 5 %: n = 5 has none, 6 to 8 cut nothing, 9 to 11 one, 12 to 14 two.
-        for (n, kept) in [
-            (5, 0),
-            (6, 1),
-            (8, 1),
-            (9, 2),
-            (11, 2),
-            (12, 3),
-            (15, 4),
-            (17, 5),
-        ] {
+        for (n, kept) in [(5, 0), (6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (17, 5)] {
             assert_eq!(ranks_to_cut(n), kept, "{n} values");
         }
     }

@@ -4,36 +4,17 @@ use crate::floor::FAST;
 use crate::report::{Bound, Line, Machine, Quantity, Report, Unit, Verdict};
 use crate::stats::Spread;
 
-const HEAD: [&str; 8] = [
-    "",
-    "what",
-    "figure",
-    "reference",
-    "floor, ns",
-    "ratio",
-    "asked",
-    "",
-];
+const HEAD: [&str; 8] = ["", "what", "figure", "reference", "floor, ns", "ratio", "asked", ""];
 
 /// For a terminal: columns aligned, notes below their lines.
 pub fn terminal(report: &Report) -> String {
     let mut text = machine(&report.machine) + "\n";
     let cells: Vec<[String; 8]> = report.lines.iter().map(cells).collect();
     let head = HEAD.map(str::to_owned);
-    let width = |column: usize| {
-        cells
-            .iter()
-            .chain([&head])
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
+    let width = |column: usize| cells.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; 8] = std::array::from_fn(width);
     let show = |row: &[String; 8]| {
-        let padded = row
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:width$}"));
+        let padded = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
     if !cells.is_empty() {
@@ -51,20 +32,13 @@ pub fn terminal(report: &Report) -> String {
 /// For a README.
 pub fn markdown(report: &Report) -> String {
     let mut text = machine(&report.machine) + "\n";
-    text += &format!(
-        "| {} |\n|{}\n",
-        HEAD.join(" | "),
-        " --- |".repeat(HEAD.len())
-    );
+    text += &format!("| {} |\n|{}\n", HEAD.join(" | "), " --- |".repeat(HEAD.len()));
     for line in &report.lines {
         let mut row = cells(line);
         if let Some(note) = &line.note {
             row[1] += &format!("<br><sub>{note}</sub>");
         }
-        text += &format!(
-            "| {} |\n",
-            row.map(|cell| cell.replace('|', "\\|")).join(" | ")
-        );
+        text += &format!("| {} |\n", row.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
     text
 }
@@ -83,11 +57,11 @@ fn machine(machine: &Machine) -> String {
             floor.count
         );
     }
+    if let Some(exchange) = machine.exchange {
+        text += &format!("By locked exchanges instead of stores: {} ns.\n", spread(&exchange));
+    }
     if let Some(copy) = machine.copy {
-        text += &format!(
-            "One core copies 64 KiB within its cache at {} GB/s.\n",
-            spread(&copy)
-        );
+        text += &format!("One core copies 64 KiB within its cache at {} GB/s.\n", spread(&copy));
     }
     text
 }
@@ -133,11 +107,7 @@ fn verdict(verdict: Verdict) -> &'static str {
 
 fn quantity(quantity: &Quantity) -> String {
     let (by, unit) = scale(quantity.unit, quantity.spread.median);
-    format!(
-        "{} {} {unit}",
-        quantity.name,
-        spread(&quantity.spread.over(by))
-    )
+    format!("{} {} {unit}", quantity.name, spread(&quantity.spread.over(by)))
 }
 
 /// A readable unit for values of this size.
@@ -161,12 +131,7 @@ fn spread(s: &Spread) -> String {
     if s.count == 1 {
         return number(s.median);
     }
-    format!(
-        "{} [{} .. {}]",
-        number(s.median),
-        number(s.min),
-        number(s.max)
-    )
+    format!("{} [{} .. {}]", number(s.median), number(s.min), number(s.max))
 }
 
 /// Three digits that say something.
@@ -178,11 +143,7 @@ fn number(value: f64) -> String {
         _ => 3,
     };
     let text = format!("{value:.places$}");
-    if text.contains('.') && value.fract() == 0.0 {
-        format!("{value:.0}")
-    } else {
-        text
-    }
+    if text.contains('.') && value.fract() == 0.0 { format!("{value:.0}") } else { text }
 }
 
 /// A size with its binary unit.
@@ -200,14 +161,8 @@ mod tests {
 
     #[test]
     fn figures_are_readable() {
-        assert_eq!(
-            [0.0, 0.7, 1.0, 5.5, 52.34, 12345.6].map(number),
-            ["0", "0.700", "1", "5.50", "52.3", "12346"]
-        );
-        assert_eq!(
-            [64, 65536, 64 << 20].map(bytes),
-            ["64 B", "64 KiB", "64 MiB"]
-        );
+        assert_eq!([0.0, 0.7, 1.0, 5.5, 52.34, 12345.6].map(number), ["0", "0.700", "1", "5.50", "52.3", "12346"]);
+        assert_eq!([64, 65536, 64 << 20].map(bytes), ["64 B", "64 KiB", "64 MiB"]);
     }
 
     #[test]
@@ -221,21 +176,15 @@ mod tests {
             kernel: "6".into(),
             cpus: 2,
             floor: None,
+            exchange: None,
             floor_fast: 0.0,
             copy: None,
             repetitions: (5, 40),
         };
         let missing = Line::not_measured("e", "sockets", "no library");
-        let report = Report {
-            machine,
-            lines: vec![line, missing],
-            curves: Vec::new(),
-        };
+        let report = Report { machine, lines: vec![line, missing], curves: Vec::new() };
         let text = terminal(&report);
-        assert!(
-            text.contains("one way 110 [100 .. 120] ns  floor 55 ns"),
-            "{text}"
-        );
+        assert!(text.contains("one way 110 [100 .. 120] ns  floor 55 ns"), "{text}");
         assert!(text.contains("<= 2"), "{text}");
         assert!(text.contains("not measured\n   no library"), "{text}");
         assert!(markdown(&report).contains("| e | sockets<br><sub>no library</sub> |"));

@@ -19,36 +19,19 @@ pub fn run(words: &[String]) -> Result<()> {
             call_ping(connect(host, port, kind)?, number(size)?, number(ms)?)
         }
         ["stream", kind, "serve"] => serve_stream(accept_one(&listen()?, kind)?),
-        [
-            "stream",
-            kind,
-            "call",
-            host,
-            port,
-            size,
-            ms,
-            ref buffers @ ..,
-        ] => {
+        ["stream", kind, "call", host, port, size, ms, ref buffers @ ..] => {
             let buffers = buffers.first().map_or(Ok(1), |b| number(b))?;
-            call_stream(
-                connect(host, port, kind)?,
-                number(size)?,
-                number(ms)?,
-                buffers,
-            )
+            call_stream(connect(host, port, kind)?, number(size)?, number(ms)?, buffers)
         }
         ["hub", "serve"] => hub(),
-        ["peer", kind, "call", host, port, links, rounds] => {
-            peer(host, port, kind, number(links)?, number(rounds)?)
-        }
+        ["peer", kind, "call", host, port, links, rounds] => peer(host, port, kind, number(links)?, number(rounds)?),
         ["hold", "serve", size, count] => hold(number(size)?, number(count)?),
         _ => bail!("no such worker: {}", words.join(" ")),
     }
 }
 
 fn number(word: &str) -> Result<usize> {
-    word.parse()
-        .with_context(|| format!("`{word}` is no number"))
+    word.parse().with_context(|| format!("`{word}` is no number"))
 }
 
 /// Either kind of connection.
@@ -97,10 +80,7 @@ impl Pipe {
         };
         let stats = stream.stats()?;
         if stats.path == Path::Tcp {
-            bail!(
-                "the engine stayed on TCP: {}",
-                motet::reason::text(stats.reason)
-            );
+            bail!("the engine stayed on TCP: {}", motet::reason::text(stats.reason));
         }
         let (fast, tcp) = stats.sent;
         Ok(fast as f64 / (fast + tcp).max(1) as f64)
@@ -110,13 +90,7 @@ impl Pipe {
     fn fill(&mut self, into: &mut [u8]) -> Result<bool> {
         match self.read_exact(into) {
             Ok(()) => Ok(true),
-            Err(e)
-                if [
-                    std::io::ErrorKind::UnexpectedEof,
-                    std::io::ErrorKind::ConnectionReset,
-                ]
-                .contains(&e.kind()) =>
-            {
+            Err(e) if [std::io::ErrorKind::UnexpectedEof, std::io::ErrorKind::ConnectionReset].contains(&e.kind()) => {
                 Ok(false)
             }
             Err(e) => Err(e.into()),
@@ -147,12 +121,7 @@ fn connect(host: &str, port: &str, kind: &str) -> Result<Pipe> {
 }
 
 /// As `measure` of `tests/bench/peer.h`.
-fn measure(
-    count: usize,
-    ms: usize,
-    share: f64,
-    mut block: impl FnMut(usize) -> Result<()>,
-) -> Result<String> {
+fn measure(count: usize, ms: usize, share: f64, mut block: impl FnMut(usize) -> Result<()>) -> Result<String> {
     let time = Duration::from_millis(ms as u64);
     let probe = if count > 0 { count } else { 64 };
     let start = Instant::now();
@@ -176,11 +145,7 @@ fn measure(
     }
     let total = (blocks.len() * count) as f64;
     let mean = (before - begun).as_nanos() as f64 / total;
-    Ok(format!(
-        "{:.1} {:.1} {total}",
-        crate::stats::median(&blocks) / share,
-        mean / share
-    ))
+    Ok(format!("{:.1} {:.1} {total}", crate::stats::median(&blocks) / share, mean / share))
 }
 
 fn serve_ping(mut pipe: Pipe) -> Result<()> {
@@ -219,8 +184,8 @@ fn serve_stream(mut pipe: Pipe) -> Result<()> {
     if !pipe.fill(&mut plan)? {
         return Ok(());
     }
-    let [size, count, distinct] = [0, 8, 16]
-        .map(|at| u64::from_ne_bytes(plan[at..at + 8].try_into().unwrap_or_default()) as usize);
+    let [size, count, distinct] =
+        [0, 8, 16].map(|at| u64::from_ne_bytes(plan[at..at + 8].try_into().unwrap_or_default()) as usize);
     let mut buffers = buffers(size, distinct);
     let mut received = 0;
     while pipe.fill(&mut buffers[received % distinct])? {
@@ -267,10 +232,7 @@ fn hub() -> Result<()> {
                     }
                     links.push(pipe);
                 }
-                let fast = links
-                    .iter()
-                    .filter(|link| matches!(link, Pipe::Engine(_)) && link.share().is_ok())
-                    .count();
+                let fast = links.iter().filter(|link| matches!(link, Pipe::Engine(_)) && link.share().is_ok()).count();
                 println!("taken {} {fast}", links.len());
             }
             ["wait"] => {
@@ -284,16 +246,8 @@ fn hub() -> Result<()> {
 }
 
 fn wait_any(links: &[Pipe]) -> Result<()> {
-    let streams: Vec<&Stream> = links
-        .iter()
-        .filter_map(|l| {
-            if let Pipe::Engine(s) = l {
-                Some(s)
-            } else {
-                None
-            }
-        })
-        .collect();
+    let streams: Vec<&Stream> =
+        links.iter().filter_map(|l| if let Pipe::Engine(s) = l { Some(s) } else { None }).collect();
     motet::wait_any(&streams, None)?;
     Ok(())
 }
@@ -321,10 +275,7 @@ fn peer(host: &str, port: &str, kind: &str, links: usize, rounds: usize) -> Resu
 /// Memory for somebody else to copy: says where it is, and keeps it until standard input ends.
 fn hold(size: usize, count: usize) -> Result<()> {
     let buffers = buffers(size, count);
-    let addresses: Vec<String> = buffers
-        .iter()
-        .map(|b| b.as_ptr().addr().to_string())
-        .collect();
+    let addresses: Vec<String> = buffers.iter().map(|b| b.as_ptr().addr().to_string()).collect();
     println!("{}", addresses.join(" "));
     let _ = std::io::stdin().read(&mut [0])?;
     Ok(())

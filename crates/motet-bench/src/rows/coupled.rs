@@ -9,19 +9,12 @@ use serde_json::Value;
 /// Row l.
 pub fn chatty(_: &Bench, options: &Options) -> Result<Vec<Line>> {
     let path = &options.demo_report;
-    let text = std::fs::read_to_string(path).with_context(|| {
-        format!(
-            "not measured: no report of the demo at {} (make demo writes it)",
-            path.display()
-        )
-    })?;
-    let report: Value =
-        serde_json::from_str(&text).with_context(|| format!("{} is no report", path.display()))?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("not measured: no report of the demo at {} (make demo writes it)", path.display()))?;
+    let report: Value = serde_json::from_str(&text).with_context(|| format!("{} is no report", path.display()))?;
     let cases = report["cases"].as_array().into_iter().flatten();
-    let case = cases
-        .into_iter()
-        .find(|case| case["case"] == "chatty")
-        .context("the demo's report has no chatty case")?;
+    let case =
+        cases.into_iter().find(|case| case["case"] == "chatty").context("the demo's report has no chatty case")?;
     let seconds = |way: &str| case[way]["coupling"].as_f64();
     let plain = seconds("plain").context("the demo's report has no plain coupling time")?;
     let motet = seconds("motet").context("the demo's report has no run under Motet")?;
@@ -29,14 +22,8 @@ pub fn chatty(_: &Bench, options: &Options) -> Result<Vec<Line>> {
     Ok(vec![
         Line::new("l", "coupled demo, chatty case, time in coupling calls")
             .figure(Quantity::of("plain", &[plain], Unit::Seconds))
-            .against(
-                Quantity::of("under Motet", &[motet], Unit::Seconds),
-                &[plain / motet],
-            )
+            .against(Quantity::of("under Motet", &[motet], Unit::Seconds), &[plain / motet])
             .bound(Bound::AtLeast(5.0))
-            .note(format!(
-                "medians of {repetitions} repetitions, as the demo reported them in {}",
-                path.display()
-            )),
+            .note(format!("medians of {repetitions} repetitions, as the demo reported them in {}", path.display())),
     ])
 }

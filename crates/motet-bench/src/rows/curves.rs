@@ -25,23 +25,13 @@ pub fn curves(bench: &Bench) -> Vec<Curve> {
 }
 
 /// Names of the lines, in the order in which they are measured.
-const FLOOR: [&str; 2] = [
-    "floor: one cache line to the other CPU",
-    "copy by one core, reused buffers",
-];
-const LINES: [&str; 3] = [
-    "engine stream, shared memory",
-    "C sockets under Motet",
-    "C sockets, plain TCP (better placement)",
-];
+const FLOOR: [&str; 2] = ["floor: one cache line to the other CPU", "copy by one core, reused buffers"];
+const LINES: [&str; 3] =
+    ["engine stream, shared memory", "C sockets under Motet", "C sockets, plain TCP (better placement)"];
 
 fn measure(bench: &Bench, plot: &'static str, sizes: &[usize]) -> Result<Vec<Curve>> {
     let latency = plot == "latency";
-    let (worker, program) = if latency {
-        ("ping", "pingpong")
-    } else {
-        ("stream", "stream")
-    };
+    let (worker, program) = if latency { ("ping", "pingpong") } else { ("stream", "stream") };
     let engine = bench.worker(&[worker, "engine"]);
     let plain = bench.program(program)?;
     let sockets = bench.sockets().map(|env| plain.clone().with_env(&env));
@@ -49,19 +39,11 @@ fn measure(bench: &Bench, plot: &'static str, sizes: &[usize]) -> Result<Vec<Cur
         eprintln!("{plot}: no line of C sockets under Motet: {error:#}");
     }
     let unit = if latency { Unit::Ns } else { Unit::GBs };
-    let curve = |name: &str| Curve {
-        plot,
-        name: name.to_owned(),
-        unit,
-        points: Vec::new(),
-    };
-    let mut curves: Vec<Curve> = [FLOOR[usize::from(!latency)], LINES[0], LINES[1], LINES[2]]
-        .map(curve)
-        .into();
+    let curve = |name: &str| Curve { plot, name: name.to_owned(), unit, points: Vec::new() };
+    let mut curves: Vec<Curve> = [FLOOR[usize::from(!latency)], LINES[0], LINES[1], LINES[2]].map(curve).into();
     for &size in sizes {
         let arguments = call(bench, size, &[]);
-        let run =
-            |program: &Program, placement, turn| once(bench, program, placement, turn, &arguments);
+        let run = |program: &Program, placement, turn| once(bench, program, placement, turn, &arguments);
         let time = Duration::from_millis(bench.ms as u64 / 2);
         let mut contestants: Vec<Contestant<'_>> = vec![
             Box::new(|turn| run(&engine, Two, turn)),
@@ -69,30 +51,19 @@ fn measure(bench: &Bench, plot: &'static str, sizes: &[usize]) -> Result<Vec<Cur
             Box::new(|turn| run(&plain, Two, turn)),
         ];
         if !latency {
-            contestants.push(Box::new(|turn| {
-                Ok(floor::copy(bench.cpus.pair[turn % 2], size, 1, time) * 1e9)
-            }));
+            contestants.push(Box::new(|turn| Ok(floor::copy(bench.cpus.pair[turn % 2], size, 1, time) * 1e9)));
         }
         if let Ok(sockets) = &sockets {
             contestants.push(Box::new(|turn| run(sockets, Two, turn)));
         }
         let series = bench.contest(5, false, &mut contestants)?;
         let shown = |series: &Series| {
-            let values: Vec<f64> = series
-                .values
-                .iter()
-                .map(|ns| if latency { *ns } else { rate(size)(ns) })
-                .collect();
+            let values: Vec<f64> = series.values.iter().map(|ns| if latency { *ns } else { rate(size)(ns) }).collect();
             Spread::of(&values).map(|spread| (size, spread))
         };
         if latency {
-            let floors: Vec<f64> = series
-                .iter()
-                .flat_map(|s| s.floors.iter().map(|f| f.before))
-                .collect();
-            curves[0]
-                .points
-                .extend(Spread::of(&floors).map(|spread| (size, spread)));
+            let floors: Vec<f64> = series.iter().flat_map(|s| s.floors.iter().map(|f| f.before)).collect();
+            curves[0].points.extend(Spread::of(&floors).map(|spread| (size, spread)));
         } else {
             curves[0].points.extend(shown(&series[3]));
         }
@@ -100,9 +71,7 @@ fn measure(bench: &Bench, plot: &'static str, sizes: &[usize]) -> Result<Vec<Cur
         if sockets.is_ok() {
             curves[2].points.extend(series.last().and_then(shown));
         }
-        curves[3]
-            .points
-            .extend(shown(better(&series[1], &series[2]).0));
+        curves[3].points.extend(shown(better(&series[1], &series[2]).0));
     }
     curves.retain(|curve| !curve.points.is_empty());
     Ok(curves)

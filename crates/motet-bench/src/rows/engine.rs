@@ -12,10 +12,7 @@ use std::time::Duration;
 
 /// Row a.
 pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
-    let (engine, plain) = (
-        bench.worker(&["ping", "engine"]),
-        bench.worker(&["ping", "plain"]),
-    );
+    let (engine, plain) = (bench.worker(&["ping", "engine"]), bench.worker(&["ping", "plain"]));
     let arguments = call(bench, 8, &[]);
     let mut shared = Vec::new();
     let mut contestants: Vec<Contestant<'_>> = vec![
@@ -25,9 +22,7 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     ];
     let series = bench.contest(bench.repetitions, true, &mut contestants)?;
     drop(contestants);
-    let [engine, one, two] = &series[..] else {
-        unreachable!()
-    };
+    let [engine, one, two] = &series[..] else { unreachable!() };
     let (tcp, place) = better(one, two);
     let figure = || Quantity::of("one way", &engine.values, Unit::Ns);
     let floors: Vec<f64> = engine.floors.iter().filter_map(|f| f.steady()).collect();
@@ -35,18 +30,11 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         Line::new("a", "engine stream, 8 B one way, own CPUs")
             .figure(figure())
             .floors(&engine.floors)
-            .against(
-                Quantity::of("floor", &floors, Unit::Ns),
-                &engine.over_floor(),
-            )
+            .against(Quantity::of("floor", &floors, Unit::Ns), &engine.over_floor())
             .bound(Bound::AtMost(2.0))
             .note(by_wire(&shared)),
         Line::new("a", "the same, plain TCP")
-            .figure(Quantity::of(
-                format!("one way, {place}"),
-                &tcp.values,
-                Unit::Ns,
-            ))
+            .figure(Quantity::of(format!("one way, {place}"), &tcp.values, Unit::Ns))
             .floors(&tcp.floors)
             .against(figure(), &tcp.over(engine)),
     ])
@@ -54,49 +42,36 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
 
 /// Row b.
 pub fn bandwidth(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
-    let (engine, plain) = (
-        bench.worker(&["stream", "engine"]),
-        bench.worker(&["stream", "plain"]),
-    );
+    let (engine, plain) = (bench.worker(&["stream", "engine"]), bench.worker(&["stream", "plain"]));
     let mut lines = Vec::new();
     for (size, name) in [(65536, "64 KiB"), (1 << 20, "1 MiB")] {
         let arguments = call(bench, size, &[]);
         let time = Duration::from_millis(bench.ms as u64);
-        let copy = |size: usize| {
-            move |turn: usize| Ok(floor::copy(bench.cpus.pair[turn % 2], size, 1, time) * 1e9)
-        };
+        let copy = |size: usize| move |turn: usize| Ok(floor::copy(bench.cpus.pair[turn % 2], size, 1, time) * 1e9);
         let mut shared = Vec::new();
         let mut contestants: Vec<Contestant<'_>> = vec![
             Box::new(|turn| engine_once(bench, &engine, turn, &arguments, &mut shared)),
             // 64 KiB and its copy lie in the cache next to the core; that is the bound for both sizes.
             Box::new(copy(65536)),
             Box::new(copy(size)),
+            Box::new(|turn| single_copy(bench, turn, false, size, 1, time)),
             Box::new(|turn| once(bench, &plain, One, turn, &arguments)),
             Box::new(|turn| once(bench, &plain, Two, turn, &arguments)),
         ];
         let series = bench.contest(bench.repetitions, false, &mut contestants)?;
         drop(contestants);
-        let (tcp, place) = better(&series[3], &series[4]);
-        let [engine, in_cache, same] = [
-            rates(&series[0], size),
-            rates(&series[1], 65536),
-            rates(&series[2], size),
-        ];
+        let (tcp, place) = better(&series[4], &series[5]);
+        let [engine, in_cache, same, single] =
+            [rates(&series[0], size), rates(&series[1], 65536), rates(&series[2], size), rates(&series[3], size)];
         let tcp = rates(tcp, size);
         let figure = || Quantity::of("bandwidth", &engine.values, Unit::GBs);
         lines.push(
-            Line::new(
-                "b",
-                format!("engine stream, {name} messages, buffers reused"),
-            )
-            .figure(figure())
-            .floors(&engine.floors)
-            .against(
-                Quantity::of("in-cache copy, one core", &in_cache.values, Unit::GBs),
-                &engine.over(&in_cache),
-            )
-            .bound(Bound::AtLeast(0.7))
-            .note(by_wire(&shared)),
+            Line::new("b", format!("engine stream, {name} messages, buffers reused"))
+                .figure(figure())
+                .floors(&engine.floors)
+                .against(Quantity::of("in-cache copy, one core", &in_cache.values, Unit::GBs), &engine.over(&in_cache))
+                .bound(Bound::AtLeast(0.7))
+                .note(by_wire(&shared)),
         );
         lines.push(
             Line::new("b", format!("the same against a copy of {name}"))
@@ -107,14 +82,18 @@ pub fn bandwidth(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
                     &engine.over(&same),
                 ),
         );
+        let single_copy = Quantity::of("process_vm_readv alone", &single.values, Unit::GBs);
+        lines.push(
+            Line::new("b", "the same against the kernel's single copy")
+                .figure(figure())
+                .floors(&engine.floors)
+                .against(single_copy, &engine.over(&single)),
+        );
         lines.push(
             Line::new("b", "the same against plain TCP")
                 .figure(figure())
                 .floors(&engine.floors)
-                .against(
-                    Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs),
-                    &engine.over(&tcp),
-                ),
+                .against(Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs), &engine.over(&tcp)),
         );
     }
     Ok(lines)
@@ -125,14 +104,8 @@ pub fn cold(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     const SIZE: usize = 64 << 20;
     const BUFFERS: usize = 4;
     let ms = bench.ms.max(100);
-    let (engine, plain) = (
-        bench.worker(&["stream", "engine"]),
-        bench.worker(&["stream", "plain"]),
-    );
-    let arguments: Vec<String> = [SIZE, ms, BUFFERS]
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let (engine, plain) = (bench.worker(&["stream", "engine"]), bench.worker(&["stream", "plain"]));
+    let arguments: Vec<String> = [SIZE, ms, BUFFERS].iter().map(ToString::to_string).collect();
     let time = Duration::from_millis(ms as u64);
     let mut shared = Vec::new();
     let mut contestants: Vec<Contestant<'_>> = vec![
@@ -144,61 +117,33 @@ pub fn cold(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     ];
     let series = bench.contest(bench.repetitions, false, &mut contestants)?;
     drop(contestants);
-    let [engine, read, write, one, two] = &series[..] else {
-        unreachable!()
-    };
-    let best: Vec<f64> = read
-        .values
-        .iter()
-        .zip(&write.values)
-        .map(|(r, w)| rate(SIZE)(&r.min(*w)))
-        .collect();
+    let [engine, read, write, one, two] = &series[..] else { unreachable!() };
+    let best: Vec<f64> = read.values.iter().zip(&write.values).map(|(r, w)| rate(SIZE)(&r.min(*w))).collect();
     let (tcp, place) = better(one, two);
     let (engine, tcp) = (rates(engine, SIZE), rates(tcp, SIZE));
-    let ratios: Vec<f64> = engine
-        .values
-        .iter()
-        .zip(&best)
-        .map(|(e, b)| e / b)
-        .collect();
+    let ratios: Vec<f64> = engine.values.iter().zip(&best).map(|(e, b)| e / b).collect();
     let figure = || Quantity::of("bandwidth", &engine.values, Unit::GBs);
     Ok(vec![
         Line::new("c", "engine stream, 64 MiB messages, distinct cold buffers")
             .figure(figure())
             .floors(&engine.floors)
-            .against(
-                Quantity::of("process_vm_readv or writev, the better", &best, Unit::GBs),
-                &ratios,
-            )
+            .against(Quantity::of("process_vm_readv or writev, the better", &best, Unit::GBs), &ratios)
             .bound(Bound::AtLeast(1.0))
             .note(by_wire(&shared)),
         Line::new("c", "the same against plain TCP")
             .figure(figure())
             .floors(&engine.floors)
-            .against(
-                Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs),
-                &engine.over(&tcp),
-            ),
+            .against(Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs), &engine.over(&tcp)),
     ])
 }
 
 /// ns for one copy between a process that only holds memory and this one.
-fn single_copy(
-    bench: &Bench,
-    turn: usize,
-    write: bool,
-    size: usize,
-    buffers: usize,
-    time: Duration,
-) -> Result<f64> {
+fn single_copy(bench: &Bench, turn: usize, write: bool, size: usize, buffers: usize, time: Duration) -> Result<f64> {
     let mut command = bench.worker(&["hold"]).command(0, "serve");
     command.args([size.to_string(), buffers.to_string()]);
     let mut holder = Process::start(command, &bench.cpus, Some(bench.cpus.pair[1 - turn % 2]))?;
     let line = holder.line()?;
-    let addresses: Vec<u64> = line
-        .split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect();
+    let addresses: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let pid = holder.child.id();
     let mut own = vec![vec![1u8; size]; buffers];
     let mut failed = None;
@@ -215,9 +160,7 @@ fn single_copy(
             Err(errno) => failed = Some(std::io::Error::from_raw_os_error(errno)),
         }
     };
-    let seconds = bench.cpus.on(Some(bench.cpus.pair[turn % 2]), || {
-        floor::in_blocks(size, time, copy)
-    });
+    let seconds = bench.cpus.on(Some(bench.cpus.pair[turn % 2]), || floor::in_blocks(size, time, copy));
     match failed {
         Some(error) => Err::<f64, std::io::Error>(error).context("single copy"),
         None => Ok(seconds * 1e9),

@@ -26,17 +26,10 @@ pub fn processor(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let after = used(hub.process.child.id())?;
     let (ms, ticks) = ((after.0 - before.0) as f64 / 1e6, after.1 - before.1);
     Ok(vec![
-        Line::new(
-            "h",
-            format!("idle process with {LINKS} links, processor time over {seconds} s"),
-        )
-        .figure(Quantity::of(
-            format!("{ticks} ticks of 10 ms, by the scheduler's clock"),
-            &[ms],
-            Unit::Ms,
-        ))
-        .bound(Bound::AtMost(0.1 * seconds as f64))
-        .note("no measurable time: 0.01 % of one CPU at most"),
+        Line::new("h", format!("idle process with {LINKS} links, processor time over {seconds} s"))
+            .figure(Quantity::of(format!("{ticks} ticks of 10 ms, by the scheduler's clock"), &[ms], Unit::Ms))
+            .bound(Bound::AtMost(0.1 * seconds as f64))
+            .note("no measurable time: 0.01 % of one CPU at most"),
     ])
 }
 
@@ -45,35 +38,21 @@ fn used(pid: u32) -> Result<(u64, u64)> {
     let mut ns = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        ns += text
-            .split_whitespace()
-            .next()
-            .and_then(|word| word.parse::<u64>().ok())
-            .context("schedstat")?;
+        ns += text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).context("schedstat")?;
     }
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let fields: Vec<u64> = after_name
-        .split_whitespace()
-        .map(|word| word.parse().unwrap_or(0))
-        .collect();
-    Ok((
-        ns,
-        fields
-            .get(11)
-            .zip(fields.get(12))
-            .map_or(0, |(user, system)| user + system),
-    ))
+    let fields: Vec<u64> = after_name.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
+    Ok((ns, fields.get(11).zip(fields.get(12)).map_or(0, |(user, system)| user + system)))
 }
 
 /// Row i.
 pub fn memory(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     const PEERS: usize = 64;
     let mut lines = Vec::new();
-    for (what, kind, rounds, bound) in [
-        ("known peer without a wire", "plain", 4, 4096.0),
-        ("connected idle peer", "engine", 32, 256.0 * 1024.0),
-    ] {
+    for (what, kind, rounds, bound) in
+        [("known peer without a wire", "plain", 4, 4096.0), ("connected idle peer", "engine", 32, 256.0 * 1024.0)]
+    {
         let mut hub = hub(bench)?;
         let mut peers = Vec::new();
         // The first peers bring what all share: the engine itself, a first block of records.
@@ -85,10 +64,7 @@ pub fn memory(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
                 peers.push(up(peer)?);
             }
             if kind == "engine" && fast != peers.len() {
-                bail!(
-                    "only {fast} of {} peers are connected through shared memory",
-                    peers.len()
-                );
+                bail!("only {fast} of {} peers are connected through shared memory", peers.len());
             }
             Ok(())
         };
@@ -119,14 +95,7 @@ fn resident(pid: u32) -> Result<[u64; 2]> {
     for line in text.lines() {
         let mut words = line.split_whitespace();
         let first = words.next().unwrap_or_default();
-        let bytes = || {
-            words
-                .clone()
-                .next()
-                .and_then(|word| word.parse::<u64>().ok())
-                .unwrap_or(0)
-                * 1024
-        };
+        let bytes = || words.clone().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0) * 1024;
         if first.contains('-') {
             // The node file is sparse: what it takes is what is resident of it.
             segment = line.contains("/memfd:") && !line.contains("/memfd:motet-node");
@@ -140,11 +109,7 @@ fn resident(pid: u32) -> Result<[u64; 2]> {
 }
 
 fn hub(bench: &Bench) -> Result<Server> {
-    Server::start(
-        &bench.worker(&["hub"]),
-        &bench.cpus,
-        Some(bench.cpus.pair[0]),
-    )
+    Server::start(&bench.worker(&["hub"]), &bench.cpus, Some(bench.cpus.pair[0]))
 }
 
 fn ask(hub: &mut Server, words: &str) -> Result<String> {
@@ -156,20 +121,11 @@ fn ask(hub: &mut Server, words: &str) -> Result<String> {
 /// Lets the hub accept links that are already being made; how many of all it has are fast.
 fn take(hub: &mut Server, count: usize, rounds: usize) -> Result<usize> {
     let answer = ask(hub, &format!("take {count} {rounds}"))?;
-    let fast = answer
-        .split_whitespace()
-        .nth(2)
-        .and_then(|word| word.parse().ok());
+    let fast = answer.split_whitespace().nth(2).and_then(|word| word.parse().ok());
     fast.with_context(|| format!("the hub said `{answer}`"))
 }
 
-fn start_peer(
-    bench: &Bench,
-    port: &str,
-    kind: &str,
-    links: usize,
-    rounds: usize,
-) -> Result<Process> {
+fn start_peer(bench: &Bench, port: &str, kind: &str, links: usize, rounds: usize) -> Result<Process> {
     let mut command = bench.worker(&["peer", kind]).command(1, "call");
     command.args(["127.0.0.1", port, &links.to_string(), &rounds.to_string()]);
     Process::start(command, &bench.cpus, Some(bench.cpus.pair[1]))

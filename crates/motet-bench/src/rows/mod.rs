@@ -35,31 +35,15 @@ pub struct Row {
     pub measure: Measure,
 }
 
-const fn row(
-    id: &'static str,
-    title: &'static str,
-    measure: fn(&Bench, &Options) -> Result<Vec<Line>>,
-) -> Row {
-    Row {
-        id,
-        title,
-        measure: Measure::Lines(measure),
-    }
+const fn row(id: &'static str, title: &'static str, measure: fn(&Bench, &Options) -> Result<Vec<Line>>) -> Row {
+    Row { id, title, measure: Measure::Lines(measure) }
 }
 
 /// All of them.
 pub const ROWS: [Row; 13] = [
     row("a", "engine stream, 8 B one way", engine::latency),
-    row(
-        "b",
-        "engine stream bandwidth, reused buffers",
-        engine::bandwidth,
-    ),
-    row(
-        "c",
-        "engine stream, 64 MiB, distinct cold buffers",
-        engine::cold,
-    ),
+    row("b", "engine stream bandwidth, reused buffers", engine::bandwidth),
+    row("c", "engine stream, 64 MiB, distinct cold buffers", engine::cold),
     row("d", "unequipped peer, other host", fallback::fallback),
     row("e", "sockets ping-pong, 64 B", sockets::latency),
     row("f", "sockets stream, 64 KiB writes", sockets::bandwidth),
@@ -69,11 +53,7 @@ pub const ROWS: [Row; 13] = [
     row("j", "256 idle peers and an active one", crowd::idle_peers),
     row("k", "receive memory: fresh or from the pool", pool::pool),
     row("l", "coupled demo, chatty case", coupled::chatty),
-    Row {
-        id: "curves",
-        title: "curves over the size",
-        measure: Measure::Curves(curves::curves),
-    },
+    Row { id: "curves", title: "curves over the size", measure: Measure::Curves(curves::curves) },
 ];
 
 /// Those asked for; all when none is named.
@@ -84,27 +64,12 @@ pub fn chosen(only: &[String]) -> Result<Vec<&'static Row>> {
             bail!("no row `{name}`; there are {}", known.join(" "));
         }
     }
-    Ok(ROWS
-        .iter()
-        .filter(|row| only.is_empty() || only.iter().any(|name| name == row.id))
-        .collect())
+    Ok(ROWS.iter().filter(|row| only.is_empty() || only.iter().any(|name| name == row.id)).collect())
 }
 
 /// Median ns of one operation of `program` with the ends placed so.
-fn once(
-    bench: &Bench,
-    program: &Program,
-    placement: Placement,
-    turn: usize,
-    arguments: &[String],
-) -> Result<f64> {
-    Ok(measure(
-        program,
-        arguments,
-        &bench.cpus,
-        bench.cpus.of(placement, turn),
-    )?
-    .median)
+fn once(bench: &Bench, program: &Program, placement: Placement, turn: usize, arguments: &[String]) -> Result<f64> {
+    Ok(measure(program, arguments, &bench.cpus, bench.cpus.of(placement, turn))?.median)
 }
 
 /// The same for the engine's streams; what part of the payload went through shared memory is added to `shared`.
@@ -115,12 +80,7 @@ fn engine_once(
     arguments: &[String],
     shared: &mut Vec<f64>,
 ) -> Result<f64> {
-    let timing = measure(
-        program,
-        arguments,
-        &bench.cpus,
-        bench.cpus.of(Placement::Two, turn),
-    )?;
+    let timing = measure(program, arguments, &bench.cpus, bench.cpus.of(Placement::Two, turn))?;
     shared.extend(timing.shared);
     Ok(timing.median)
 }
@@ -129,20 +89,13 @@ fn engine_once(
 fn by_wire(shared: &[f64]) -> String {
     let percent = Spread::of(shared).map(|s| s.over(0.01));
     percent.map_or(String::new(), |s| {
-        format!(
-            "through shared memory: {:.0} % of the payload [{:.0} .. {:.0}]",
-            s.median, s.min, s.max
-        )
+        format!("through shared memory: {:.0} % of the payload [{:.0} .. {:.0}]", s.median, s.min, s.max)
     })
 }
 
 /// Arguments of a call: size, time and whatever else.
 fn call(bench: &Bench, size: usize, more: &[usize]) -> Vec<String> {
-    [size, bench.ms]
-        .iter()
-        .chain(more)
-        .map(ToString::to_string)
-        .collect()
+    [size, bench.ms].iter().chain(more).map(ToString::to_string).collect()
 }
 
 /// Bytes a second, in GB/s, from ns for one message.
@@ -152,17 +105,10 @@ fn rate(size: usize) -> impl Fn(&f64) -> f64 {
 
 /// Every value turned into a rate.
 fn rates(series: &Series, size: usize) -> Series {
-    Series {
-        values: series.values.iter().map(rate(size)).collect(),
-        floors: series.floors.clone(),
-    }
+    Series { values: series.values.iter().map(rate(size)).collect(), floors: series.floors.clone() }
 }
 
 /// Of plain TCP on one CPU and on two, the placement that took less time, and its name.
 fn better<'a>(one: &'a Series, two: &'a Series) -> (&'a Series, &'static str) {
-    if median(&one.values) <= median(&two.values) {
-        (one, "one CPU")
-    } else {
-        (two, "two CPUs")
-    }
+    if median(&one.values) <= median(&two.values) { (one, "one CPU") } else { (two, "two CPUs") }
 }

@@ -10,19 +10,10 @@ use anyhow::Result;
 
 /// Row k.
 pub fn pool(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
-    let program = bench
-        .program("pool")?
-        .with_env(&[("MOTET_LIBRARY".into(), bench.library()?.into())]);
+    let program = bench.program("pool")?.with_env(&[("MOTET_LIBRARY".into(), bench.library()?.into())]);
     let has_pool = program.command(0, "has-pool").status()?.success();
-    let (kind, name) = if has_pool {
-        ("pool", "from the pool")
-    } else {
-        ("warm", "one warm buffer")
-    };
-    let receiving = |kind: &str| Program {
-        serve_arguments: vec![kind.into()],
-        ..program.clone()
-    };
+    let (kind, name) = if has_pool { ("pool", "from the pool") } else { ("warm", "one warm buffer") };
+    let receiving = |kind: &str| Program { serve_arguments: vec![kind.into()], ..program.clone() };
     let (pooled, fresh) = (receiving(kind), receiving("fresh"));
     let mut lines = Vec::new();
     for size in [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20] {
@@ -32,20 +23,12 @@ pub fn pool(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             Box::new(|turn| once(bench, &fresh, Two, turn, &arguments)),
         ];
         let series = bench.contest(bench.repetitions, false, &mut contestants)?;
-        let [pooled, fresh] = &series[..] else {
-            unreachable!()
-        };
+        let [pooled, fresh] = &series[..] else { unreachable!() };
         let (pooled, fresh) = (rates(pooled, size), rates(fresh, size));
-        let line = Line::new(
-            "k",
-            format!("receiving messages of {}", crate::table::bytes(size)),
-        )
-        .figure(Quantity::of(name, &pooled.values, Unit::GBs))
-        .floors(&pooled.floors)
-        .against(
-            Quantity::of("into fresh memory", &fresh.values, Unit::GBs),
-            &pooled.over(&fresh),
-        );
+        let line = Line::new("k", format!("receiving messages of {}", crate::table::bytes(size)))
+            .figure(Quantity::of(name, &pooled.values, Unit::GBs))
+            .floors(&pooled.floors)
+            .against(Quantity::of("into fresh memory", &fresh.values, Unit::GBs), &pooled.over(&fresh));
         lines.push(if has_pool {
             line
         } else {

@@ -29,31 +29,17 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     // Where too few repetitions saw the fast floor, all are shown, and the verdict says that they do not count.
     let fast = motet.fast();
     let enough = fast.len() >= bench.repetitions.min(5);
-    let (counted, tcp) = if enough {
-        (motet.at(&fast), tcp.at(&fast))
-    } else {
-        (motet.clone(), tcp.clone())
-    };
+    let (counted, tcp) = if enough { (motet.at(&fast), tcp.at(&fast)) } else { (motet.clone(), tcp.clone()) };
     Ok(vec![
         Line::new("e", "C sockets ping-pong, 64 B one way, own CPUs")
             .figure(Quantity::of("one way", &motet.values, Unit::Ns))
             .floors(&motet.floors)
-            .against(
-                Quantity::of("floor", &floors, Unit::Ns),
-                &motet.over_floor(),
-            )
+            .against(Quantity::of("floor", &floors, Unit::Ns), &motet.over_floor())
             .bound(Bound::AtMost(5.5)),
         Line::new("e", "plain TCP, the same program")
-            .figure(Quantity::of(
-                format!("one way, {place}"),
-                &tcp.values,
-                Unit::Ns,
-            ))
+            .figure(Quantity::of(format!("one way, {place}"), &tcp.values, Unit::Ns))
             .floors(&counted.floors)
-            .against(
-                Quantity::of("under Motet", &counted.values, Unit::Ns),
-                &tcp.over(&counted),
-            )
+            .against(Quantity::of("under Motet", &counted.values, Unit::Ns), &tcp.over(&counted))
             .bound(Bound::AtLeast(30.0))
             .slow_floor(enough),
     ])
@@ -69,10 +55,7 @@ pub fn bandwidth(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         Line::new("f", "C sockets stream, 64 KiB writes")
             .figure(Quantity::of("bandwidth", &motet.values, Unit::GBs))
             .floors(&motet.floors)
-            .against(
-                Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs),
-                &motet.over(&tcp),
-            )
+            .against(Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs), &motet.over(&tcp))
             .bound(Bound::AtLeast(8.0)),
     ])
 }
