@@ -170,7 +170,8 @@ SHIM_API FILE *fdopen(int fd, const char *mode)
     int kept = errno;
     size_t held = 0, room = 0;
     unsigned char *bytes = NULL;
-    while (ENGINE(engine.plain(s, REASON_STDIO)) == 0) {
+    bool drained;
+    while (!(drained = ENGINE(engine.plain(s, REASON_STDIO)) != 0)) {
         if (held == room) {
             unsigned char *more = realloc(bytes, room = room ? room * 2 : 65536);
             if (!more) break;
@@ -182,6 +183,8 @@ SHIM_API FILE *fdopen(int fd, const char *mode)
     }
     while (held > 0) ungetc(bytes[--held], file);
     free(bytes);
+    /* fclose() will close the descriptor unseen: the engine lets go of it now. */
+    if (drained) table_set(fd, KIND_NONE);
     errno = kept;
     return file;
 }

@@ -6,6 +6,7 @@
  * Cancellation: every function is a cancellation point in the kernel call it makes; a cancelled thread still runs
  * motet_send_end(). Signal safety: as the C library's, except that on a stream which the interrupted thread is busy with
  * inside the engine a send from the handler fails with EAGAIN. Fork safety: the engine's.
+ * A handler that leaves by siglongjmp() while the engine is at work leaves this thread's streams unusable (EAGAIN).
  * Not carried over: EFAULT. A bad buffer address faults in the copy instead of failing in the kernel. */
 #include "shim.h"
 
