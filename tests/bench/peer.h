@@ -102,6 +102,19 @@ static inline int receive_all(int fd, void *data, size_t length)
     return 1;
 }
 
+/* Some small messages there and back: the two ends know each other before anything is measured. `first`: this end
+ * begins. */
+static inline void greet(int fd, int first)
+{
+    char message[8] = {0};
+    for (int i = 0; i < 2 * 32; i++) {
+        if (i % 2 != first)
+            send_all(fd, message, sizeof message);
+        else if (!receive_all(fd, message, sizeof message))
+            exit(1);
+    }
+}
+
 static inline int by_value(const void *a, const void *b)
 {
     double d = *(const double *)a - *(const double *)b;

@@ -91,9 +91,22 @@ static void put_back(enum kind kind, void *memory, size_t size)
     if (kind == FRESH) munmap(memory, size);
 }
 
+/* As greet() of peer.h. */
+static void greet_stream(motet_stream s, int first)
+{
+    char message[8] = {0};
+    for (int i = 0; i < 2 * 32; i++) {
+        if (i % 2 != first)
+            send_whole(s, message, sizeof message);
+        else if (!receive_whole(s, message, sizeof message))
+            exit(1);
+    }
+}
+
 static void serve(motet_stream s, enum kind kind)
 {
     struct plan plan;
+    greet_stream(s, 0);
     if (!receive_whole(s, &plan, sizeof plan)) return;
     void *warm = kind == WARM ? calloc(1, plan.size) : NULL;
     if (warm) memset(warm, 1, plan.size);
@@ -146,6 +159,7 @@ int main(int argc, char **argv)
         struct call call = {upgrade(fd, MOTET_ROLE_CONNECTED), {size, count < 1 ? 1 : count > 4096 ? 4096 : count}, malloc(size)};
         if (!call.data) fail("malloc");
         memset(call.data, 1, size);
+        greet_stream(call.s, 1);
         send_whole(call.s, &call.plan, sizeof call.plan);
         measure(one_block, &call, call.plan.count, atof(argv[5]), 1);
         motet.close(call.s);

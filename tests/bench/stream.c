@@ -46,6 +46,7 @@ static void one_block(void *context, long count)
 static void serve(int fd)
 {
     struct plan plan;
+    greet(fd, 0);
     if (!receive_all(fd, &plan, sizeof plan)) return;
     char **buffers = make_buffers(&plan);
     for (uint64_t i = 0; receive_all(fd, buffers[i % plan.buffers], plan.size);)
@@ -63,6 +64,7 @@ int main(int argc, char **argv)
         uint64_t size = strtoull(argv[4], NULL, 0), count = (16 << 20) / size;
         struct plan plan = {size, count < 1 ? 1 : count > 4096 ? 4096 : count, argc == 7 ? strtoull(argv[6], NULL, 0) : 1};
         struct call call = {connect_to(argv[2], argv[3]), plan, make_buffers(&plan), 0};
+        greet(call.fd, 1);
         send_all(call.fd, &plan, sizeof plan);
         measure(one_block, &call, plan.count, atof(argv[5]), 1);
         close(call.fd);

@@ -64,7 +64,7 @@ impl Bench {
         Ok(Self {
             cpus: Cpus::find()?,
             repetitions: if quick { 5 } else { 11 },
-            ms: if quick { 40 } else { 150 },
+            ms: if quick { 25 } else { 150 },
             quick,
             own,
             libraries,

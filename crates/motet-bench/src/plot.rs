@@ -61,7 +61,7 @@ fn draw<B: DrawingBackend>(
     } else {
         "Stream: bandwidth over the size of a message"
     };
-    let area = area.titled(title, (FONT, 30).into_font().style(FontStyle::Bold))?;
+    let area = area.margin(14, 0, 0, 0).titled(title, (FONT, 30).into_font().style(FontStyle::Bold))?;
     let area = area.titled(caption, (FONT, 17).into_font().color(&BLACK.mix(0.7)))?;
     // Below latencies there is room for the legend at the top left, below bandwidths at the bottom right.
     let mut chart = ChartBuilder::on(&area)
@@ -84,7 +84,9 @@ fn draw<B: DrawingBackend>(
         .bold_line_style(BLACK.mix(0.18))
         .draw()?;
     for curve in curves {
-        let colour = COLOURS[colour(&curve.name)];
+        let shade = colour(&curve.name);
+        // Lines that lie upon one another stay visible by the size of their points.
+        let (colour, radius) = (COLOURS[shade], [5, 8, 4, 5][shade]);
         let line: Vec<(f64, f64)> = curve.points.iter().map(|(size, s)| (*size as f64, s.median)).collect();
         let bars = curve.points.iter().map(|(size, s)| {
             PathElement::new(vec![(*size as f64, s.min), (*size as f64, s.max)], colour.mix(0.45).stroke_width(3))
@@ -94,7 +96,7 @@ fn draw<B: DrawingBackend>(
             .draw_series(LineSeries::new(line.iter().copied(), colour.stroke_width(3)))?
             .label(curve.name.clone())
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 26, y)], colour.stroke_width(4)));
-        chart.draw_series(line.iter().map(|&at| Circle::new(at, 5, colour.filled())))?;
+        chart.draw_series(line.iter().map(|&at| Circle::new(at, radius, colour.filled())))?;
     }
     chart
         .configure_series_labels()

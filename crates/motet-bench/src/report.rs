@@ -213,7 +213,7 @@ impl Line {
     pub fn slow_floor(mut self, enough: bool) -> Self {
         if !enough && self.verdict != Verdict::NotMeasured {
             self.verdict = Verdict::SlowFloor;
-            return self.note(format!("the floor was above {FAST} ns; the ratio to the floor counts"));
+            return self.note(format!("the floor was above {FAST} ns: a ratio to TCP does not count"));
         }
         self
     }

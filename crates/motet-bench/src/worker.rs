@@ -86,6 +86,19 @@ impl Pipe {
         Ok(fast as f64 / (fast + tcp).max(1) as f64)
     }
 
+    /// As `greet` of `tests/bench/peer.h`.
+    fn greet(&mut self, first: bool) -> Result<()> {
+        let mut message = [0; 8];
+        for turn in 0..2 * 32 {
+            if (turn & 1 == 0) == first {
+                self.write_all(&message)?;
+            } else {
+                self.must_fill(&mut message)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whole messages: false when the peer has left.
     fn fill(&mut self, into: &mut [u8]) -> Result<bool> {
         match self.read_exact(into) {
@@ -181,6 +194,7 @@ fn buffers(size: usize, count: usize) -> Vec<Vec<u8>> {
 
 fn serve_stream(mut pipe: Pipe) -> Result<()> {
     let mut plan = [0; 24];
+    pipe.greet(false)?;
     if !pipe.fill(&mut plan)? {
         return Ok(());
     }
@@ -201,6 +215,7 @@ fn call_stream(mut pipe: Pipe, size: usize, ms: usize, distinct: usize) -> Resul
     let count = ((16 << 20) / size).clamp(1, 4096);
     let buffers = buffers(size, distinct);
     let plan = [size, count, distinct].map(|n| (n as u64).to_ne_bytes());
+    pipe.greet(true)?;
     pipe.write_all(plan.as_flattened())?;
     let mut sent = 0;
     let result = measure(count, ms, 1.0, |count| {

@@ -10,7 +10,7 @@ use serde_json::Value;
 pub fn chatty(_: &Bench, options: &Options) -> Result<Vec<Line>> {
     let path = &options.demo_report;
     let text = std::fs::read_to_string(path)
-        .with_context(|| format!("not measured: no report of the demo at {} (make demo writes it)", path.display()))?;
+        .with_context(|| format!("no report of the demo at {} (make demo writes it)", path.display()))?;
     let report: Value = serde_json::from_str(&text).with_context(|| format!("{} is no report", path.display()))?;
     let cases = report["cases"].as_array().into_iter().flatten();
     let case =

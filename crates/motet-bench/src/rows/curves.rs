@@ -12,8 +12,9 @@ use std::time::Duration;
 
 /// Both plots. Where one contestant cannot run (no sockets voice yet, say) its line is missing and the reason goes to standard error.
 pub fn curves(bench: &Bench) -> Vec<Curve> {
-    let latency = [8, 16, 64, 256, 1024, 4096, 16384, 65536];
-    let bandwidth: Vec<usize> = (6..=26).step_by(2).map(|bits| 1 << bits).collect();
+    let step = if bench.quick { 2 } else { 1 };
+    let latency: Vec<usize> = (3..=16).step_by(step).chain((step > 1).then_some(16)).map(|bits| 1 << bits).collect();
+    let bandwidth: Vec<usize> = (6..=26).step_by(2 * step).map(|bits| 1 << bits).collect();
     let mut curves = Vec::new();
     let mut add = |plot, sizes: &[usize]| match measure(bench, plot, sizes) {
         Ok(found) => curves.extend(found),

@@ -16,7 +16,8 @@ pub fn pool(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let receiving = |kind: &str| Program { serve_arguments: vec![kind.into()], ..program.clone() };
     let (pooled, fresh) = (receiving(kind), receiving("fresh"));
     let mut lines = Vec::new();
-    for size in [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20] {
+    let step = if bench.quick { 5 } else { 2 };
+    for size in (16..=26).step_by(step).map(|bits| 1 << bits) {
         let arguments = call(bench, size, &[]);
         let mut contestants: Vec<Contestant<'_>> = vec![
             Box::new(|turn| once(bench, &pooled, Two, turn, &arguments)),
