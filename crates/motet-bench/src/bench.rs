@@ -146,10 +146,24 @@ impl Series {
         (0..self.floors.len()).filter(|&i| self.floors[i].fast()).collect()
     }
 
-    /// Values over the floor, where that was steady.
+    /// The repetitions to compare with the floor: those of one mode, during which it did not change. The fast mode when it was
+    /// seen at least five times or as often as others; a mix of modes would say nothing. With a remark which.
+    pub fn one_mode(&self) -> (Series, String) {
+        let steady = (0..self.floors.len()).filter(|&i| self.floors[i].steady().is_some());
+        let (fast, slow): (Vec<usize>, Vec<usize>) = steady.partition(|&i| self.floors[i].fast());
+        let use_fast = fast.len() >= 5 || fast.len() >= slow.len();
+        let (used, mode) = if use_fast { (fast, "fast") } else { (slow, "slow") };
+        (self.at(&used), format!("{} of {} repetitions: those with a {mode} floor", used.len(), self.values.len()))
+    }
+
+    /// Values over the floor around them.
     pub fn over_floor(&self) -> Vec<f64> {
-        let each = self.values.iter().zip(&self.floors);
-        each.filter_map(|(value, floor)| Some(value / floor.steady()?)).collect()
+        self.values.iter().zip(self.steady_floors()).map(|(value, floor)| value / floor).collect()
+    }
+
+    /// The floor of each repetition.
+    pub fn steady_floors(&self) -> Vec<f64> {
+        self.floors.iter().map(|floor| (floor.before + floor.after) / 2.0).collect()
     }
 
     /// Values over another's of the same repetition.

@@ -77,6 +77,8 @@ pub enum Verdict {
     Met,
     /// Not reached.
     Missed,
+    /// The interval includes the bound, but it is too wide to say more.
+    Unclear,
     /// Too few repetitions saw the fast floor for this comparison to count.
     SlowFloor,
     /// Something needed is missing; the note says what.
@@ -102,6 +104,9 @@ impl Quantity {
         Some(Self { name: name.into(), spread: Spread::of(values)?, unit })
     }
 }
+
+/// An interval up to this part of its median is narrow enough to speak of equality.
+const NARROW: f64 = 0.1;
 
 /// One line of the table.
 #[derive(Debug, Clone, Serialize)]
@@ -182,7 +187,7 @@ impl Line {
         self.judge(bound, false)
     }
 
-    /// Judged as equality: reached too when the interval of the median includes the bound.
+    /// Judged as equality: reached too when the interval of the median includes the bound and is narrow.
     pub fn nearly(self, bound: Bound) -> Self {
         let line = self.judge(bound, true);
         match line.ratio {
@@ -198,12 +203,17 @@ impl Line {
         self.verdict = match self.ratio.or(self.figure.as_ref().map(|f| f.spread)) {
             None => Verdict::NotMeasured,
             Some(s) => {
-                let (low, high) = if near { s.interval } else { (s.median, s.median) };
-                let met = match bound {
-                    Bound::AtMost(b) => low.min(s.median) <= b,
-                    Bound::AtLeast(b) => high.max(s.median) >= b,
+                let reached = |value: f64| match bound {
+                    Bound::AtMost(b) => value <= b,
+                    Bound::AtLeast(b) => value >= b,
                 };
-                if met { Verdict::Met } else { Verdict::Missed }
+                let (low, high) = s.interval;
+                match near && (reached(low) || reached(high)) {
+                    _ if reached(s.median) => Verdict::Met,
+                    true if high - low <= NARROW * s.median => Verdict::Met,
+                    true => Verdict::Unclear,
+                    false => Verdict::Missed,
+                }
             }
         };
         self
@@ -242,6 +252,8 @@ mod tests {
         let line = Line::new("d", "").against(None, &ratios);
         assert_eq!(line.clone().bound(Bound::AtLeast(0.98)).verdict, Verdict::Missed);
         assert_eq!(line.nearly(Bound::AtLeast(0.98)).verdict, Verdict::Met);
+        let noisy = Line::new("d", "").against(None, &[0.5, 0.9, 0.95, 0.96, 1.5]);
+        assert_eq!(noisy.nearly(Bound::AtLeast(0.98)).verdict, Verdict::Unclear);
         assert_eq!(Line::new("d", "").bound(Bound::AtLeast(0.98)).verdict, Verdict::NotMeasured);
     }
 }

@@ -99,6 +99,7 @@ fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Met => "met",
         Verdict::Missed => "MISSED",
+        Verdict::Unclear => "unclear: too noisy",
         Verdict::SlowFloor => "floor mode not fast",
         Verdict::NotMeasured => "not measured",
         Verdict::Shown => "",

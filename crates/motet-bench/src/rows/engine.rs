@@ -24,19 +24,19 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     drop(contestants);
     let [engine, one, two] = &series[..] else { unreachable!() };
     let (tcp, place) = better(one, two);
-    let figure = || Quantity::of("one way", &engine.values, Unit::Ns);
-    let floors: Vec<f64> = engine.floors.iter().filter_map(|f| f.steady()).collect();
+    let (one_mode, remark) = engine.one_mode();
     Ok(vec![
         Line::new("a", "engine stream, 8 B one way, own CPUs")
-            .figure(figure())
-            .floors(&engine.floors)
-            .against(Quantity::of("floor", &floors, Unit::Ns), &engine.over_floor())
+            .figure(Quantity::of("one way", &one_mode.values, Unit::Ns))
+            .floors(&one_mode.floors)
+            .against(Quantity::of("floor", &one_mode.steady_floors(), Unit::Ns), &one_mode.over_floor())
             .bound(Bound::AtMost(2.0))
+            .note(remark)
             .note(by_wire(&shared)),
         Line::new("a", "the same, plain TCP")
             .figure(Quantity::of(format!("one way, {place}"), &tcp.values, Unit::Ns))
             .floors(&tcp.floors)
-            .against(figure(), &tcp.over(engine)),
+            .against(Quantity::of("under Motet", &engine.values, Unit::Ns), &tcp.over(engine)),
     ])
 }
 

@@ -35,15 +35,16 @@ fn counted(bench: &Bench, motet: &Series, tcp: &Series) -> (Series, Series, bool
 pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let series = three(bench, "pingpong", 64)?;
     let motet = &series[0];
-    let floors: Vec<f64> = motet.floors.iter().filter_map(|f| f.steady()).collect();
+    let (one_mode, remark) = motet.one_mode();
     let (tcp, place) = better(&series[1], &series[2]);
     let (fast, tcp, enough) = counted(bench, motet, tcp);
     Ok(vec![
         Line::new("e", "C sockets ping-pong, 64 B one way, own CPUs")
-            .figure(Quantity::of("one way", &motet.values, Unit::Ns))
-            .floors(&motet.floors)
-            .against(Quantity::of("floor", &floors, Unit::Ns), &motet.over_floor())
-            .bound(Bound::AtMost(5.5)),
+            .figure(Quantity::of("one way", &one_mode.values, Unit::Ns))
+            .floors(&one_mode.floors)
+            .against(Quantity::of("floor", &one_mode.steady_floors(), Unit::Ns), &one_mode.over_floor())
+            .bound(Bound::AtMost(5.5))
+            .note(remark),
         Line::new("e", "plain TCP, the same program")
             .figure(Quantity::of(format!("one way, {place}"), &tcp.values, Unit::Ns))
             .floors(&fast.floors)
