@@ -134,36 +134,65 @@ impl Engine {
     /// Waits until one of the streams is readable; `deadline` in ns of CLOCK_MONOTONIC.
     pub fn wait_any(&self, handles: &[Handle], deadline: Option<u64>) -> Result<usize, Errno> {
         let mut wait = Wait::on(self, handles);
-        let kernel = |wait: Option<u64>| self.poll_all(handles, wait);
-        loop {
-            let step = wait.step(self, true);
-            let found = match step {
-                Step::Ready => handles.iter().position(|&h| self.rx_ready(h)),
-                Step::Probe => kernel(Some(0))?,
+        let result = loop {
+            let found = match wait.step(self, true) {
+                Step::Ready => Ok(handles.iter().position(|&h| self.rx_ready(h))),
+                Step::Probe => self.poll_all(handles, Some(0), -1),
                 Step::Sleep => {
-                    let left = remaining(deadline)?;
-                    let found = kernel(left);
+                    let found = self.sleep_any(handles, deadline);
                     wait.slept(self);
-                    found?
+                    found
                 }
             };
-            if let Some(at) = found {
-                wait.slept(self);
-                return Ok(at);
+            match found {
+                Ok(Some(at)) => break Ok(at),
+                Err(errno) => break Err(errno),
+                Ok(None) if self.woken(handles) => break Err(EINTR),
+                Ok(None) if deadline.is_some_and(|d| clock::nanoseconds() >= d) => break Err(ETIMEDOUT),
+                Ok(None) => {}
             }
-            if deadline.is_some_and(|d| clock::nanoseconds() >= d) {
-                wait.slept(self);
-                return Err(ETIMEDOUT);
-            }
-        }
+        };
+        wait.slept(self);
+        result
     }
 
-    fn poll_all(&self, handles: &[Handle], timeout: Option<u64>) -> Result<Option<usize>, Errno> {
+    /// Whether somebody woke one of the streams; that is spent now.
+    fn woken(&self, handles: &[Handle]) -> bool {
+        let woken = |&h: &Handle| {
+            self.look_up(h).is_some_and(|(r, _)| r.life.woken.load(SeqCst) != 0 && r.life.woken.swap(0, SeqCst) != 0)
+        };
+        handles.iter().any(woken)
+    }
+
+    /// Sleeps in the kernel on all streams, where [`Engine::wake`] of any of them finds this thread.
+    fn sleep_any(&self, handles: &[Handle], deadline: Option<u64>) -> Result<Option<usize>, Errno> {
+        BELL.with(|bell| {
+            let bell = bell.as_ref().map_or(-1, |b| b.as_raw_fd());
+            let sleepers = || handles.iter().filter_map(|&h| self.look_up(h).map(|(_, local)| lock(&local.sleepers)));
+            sleepers().for_each(|mut s| s.push(bell));
+            let found = if self.woken(handles) {
+                Err(EINTR)
+            } else {
+                remaining(deadline).and_then(|left| self.poll_all(handles, left, bell))
+            };
+            sleepers().for_each(|mut s| {
+                if let Some(at) = s.iter().position(|&b| b == bell) {
+                    s.swap_remove(at);
+                }
+            });
+            found
+        })
+    }
+
+    fn poll_all(&self, handles: &[Handle], timeout: Option<u64>, bell: i32) -> Result<Option<usize>, Errno> {
         use motet_sys::rustix::event::{PollFd, PollFlags, poll};
         let mut fds = Vec::with_capacity(handles.len());
         for &handle in handles {
             let (record, _) = self.look_up(handle).ok_or(EBADF)?;
             fds.push(motet_sys::fds::borrow(record.life.fd.load(Relaxed) as i32));
+        }
+        if bell >= 0 {
+            fds.push(motet_sys::fds::borrow(bell));
         }
         let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN | PollFlags::RDHUP)).collect();
         let timeout = timeout.map(|ns| motet_sys::rustix::time::Timespec {
@@ -171,7 +200,10 @@ impl Engine {
             tv_nsec: (ns % 1_000_000_000) as _,
         });
         poll(&mut polled, timeout.as_ref()).map_err(|e| e.raw_os_error())?;
-        Ok(polled.iter().position(|p| !p.revents().is_empty()))
+        if bell >= 0 && polled.last().is_some_and(|p| !p.revents().is_empty()) {
+            socket::drain(bell);
+        }
+        Ok(polled.iter().take(handles.len()).position(|p| !p.revents().is_empty()))
     }
 
     /// Sleeps until the descriptor has the event, the deadline passes or somebody wakes the stream.
