@@ -1,0 +1,337 @@
+//! The rendezvous against everybody who should not be there, and against offers that lie: the process never crashes, nothing
+//! is mapped that was not checked, and the stream stays on TCP with the reason that fits.
+
+use motet_driver_shm::Shm;
+use motet_driver_shm::offer::{Offer, SIZE};
+use motet_engine::driver::{Connecting, Driver, Pair, Progress};
+use motet_engine::reason::Reason;
+use motet_sys::rustix::fd::OwnedFd;
+use motet_sys::rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
+use motet_sys::rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use motet_sys::socket;
+use motet_wire::segment::{Geometry, VERSION};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+const RING: usize = 4096;
+/// Names the rendezvous that a started attacker knocks at.
+const ATTACK: &str = "MOTET_TEST_RENDEZVOUS";
+
+/// The end that connected, waiting for an offer, and all that an attacker could know.
+struct Victim {
+    connecting: Box<dyn Connecting>,
+    name: Vec<u8>,
+    honest: Offer,
+    _streams: [TcpStream; 2],
+}
+
+fn pair_of(tcp: &TcpStream, connected: bool) -> Pair {
+    let fd = tcp.as_raw_fd();
+    let (local, peer) = socket::addresses(fd).unwrap();
+    Pair { fd, local, peer, connected, cookie: socket::cookie(fd).unwrap(), ring: RING }
+}
+
+fn connection() -> [TcpStream; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    [near, listener.accept().unwrap().0]
+}
+
+fn victim() -> Victim {
+    let streams = connection();
+    let pair = pair_of(&streams[0], true);
+    let connecting = Shm.connect(&pair).unwrap();
+    let netns = socket::netns_cookie(pair.fd).unwrap();
+    let name = format!("motet/{VERSION}/{netns:x}/{:x}", pair.cookie).into_bytes();
+    let offerer = socket::cookie(streams[1].as_raw_fd()).unwrap();
+    let nonce = motet_sys::memory::nonce();
+    Victim { connecting, name, honest: Offer { netns, offerer, other: pair.cookie, slot: 0, nonce }, _streams: streams }
+}
+
+/// A memfd to offer; each field is one thing to get wrong.
+struct Memory {
+    head: Vec<u8>,
+    size: usize,
+    preallocate: bool,
+    seals: SealFlags,
+}
+
+impl Memory {
+    fn honest(offer: &Offer) -> Self {
+        let geometry = Geometry { slots: 1, ring: RING };
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        Self { head: geometry.encode(offer.nonce).to_vec(), size: geometry.bytes(), preallocate: true, seals }
+    }
+
+    fn make(&self, offer: &Offer) -> OwnedFd {
+        let fd = memfd_create("hostile", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, self.size as u64).unwrap();
+        if self.preallocate && self.size > 0 {
+            fallocate(&fd, FallocateFlags::empty(), 0, self.size as u64).unwrap();
+        }
+        let write = |bytes: &[u8], at: u64| motet_sys::rustix::io::pwrite(&fd, bytes, at).unwrap();
+        write(&self.head[..self.head.len().min(self.size)], 0);
+        if self.preallocate && self.size >= 4096 + 2048 + 16 {
+            write(&[offer.offerer.to_ne_bytes(), offer.other.to_ne_bytes()].concat(), 4096 + 2048); // the slot's cookies
+        }
+        fcntl_add_seals(&fd, self.seals).unwrap();
+        fd
+    }
+}
+
+/// Sends a message with any number of descriptors to the rendezvous.
+fn knock(name: &[u8], bytes: &[u8], files: &[&OwnedFd]) -> Result<OwnedFd, i32> {
+    let guest = socket::connect_abstract(name)?;
+    let mut space = [MaybeUninit::uninit(); motet_sys::rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<_> = files.iter().map(|f| f.as_fd()).collect();
+    if !files.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+    }
+    sendmsg(&guest, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map_err(|e| e.raw_os_error())?;
+    Ok(guest)
+}
+
+/// What the victim makes of it, after as many steps as it may need.
+fn outcome(victim: &mut Victim) -> Result<&'static str, Reason> {
+    for _ in 0..4 {
+        match victim.connecting.step() {
+            Progress::Pending => {}
+            Progress::Up(_) => return Ok("up"),
+            Progress::Never(reason) => return Err(reason),
+        }
+    }
+    Ok("pending")
+}
+
+fn offered(change_offer: impl Fn(&mut Offer), change_memory: impl Fn(&mut Memory)) -> Result<&'static str, Reason> {
+    let mut victim = victim();
+    let mut memory = Memory::honest(&victim.honest);
+    change_memory(&mut memory);
+    let file = memory.make(&victim.honest);
+    let mut offer = victim.honest;
+    change_offer(&mut offer);
+    let _guest = knock(&victim.name, &offer.encode(), &[&file]).unwrap();
+    outcome(&mut victim)
+}
+
+#[test]
+fn an_honest_offer_is_taken() {
+    assert_eq!(offered(|_| (), |_| ()), Ok("up"), "or else the other tests show nothing");
+}
+
+#[test]
+fn memory_that_lies_is_never_mapped() {
+    type Change = fn(&mut Memory);
+    let bad = Err(Reason::BAD_SEGMENT);
+    let cases: &[(&str, Change, Result<&str, Reason>)] = &[
+        ("bad magic", |m| m.head[0] ^= 1, bad),
+        ("another version", |m| m.head[8] += 1, Err(Reason::VERSION)),
+        ("no slots", |m| m.head[12..16].fill(0), bad),
+        ("more slots than the file has", |m| m.head[12] = 2, bad),
+        ("slots beyond counting", |m| m.head[12..16].fill(0xff), bad),
+        ("a ring that is no power of two", |m| m.head[16] = 1, bad),
+        ("a ring larger than the file", |m| m.head[18] = 1, bad),
+        ("a ring that overflows", |m| m.head[16..24].fill(0xff), bad),
+        ("another nonce", |m| m.head[24] ^= 1, bad),
+        ("too short", |m| m.size -= 4096, bad),
+        ("too long", |m| m.size += 4096, bad),
+        ("empty", |m| m.size = 0, bad),
+        ("shorter than a head", |m| m.size = 10, bad),
+        ("not sealed", |m| m.seals = SealFlags::empty(), bad),
+        ("may shrink", |m| m.seals = SealFlags::GROW, bad),
+        ("may grow", |m| m.seals = SealFlags::SHRINK, bad),
+        ("sparse: a page may be missing later", |m| m.preallocate = false, bad),
+    ];
+    for (what, change, expected) in cases {
+        assert_eq!(offered(|_| (), change), *expected, "{what}");
+    }
+}
+
+#[test]
+fn an_offer_that_is_not_for_this_connection_is_ignored() {
+    type Change = fn(&mut Offer);
+    let cases: &[(&str, Change)] = &[
+        ("another network namespace", |o| o.netns ^= 1),
+        ("another socket of ours", |o| o.other ^= 1),
+        ("another socket of the peer", |o| o.offerer ^= 1),
+    ];
+    for (what, change) in cases {
+        assert_eq!(offered(change, |_| ()), Ok("pending"), "{what}: the right one may still come");
+    }
+    assert_eq!(offered(|o| o.slot = 1, |_| ()), Err(Reason::BAD_SEGMENT), "a slot beyond the segment");
+    assert_eq!(offered(|o| o.slot = u32::MAX, |_| ()), Err(Reason::BAD_SEGMENT));
+}
+
+#[test]
+fn a_malformed_offer_is_ignored_and_the_right_one_still_taken() {
+    let mut victim = victim();
+    let file = Memory::honest(&victim.honest).make(&victim.honest);
+    let honest = victim.honest.encode();
+    let long = [honest.as_slice(), &[0]].concat();
+    let mut magic = honest;
+    magic[0] ^= 1;
+    for bytes in [&honest[..0], &honest[..1], &honest[..SIZE - 1], &long, &magic] {
+        let _guest = knock(&victim.name, bytes, &[&file]);
+        assert_eq!(outcome(&mut victim), Ok("pending"), "{} bytes", bytes.len());
+    }
+    let guest = socket::connect_abstract(&victim.name).unwrap();
+    assert_eq!(outcome(&mut victim), Ok("pending"), "a guest who says nothing");
+    drop(guest);
+    assert_eq!(outcome(&mut victim), Ok("pending"), "and leaves");
+    let _guest = knock(&victim.name, &honest, &[]).unwrap();
+    assert_eq!(outcome(&mut victim), Ok("pending"), "no descriptor");
+    let _guest = knock(&victim.name, &honest, &[&file]).unwrap();
+    assert_eq!(outcome(&mut victim), Ok("up"));
+}
+
+#[test]
+fn an_offer_of_another_version_is_final() {
+    let mut victim = victim();
+    let mut bytes = victim.honest.encode();
+    bytes[8] = bytes[8].wrapping_add(1);
+    let _guest = knock(&victim.name, &bytes, &[]).unwrap();
+    assert_eq!(outcome(&mut victim), Err(Reason::VERSION));
+}
+
+#[test]
+fn descriptors_that_were_not_asked_for_are_closed() {
+    let mut victim = victim();
+    let file = Memory::honest(&victim.honest).make(&victim.honest);
+    let (witness, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let stowaway = OwnedFd::from(other);
+    let _guest = knock(&victim.name, &victim.honest.encode(), &[&file, &stowaway]).unwrap();
+    drop(stowaway);
+    assert_eq!(outcome(&mut victim), Ok("up"), "the first descriptor is the segment");
+    assert!(!socket::alive(witness.as_raw_fd()), "the second is closed everywhere");
+}
+
+#[test]
+fn something_that_is_no_memfd_is_refused() {
+    for path in ["/dev/null", "/proc/self/exe"] {
+        let mut victim = victim();
+        let file = OwnedFd::from(std::fs::File::open(path).unwrap());
+        let _guest = knock(&victim.name, &victim.honest.encode(), &[&file]).unwrap();
+        assert_eq!(outcome(&mut victim), Err(Reason::BAD_SEGMENT), "{path}");
+    }
+}
+
+/// Somebody who listens on the name first: the stream stays on TCP, and the offering end finds out whom it would talk to.
+#[test]
+fn a_squatted_name_is_harmless() {
+    let streams = connection();
+    let pair = pair_of(&streams[0], true);
+    let netns = socket::netns_cookie(pair.fd).unwrap();
+    let name = format!("motet/{VERSION}/{netns:x}/{:x}", pair.cookie);
+    let _squatter = socket::listen_abstract(name.as_bytes()).unwrap();
+    assert_eq!(Shm.connect(&pair).err(), Some(Reason::NO_MEMORY), "the name is taken");
+}
+
+/// A wire whose two ends are both the real thing, as a control.
+#[test]
+fn two_honest_ends_meet() {
+    let streams = connection();
+    let mut near = Shm.connect(&pair_of(&streams[0], true)).unwrap();
+    let mut far = Shm.connect(&pair_of(&streams[1], false)).unwrap();
+    let Progress::Up(offered) = far.step() else { panic!("no offer") };
+    let Progress::Up(taken) = near.step() else { panic!("not taken") };
+    assert_eq!((offered.slot.end(), taken.slot.end()), (0, 1));
+    assert_eq!(offered.peer.pid, std::process::id() as i32);
+    offered.slot.outward().mark.ready.store(7, std::sync::atomic::Ordering::Release);
+    assert_eq!(taken.slot.inward().mark.ready.load(std::sync::atomic::Ordering::Acquire), 7, "the same memory");
+}
+
+fn skip(test: &str, reason: &str) {
+    eprintln!("SKIP {test}: {reason}");
+    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG") {
+        use std::io::Write;
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(log);
+        let _ = file.and_then(|mut f| writeln!(f, "SKIP {test}: {reason}"));
+    }
+}
+
+/// What a started attacker does: one well-formed offer to the named rendezvous. Nothing in a plain test run.
+#[test]
+fn attacker() {
+    let Ok(role) = std::env::var(ATTACK) else { return };
+    let words: Vec<&str> = role.split(' ').collect();
+    let number = |at: usize| words[at].parse::<u64>().unwrap();
+    let offer = Offer { netns: number(1), offerer: number(2), other: number(3), slot: 0, nonce: [9; 16] };
+    let file = Memory::honest(&offer).make(&offer);
+    match knock(words[0].as_bytes(), &offer.encode(), &[&file]) {
+        Ok(guest) => {
+            println!("knocked");
+            let _ = socket::poll([(guest.as_raw_fd(), socket::READABLE)], Some(10_000_000_000));
+        }
+        Err(errno) => println!("refused {errno}"),
+    }
+}
+
+fn attack(victim: &Victim, mut command: Command) -> std::io::Result<(std::process::Child, String)> {
+    use std::io::BufRead;
+    let o = &victim.honest;
+    let name = String::from_utf8(victim.name.clone()).unwrap();
+    command.args(["--exact", "attacker", "--nocapture"]).env(ATTACK, format!("{name} {} {} {}", o.netns, o.offerer, o.other));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    let said = lines.map_while(Result::ok).find(|l| l.contains("knocked") || l.contains("refused")).unwrap_or_default();
+    Ok((child, said))
+}
+
+#[test]
+fn another_user_gets_nothing() {
+    const TEST: &str = "another_user_gets_nothing";
+    if motet_sys::thread::euid() != 0 {
+        return skip(TEST, "needs root to become another user");
+    }
+    // A copy that another user may run, wherever the build folder is.
+    let copy = std::env::temp_dir().join(format!("motet-attacker-{}", std::process::id()));
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let mut victim = victim();
+    let mut command = Command::new(&copy);
+    command.uid(65533).gid(65533).current_dir("/");
+    let started = attack(&victim, command);
+    let _ = std::fs::remove_file(&copy);
+    let (mut child, said) = match started {
+        Ok(started) => started,
+        Err(e) => return skip(TEST, &format!("cannot start a process as another user: {e}")),
+    };
+    let result = outcome(&mut victim);
+    let _ = child.kill();
+    let _ = child.wait();
+    assert!(said.contains("knocked"), "the attacker reached the rendezvous: {said}");
+    assert_eq!(result, Ok("pending"), "an offer of another user is not looked at");
+    // The right one still comes through.
+    let file = Memory::honest(&victim.honest).make(&victim.honest);
+    let _guest = knock(&victim.name, &victim.honest.encode(), &[&file]).unwrap();
+    assert_eq!(outcome(&mut victim), Ok("up"));
+}
+
+#[test]
+fn another_network_namespace_reaches_nothing() {
+    const TEST: &str = "another_network_namespace_reaches_nothing";
+    let allowed = Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|s| s.success());
+    if !allowed {
+        return skip(TEST, "no network namespace can be made here (unshare --net)");
+    }
+    let mut victim = victim();
+    let mut command = Command::new("unshare");
+    command.arg("--net").arg(std::env::current_exe().unwrap());
+    let (mut child, said) = attack(&victim, command).unwrap();
+    let _ = child.wait();
+    assert!(said.contains("refused"), "abstract names belong to a network namespace: {said}");
+    assert_eq!(outcome(&mut victim), Ok("pending"));
+}
+
+/// The offering end asks the kernel for the socket at the other end: where there is none, the peer is elsewhere.
+#[test]
+fn a_connection_without_a_socket_at_the_other_end_stays_plain() {
+    let streams = connection();
+    let mut pair = pair_of(&streams[1], false);
+    pair.peer.set_port(if pair.peer.port() == 1 { 2 } else { 1 });
+    assert_eq!(Shm.connect(&pair).err(), Some(Reason::OTHER_HOST));
+}
