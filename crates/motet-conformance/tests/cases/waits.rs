@@ -1,0 +1,151 @@
+//! Waiting: readiness, several streams at once, waking from another thread, deadlines. Nothing here measures time: a wait
+//! that never ends is stopped by the host.
+
+use super::{bytes, receive, receive_with, send};
+use crate::cases::bytes::{MSG_DONTWAIT, leave, stay};
+use crate::ends::Ends;
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Readiness is known without consuming.
+pub fn readiness(ends: Ends) {
+    let stream = &ends.streams[0];
+    assert!(!stream.readable().expect("an answer"));
+    send(stream, b"go");
+    assert_eq!(motet::wait_any(&[stream], None).expect("the stream"), 0);
+    for _ in 0..3 {
+        assert!(stream.readable().expect("an answer"), "asking consumes nothing");
+    }
+    assert_eq!(receive(stream, 5), b"hello");
+    assert!(!stream.readable().expect("an answer"));
+    send(stream, b"go");
+    assert_eq!(motet::wait_any(&[stream], None).expect("the stream"), 0);
+    assert!(stream.readable().expect("an answer"), "end of file is readable");
+    assert_eq!(stream.recv(&mut [0; 8]).expect("end of file"), 0);
+}
+
+pub fn readiness_far(ends: Ends) {
+    let stream = &ends.streams[0];
+    assert_eq!(receive(stream, 2), b"go");
+    send(stream, b"hello");
+    assert_eq!(receive(stream, 2), b"go");
+}
+
+/// The far end speaks on one stream at a time; the wait names that one.
+pub fn wait_any(ends: Ends) {
+    let streams: Vec<_> = ends.streams.iter().collect();
+    for round in 0..200usize {
+        let expected = round * 7 % streams.len();
+        send(streams[0], &[expected as u8]);
+        assert_eq!(motet::wait_any(&streams, None).expect("a stream"), expected, "round {round}");
+        assert_eq!(receive(streams[expected], 3), bytes(round as u64, 3));
+    }
+    stay(ends);
+}
+
+pub fn wait_any_far(ends: Ends) {
+    for round in 0..200u64 {
+        let [at] = receive(&ends.streams[0], 1)[..] else { unreachable!("one byte") };
+        send(&ends.streams[usize::from(at)], &bytes(round, 3));
+    }
+    leave(ends);
+}
+
+/// A blocked receive is woken; so is the next one that would block.
+pub fn wake(ends: Ends) {
+    let stream = &ends.streams[0];
+    stream.wake();
+    assert_eq!(stream.recv(&mut [0; 8]).expect_err("woken before").kind(), ErrorKind::Interrupted);
+    for _ in 0..20 {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                    stream.wake();
+                }
+            });
+            let error = stream.recv(&mut [0; 8]).expect_err("woken");
+            done.store(true, SeqCst);
+            assert_eq!(error.kind(), ErrorKind::Interrupted);
+        });
+        // Wakes that came after the call are spent on a call that would block.
+        while receive_with(stream, &mut [0; 8], MSG_DONTWAIT).is_err_and(|e| e.kind() == ErrorKind::Interrupted) {}
+    }
+    let deadline = Some(Instant::now() + Duration::from_millis(1));
+    stream.set_deadline(deadline).expect("a deadline");
+    while stream.recv(&mut [0; 8]).expect_err("nothing comes").kind() == ErrorKind::Interrupted {}
+    stream.set_deadline(None).expect("no deadline");
+    stay(ends);
+}
+
+/// A wait on several streams is woken through any of them.
+pub fn wake_of_wait_any(ends: Ends) {
+    let streams: Vec<_> = ends.streams.iter().collect();
+    for at in [0, 1, 0] {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                    streams[at].wake();
+                }
+            });
+            let error = motet::wait_any(&streams, None).expect_err("woken");
+            done.store(true, SeqCst);
+            assert_eq!(error.kind(), ErrorKind::Interrupted);
+        });
+    }
+    for stream in &streams {
+        stream.set_deadline(Some(Instant::now() + Duration::from_millis(1))).expect("a deadline");
+        while stream.recv(&mut [0; 8]).expect_err("nothing comes").kind() == ErrorKind::Interrupted {}
+        stream.set_deadline(None).expect("no deadline");
+    }
+    stay(ends);
+}
+
+/// A deadline ends a blocked call, and only that: the stream goes on.
+pub fn deadline(ends: Ends) {
+    let stream = &ends.streams[0];
+    for _ in 0..3 {
+        stream.set_deadline(Some(Instant::now() + Duration::from_millis(5))).expect("a deadline");
+        assert_eq!(stream.recv(&mut [0; 8]).expect_err("nothing comes").kind(), ErrorKind::TimedOut);
+        assert_eq!(stream.recv(&mut [0; 8]).expect_err("it has passed").kind(), ErrorKind::TimedOut);
+    }
+    // A deadline does not keep back what is there.
+    stream.set_deadline(None).expect("no deadline");
+    send(stream, b"go");
+    assert_eq!(motet::wait_any(&[stream], None).expect("the stream"), 0);
+    stream.set_deadline(Some(Instant::now())).expect("a deadline");
+    assert_eq!(receive(stream, 5), b"hello");
+    // A send that nobody reads ends too.
+    stream.set_deadline(Some(Instant::now() + Duration::from_millis(20))).expect("a deadline");
+    let data = vec![1; 16 << 20];
+    let error = loop {
+        if let Err(error) = stream.send(&data) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    stream.set_deadline(None).expect("no deadline");
+}
+
+pub fn deadline_far(ends: Ends) {
+    let stream = &ends.streams[0];
+    assert_eq!(receive(stream, 2), b"go");
+    send(stream, b"hello");
+    // Long enough for the near end to fill every buffer and run into its deadline; if it is slower, it finds a reader.
+    std::thread::sleep(Duration::from_millis(300));
+    let mut data = vec![0; 1 << 20];
+    while stream.recv(&mut data).expect("bytes, then end of file") > 0 {}
+}
+
+pub fn deadline_of_wait_any(ends: Ends) {
+    let streams: Vec<_> = ends.streams.iter().collect();
+    for _ in 0..3 {
+        let error = motet::wait_any(&streams, Some(Instant::now() + Duration::from_millis(5))).expect_err("nothing comes");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
+    stay(ends);
+}

@@ -1,0 +1,162 @@
+//! The processes of a case: who starts whom, and the streams between the two ends.
+
+use crate::Suite;
+use crate::cases::{CASES, Case, warm_up};
+use motet::{Path, Stream};
+use motet_config::Config;
+use motet_engine::driver::Driver;
+use motet_engine::reason::Reason;
+use motet_engine::{Engine, Options};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// `DRIVER CASE PLACE` for a host, `DRIVER CASE PORT` for a peer.
+const ROLE: &str = "MOTET_CONFORMANCE_ROLE";
+/// The name of a case that has no ends of its own.
+pub const FORBIDDEN: &str = "forbidden";
+/// A process that has not ended by now hangs: it is stopped, so that the suite can say so.
+const HANGS: Duration = Duration::from_secs(40);
+
+/// Where the far end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the process of the near end.
+    Same,
+    /// In another one.
+    Other,
+}
+
+/// What a case is given: its streams, and what to expect of them.
+pub struct Ends {
+    pub streams: Vec<Stream>,
+    /// The driver under test brings up a wire.
+    pub wire: bool,
+    /// Process at the other end, if it is this one.
+    pub same_process: bool,
+}
+
+fn myself(role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the path of this binary"));
+    command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command
+}
+
+/// Starts the host of a case and waits for it.
+pub fn start(driver: &str, case: &str, place: Place) -> Result<(), String> {
+    let mut command = myself(&format!("{driver} {case} {place:?}"));
+    if case == FORBIDDEN {
+        command.env("MOTET_DRIVERS", "tcp");
+    }
+    let output = command.stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    Err(format!("-- {driver}, {case}, {place:?}: {}\n{}", output.status, words.trim()))
+}
+
+/// What a started process does; nothing in a plain test run.
+pub fn role(suite: impl Fn(&str) -> &'static Suite) {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let words: Vec<&str> = role.split(' ').collect();
+    let [driver, case, place] = words[..] else { panic!("not a role: {role}") };
+    watch();
+    if case == FORBIDDEN {
+        return forbidden();
+    }
+    let suite = suite(driver);
+    Engine::start(|| options(suite.drivers)).expect("an engine");
+    let case = CASES.iter().find(|c| c.name == case).expect("a case of the table");
+    let wire = suite.drivers.iter().any(|d| d.capabilities().wire);
+    match place {
+        "Same" => host_both(case, wire),
+        "Other" => host_one(case, wire, &role),
+        port => peer(case, wire, port.parse().expect("a port")),
+    }
+}
+
+/// Ends the process when it hangs.
+fn watch() {
+    std::thread::spawn(|| {
+        std::thread::sleep(HANGS);
+        eprintln!("hangs");
+        std::process::abort();
+    });
+}
+
+fn options(drivers: &'static [&'static dyn Driver]) -> Options {
+    let mut options = motet::table::options(Config::default());
+    options.drivers = drivers;
+    options.allowed.clear();
+    options
+}
+
+fn listener() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let port = listener.local_addr().expect("its address").port();
+    (listener, port)
+}
+
+fn connect(port: u16) -> Stream {
+    Stream::connected(TcpStream::connect(("127.0.0.1", port)).expect("a connection")).expect("a stream")
+}
+
+fn accept(listener: &TcpListener) -> Stream {
+    Stream::accepted(listener.accept().expect("a connection").0).expect("a stream")
+}
+
+fn host_both(case: &Case, wire: bool) {
+    let (listener, port) = listener();
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    for _ in 0..case.streams {
+        far.push(connect(port));
+        near.push(accept(&listener));
+    }
+    let (near, far) = [near, far].map(|streams| Ends { streams, wire, same_process: true }).into();
+    std::thread::scope(|scope| {
+        let far = scope.spawn(move || end(case, far, case.far));
+        end(case, near, case.near);
+        far.join().expect("the far end");
+    });
+}
+
+fn host_one(case: &Case, wire: bool, role: &str) {
+    let (listener, port) = listener();
+    let mut peer = myself(&role.replace("Other", &port.to_string())).spawn().expect("a peer");
+    let streams = (0..case.streams).map(|_| accept(&listener)).collect();
+    end(case, Ends { streams, wire, same_process: false }, case.near);
+    let status = peer.wait().expect("the peer's end");
+    assert!(status.success() || case.two_processes_only, "the far end: {status}");
+}
+
+fn peer(case: &Case, wire: bool, port: u16) {
+    let streams = (0..case.streams).map(|_| connect(port)).collect();
+    end(case, Ends { streams, wire, same_process: false }, case.far);
+}
+
+fn end(case: &Case, ends: Ends, run: fn(Ends)) {
+    if case.warm {
+        let near = run as usize == case.near as usize;
+        ends.streams.iter().for_each(|s| warm_up(s, near));
+        for stream in &ends.streams {
+            let stats = stream.stats().expect("statistics");
+            assert_eq!(stats.path == Path::SharedMemory, ends.wire, "{}", motet::reason::text(stats.reason));
+        }
+    }
+    run(ends);
+}
+
+fn forbidden() {
+    let (listener, port) = listener();
+    let far = connect(port);
+    let near = accept(&listener);
+    std::thread::scope(|scope| {
+        scope.spawn(|| warm_up(&far, false));
+        warm_up(&near, true);
+    });
+    for stream in [&near, &far] {
+        let stats = stream.stats().expect("statistics");
+        assert_eq!((stats.path, stats.reason), (Path::Tcp, Reason::FORBIDDEN.0));
+    }
+}
