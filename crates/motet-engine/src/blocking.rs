@@ -125,7 +125,7 @@ impl Engine {
     pub fn wake(&self, handle: Handle) {
         if let Some((record, local)) = self.look_up(handle) {
             record.life.woken.store(1, SeqCst);
-            for &bell in lock(&local.sleepers).iter() {
+            for &bell in lock(&local.sleepers).iter().filter(|&&bell| bell >= 0) {
                 socket::ring(bell);
             }
         }
