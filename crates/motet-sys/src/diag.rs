@@ -84,7 +84,7 @@ const ANSWER: usize = 16 + 72;
 pub fn decode(bytes: &[u8]) -> Result<Option<Found>, Errno> {
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
     if bytes.len() >= 20 && u16::from_ne_bytes([bytes[4], bytes[5]]) == NLMSG_ERROR {
-        return match -(word(16) as i32) {
+        return match (word(16) as i32).wrapping_neg() {
             0 | 2 => Ok(None), // ENOENT: no such socket
             e => Err(e),
         };
