@@ -1,0 +1,70 @@
+//! Every target, over its seeds and a bounded number of mutations of them; the same ones in every run.
+//!
+//! A failure prints the input; `MOTET_FUZZ_ROUNDS=n` runs n rounds of each target.
+
+use motet_fuzz::mutate::{Prng, mutate};
+use motet_fuzz::{TARGETS, Target};
+use std::panic::catch_unwind;
+
+fn run(target: &Target) {
+    let rounds = std::env::var("MOTET_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(target.rounds);
+    let mut corpus = (target.seeds)();
+    let mut prng = Prng(1);
+    let check = |input: &[u8]| {
+        if let Err(panic) = catch_unwind(|| (target.run)(input)) {
+            eprintln!("{}: fails with {input:02x?}", target.name);
+            std::panic::resume_unwind(panic);
+        }
+    };
+    corpus.iter().for_each(|seed| check(seed));
+    for _ in 0..rounds {
+        let at = prng.below(corpus.len());
+        let mut input = corpus[at].clone();
+        mutate(&mut input, &mut prng);
+        check(&input);
+        // Some mutations live on, so that changes pile up; the seeds stay.
+        if prng.below(8) == 0 && input.len() < 2000 {
+            if corpus.len() < 200 {
+                corpus.push(input);
+            } else {
+                let victim = 8 + prng.below(corpus.len() - 8);
+                corpus[victim] = input;
+            }
+        }
+    }
+}
+
+fn target(name: &str) -> &'static Target {
+    TARGETS.iter().find(|t| t.name == name).expect("a target of the table")
+}
+
+#[test]
+fn segment_head() {
+    run(target("segment_head"));
+}
+
+#[test]
+fn offer() {
+    run(target("offer"));
+}
+
+#[test]
+fn diag_answer() {
+    run(target("diag_answer"));
+}
+
+#[test]
+fn slot() {
+    run(target("slot"));
+}
+
+/// Both lists of targets name the same ones.
+#[test]
+fn cargo_fuzz_has_every_target() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/fuzz_targets");
+    for target in TARGETS {
+        let file = format!("{folder}/{}.rs", target.name);
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{file}: {e}"));
+        assert!(text.contains("motet_fuzz::"), "{file} calls the target");
+    }
+}

@@ -1,0 +1,91 @@
+//! Every parser of bytes that a peer can write, as one function of a byte string each: it must return, whatever the bytes.
+//!
+//! What it is: the targets ([`TARGETS`]), their seeds, and a small repeatable mutator for a bounded run on the stable
+//! toolchain (`tests/bounded.rs`, `scripts/fuzz-short`). What it is not: a fuzzer; `fuzz/` hands the same functions to
+//! cargo-fuzz for long runs.
+#![forbid(unsafe_code)]
+
+pub mod mutate;
+pub mod slot;
+
+use motet_driver_shm::offer::Offer;
+use motet_sys::diag;
+use motet_wire::segment::{Geometry, HEAD_WORDS};
+
+/// A parser under test.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// As in `fuzz/fuzz_targets`.
+    pub name: &'static str,
+    /// Returns, whatever the bytes.
+    pub run: fn(&[u8]),
+    /// Well-formed inputs.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Inputs of a bounded run.
+    pub rounds: u64,
+}
+
+/// All.
+pub const TARGETS: &[Target] = &[
+    Target { name: "segment_head", run: segment_head, seeds: segment_seeds, rounds: 200_000 },
+    Target { name: "offer", run: offer, seeds: offer_seeds, rounds: 200_000 },
+    Target { name: "diag_answer", run: diag_answer, seeds: diag_seeds, rounds: 200_000 },
+    Target { name: "slot", run: slot::run, seeds: slot::seeds, rounds: 200_000 },
+];
+
+/// The head of a segment, and the size of its file.
+pub fn segment_head(input: &[u8]) {
+    let Some((size, head)) = input.split_first_chunk::<8>() else { return };
+    let Some(head) = head.first_chunk::<{ HEAD_WORDS * 8 }>() else { return };
+    let size = u64::from_le_bytes(*size);
+    let Ok((geometry, _)) = Geometry::check(head, size) else { return };
+    assert_eq!(geometry.bytes() as u64, size, "a geometry that fits its file");
+    assert!(geometry.slot(geometry.slots).is_err());
+    let last = geometry.slot(geometry.slots - 1).expect("a slot of the segment");
+    assert!((last + motet_wire::slot::Slot::size(geometry.ring)) as u64 <= size, "every slot lies in the file");
+}
+
+/// A well-formed head of `slots` and `ring`, written as the format says, and the size that goes with it.
+fn segment(slots: u32, ring: u64) -> Vec<u8> {
+    let mut input = vec![0; 8 + HEAD_WORDS * 8];
+    let head = &mut input[8..];
+    head[0..8].copy_from_slice(&motet_wire::segment::MAGIC.to_le_bytes());
+    head[8..12].copy_from_slice(&motet_wire::segment::VERSION.to_le_bytes());
+    head[12..16].copy_from_slice(&slots.to_le_bytes());
+    head[16..24].copy_from_slice(&ring.to_le_bytes());
+    let size = motet_wire::segment::HEAD + slots as usize * motet_wire::slot::Slot::size(ring as usize);
+    input[..8].copy_from_slice(&(size as u64).to_le_bytes());
+    input
+}
+
+fn segment_seeds() -> Vec<Vec<u8>> {
+    vec![segment(1, 4096), segment(64, 65536), segment(1024, 1 << 24)]
+}
+
+/// The one message of the shm driver's rendezvous.
+pub fn offer(input: &[u8]) {
+    if let Ok(offer) = Offer::decode(input) {
+        assert_eq!(Offer::decode(&offer.encode()), Ok(offer), "what was understood comes back as it was");
+    }
+}
+
+fn offer_seeds() -> Vec<Vec<u8>> {
+    let offer = Offer { netns: 1, offerer: 2, other: 3, slot: 4, nonce: [5; 16] };
+    vec![offer.encode().to_vec(), offer.encode()[..40].to_vec(), Vec::new()]
+}
+
+/// The kernel's answer to a look-up.
+pub fn diag_answer(input: &[u8]) {
+    if let Ok(Some(found)) = diag::decode(input) {
+        assert!(input.len() >= 88, "{found:?} out of too few bytes");
+    }
+}
+
+fn diag_seeds() -> Vec<Vec<u8>> {
+    let message = |kind: u16, length: usize| {
+        let mut bytes = vec![0u8; length];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes
+    };
+    vec![message(20, 88), message(20, 200), message(2, 36), message(2, 20), message(3, 16)]
+}
