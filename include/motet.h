@@ -147,7 +147,7 @@ int motet_plain(motet_stream s, uint32_t reason);
  *   struct motet_wait w;
  *   motet_wait_begin(&w, streams, count);             poll and select: an array
  *   motet_wait_begin_set(&w, set);                    epoll: a motet_set kept by epoll_ctl
- *   for (;;) switch (motet_wait_step(&w, timeout_is_zero)) {
+ *   for (;;) switch (motet_wait_step(&w, may_block)) {
  *     case MOTET_WAIT_READY: ring data: collect with motet_rx_ready / motet_set_ready, add the kernel's answer at timeout 0
  *     case MOTET_WAIT_PROBE: real poll with timeout 0; nothing ready: next step
  *     case MOTET_WAIT_SLEEP: real poll with the caller's timeout, then motet_wait_slept(&w)

@@ -182,7 +182,7 @@ pub extern "C" fn motet_fork_child() {
     guard((), || {
         QUIET.with(|q| drop(q.borrow_mut().take()));
         if let Some(engine) = engine() {
-            engine.options.drivers.iter().for_each(|d| d.forked());
+            engine.forked();
         }
     });
 }

@@ -1,10 +1,22 @@
 //! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::Base`] in production.
 
 use motet_proto::{Base, Errno};
-use motet_sys::{clock, copy, socket, thread};
+use motet_sys::{clock, copy, memory, socket, thread};
+use motet_wire::mapping::Mapping;
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const MSG_DONTWAIT: i32 = 0x40;
+
+/// Bytes of large rings that this process may bring into being.
+const BULK_LIMIT: usize = 128 << 20;
+static BULK: AtomicUsize = AtomicUsize::new(0);
+
+/// Gives the pages of a large ring back to the system.
+pub fn give_back(ring: Mapping) {
+    memory::give_back(ring);
+    BULK.fetch_sub(ring.length(), Relaxed);
+}
 
 /// A TCP descriptor.
 #[derive(Debug)]
@@ -37,6 +49,15 @@ impl Base for Kernel {
 
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
         copy::write_to(pid, address, from) == Ok(from.len())
+    }
+
+    fn populate(&mut self, ring: Mapping) -> bool {
+        let taken = BULK.fetch_add(ring.length(), Relaxed);
+        if taken + ring.length() <= BULK_LIMIT && memory::populate(ring) {
+            return true;
+        }
+        BULK.fetch_sub(ring.length(), Relaxed);
+        false
     }
 
     #[inline(always)]

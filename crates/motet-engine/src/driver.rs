@@ -39,6 +39,8 @@ pub struct Pair {
     pub cookie: u64,
     /// Ring size to offer.
     pub ring: usize,
+    /// Size of the large ring to offer, 0 for none.
+    pub bulk: usize,
 }
 
 /// A wire that is up.

@@ -27,6 +27,8 @@ pub struct Options {
     pub allowed: Vec<String>,
     /// Bytes of each ring.
     pub ring: usize,
+    /// Bytes of each large ring, whose pages come into being for streams with bulk data; 0: none.
+    pub bulk: usize,
     /// Records in the node file.
     pub streams: usize,
     /// Longest spin before a sleep, ns.
@@ -97,8 +99,7 @@ impl Engine {
     fn new(options: Options) -> Result<Self, i32> {
         let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
         let streams = options.streams.next_multiple_of(CHUNK);
-        let (fd, mapping) = memory::create(node::NAME, node::bytes(streams), &[], false).map_err(raw)?;
-        memory::allocate(&fd, 0, node::HEAD as u64).map_err(raw)?;
+        let (fd, mapping) = memory::create(node::NAME, node::bytes(streams), &[], node::HEAD).map_err(raw)?;
         let node = Node::over(mapping, streams).ok_or(22)?;
         let head = node.head();
         head.version.store(node::VERSION, Ordering::Relaxed);
@@ -241,6 +242,15 @@ impl Engine {
         }
     }
 
+    /// In a forked child: epoll sets are the parent's, and so may be the locks that guard them.
+    pub fn forked(&self) {
+        for local in self.locals.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()) {
+            local.in_set.store(false, Ordering::Relaxed);
+            local.hot.store(false, Ordering::Relaxed);
+        }
+        self.options.drivers.iter().for_each(|d| d.forked());
+    }
+
     /// Before a fork: no lock of the engine may be held by a thread that the child does not have.
     pub fn quiet(&self) -> Quiet<'_> {
         Quiet { _guards: (lock(&self.free), lock(&self.owners)) }
@@ -260,7 +270,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Everything but the generation, back to nothing.
 fn reset(record: &Record) {
     let Record { tx, rx, life, events, who } = record;
-    for word in [&tx.lock, &tx.tail, &tx.head_seen, &tx.tcp, &tx.alive, &tx.returned, &rx.lock, &rx.head, &rx.tcp, &rx.mark, &tx.copied, &rx.copied] {
+    for word in [&tx.lock, &tx.tail, &tx.head_seen, &tx.tcp, &tx.alive, &tx.returned, &rx.lock, &rx.head, &rx.tcp, &rx.mark, &tx.copied, &rx.copied, &tx.review] {
         word.store(0, Ordering::Relaxed);
     }
     tx.mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
@@ -270,7 +280,7 @@ fn reset(record: &Record) {
     for word in [&events.downgraded, &events.single_copy, &events.lost_put, &who.cookies[0], &who.cookies[1]] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&tx.busy, &tx.ready, &tx.hopeful, &tx.may_copy, &rx.busy, &rx.ready, &rx.mark_known, &rx.skip, &rx.failed, &rx.evidence] {
+    for word in [&tx.busy, &tx.ready, &tx.hopeful, &tx.may_copy, &tx.wide, &tx.bypass, &tx.rate, &rx.wide, &rx.bulk, &rx.bulk_ring, &rx.busy, &rx.ready, &rx.mark_known, &rx.skip, &rx.failed, &rx.evidence] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.shared, &life.fd] {

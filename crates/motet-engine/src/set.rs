@@ -58,9 +58,16 @@ impl Set {
         self.members.load(Relaxed) == 0 || self.pid != thread::pid()
     }
 
-    /// Streams now looked at.
+    /// Streams now looked at: the hot ones that are armed.
     pub fn hot(&self, into: &mut Vec<Handle>) {
-        into.extend(lock(&self.inner).hot.iter().map(|h| h.handle));
+        let inner = lock(&self.inner);
+        let armed = |h: &&Hot| inner.members.get(&h.handle).is_some_and(|m| m.armed);
+        into.extend(inner.hot.iter().filter(armed).map(|h| h.handle));
+    }
+
+    /// Whether the program wants to hear of the stream's data.
+    pub(crate) fn armed(&self, handle: Handle) -> bool {
+        lock(&self.inner).members.get(&handle).is_some_and(|m| m.armed)
     }
 
     /// Whether a gate may open: nobody sleeps in the set. Remembers the stream, so the next sleeper closes it.
@@ -117,14 +124,16 @@ impl Engine {
             }
             inner.sleeping > 0
         };
-        // Another thread sleeps on this set: an open gate or unread bytes would never wake it.
-        if ring
+        // A gate that was opened outside this set is closed; bytes that are in the ring already make the stream hot. A
+        // sleeper on this set must look again: neither an open gate nor unread bytes would ever wake it.
+        if (ring || !local.hot.load(Relaxed))
             && let Some(slot) = local.slot.slot()
             && !rx::close_gate(record, &slot, &mut kernel(record))
-            && armed
         {
             self.make_hot(set, handle, local);
-            socket::ring(set.bell);
+            if ring && armed {
+                socket::ring(set.bell);
+            }
         }
         true
     }
@@ -229,6 +238,9 @@ impl Engine {
     }
 
     pub(crate) fn leave_set(&self, handle: Handle, local: &Local) {
+        if !local.in_set.load(Relaxed) {
+            return;
+        }
         let set = lock(&local.set).clone();
         if let Some(set) = set {
             self.set_remove(&set, handle);

@@ -33,8 +33,9 @@ impl Engine {
         let cookie = socket::cookie(fd)?;
         let mut owners = self.owners();
         if let Some(&handle) = owners.get(&cookie)
-            && self.look_up(handle).is_some()
+            && let Some((record, _)) = self.look_up(handle)
         {
+            record.life.fd.store(fd as u32, Relaxed); // a duplicate: the caller may be about to close the first one
             return Ok(handle);
         }
         let Some((handle, record, _)) = self.allocate() else {
@@ -44,7 +45,7 @@ impl Engine {
         owners.insert(cookie, handle);
         drop(owners);
         describe(record, fd, connected, local, peer, cookie);
-        let pair = Pair { fd, local, peer, connected, cookie, ring: self.options.ring };
+        let pair = Pair { fd, local, peer, connected, cookie, ring: self.options.ring, bulk: self.options.bulk };
         match self.route(&pair) {
             Ok(_) => record.life.reason.store(Reason::PENDING.0, Relaxed),
             Err(reason) => self.stay_plain(record, reason),
@@ -156,7 +157,7 @@ impl Engine {
     pub fn rx_bytes(&self, handle: Handle) -> u64 {
         self.attached(handle).map_or(0, |(record, slot)| {
             let (tail, head) = (slot.inward().gate.tail().0, record.rx.head.load(Relaxed));
-            tail.wrapping_sub(head).min(slot.in_ring().size())
+            tail.wrapping_sub(head).min(slot.in_ring(record.rx.wide.load(Relaxed) != 0).size())
         })
     }
 
@@ -180,7 +181,7 @@ impl Engine {
         };
         let mut base = kernel(record);
         tx::take_back(record, &slot, &mut base);
-        rx::close_gate(record, &slot, &mut base)
+        rx::close_gate_over_bytes(record, &slot, &mut base)
     }
 
     /// Half-close: bytes in the ring first, then the kernel's FIN.
@@ -199,9 +200,18 @@ impl Engine {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
         let mut base = kernel(record);
         self.leave_set(handle, local);
+        // A descriptor that was closed behind our back may be somebody else's by now.
+        let same = socket::cookie(base.0) == Ok(record.who.cookies[0].load(Relaxed));
         if let Some(slot) = local.slot.slot() {
-            tx::take_back(record, &slot, &mut base);
-            rx::close_gate(record, &slot, &mut base);
+            if same {
+                tx::take_back(record, &slot, &mut base);
+            }
+            rx::close_gate_over_bytes(record, &slot, &mut base);
+            if motet_proto::bulk::is_populated(record)
+                && let Some(memory) = slot.bulk_memory()
+            {
+                crate::base::give_back(memory);
+            }
             slot.head().left[slot.end()].store(1, Release);
             local.slot.set(None);
             if let Some(driver) = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n)) {
@@ -306,7 +316,7 @@ impl Engine {
         let fd = record.life.fd.load(Acquire) as i32;
         let (local, peer) = socket::addresses(fd).ok()?;
         let connected = record.who.role.load(Relaxed) == 1;
-        Some(Pair { fd, local, peer, connected, cookie: record.who.cookies[0].load(Relaxed), ring: self.options.ring })
+        Some(Pair { fd, local, peer, connected, cookie: record.who.cookies[0].load(Relaxed), ring: self.options.ring, bulk: self.options.bulk })
     }
 }
 

@@ -196,7 +196,11 @@ impl<'a> Wait<'a> {
             set.sleep(&mut hot);
             for handle in hot {
                 if let Some((record, slot)) = engine.attached(handle) {
-                    ready |= !rx::close_gate(record, &slot, &mut kernel(record)) && rx::ready(record, &slot);
+                    if set.armed(handle) {
+                        ready |= !rx::close_gate(record, &slot, &mut kernel(record)) && rx::ready(record, &slot);
+                    } else {
+                        rx::close_gate_over_bytes(record, &slot, &mut kernel(record));
+                    }
                 }
             }
             // A stream that is not armed may keep its bytes: nobody waits for them here.

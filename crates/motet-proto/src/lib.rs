@@ -2,7 +2,7 @@
 //!
 //! What it is: the two halves of a stream that is a TCP connection with a gated ring beside it. [`tx`] decides for each
 //! send whether payload goes into the ring or to the kernel; [`rx`] puts both back into one order, opens and closes the
-//! gate, and waits adaptively; [`transfer`] moves large payload with one copy; [`lock`] is the short lock of one half.
+//! gate, and waits adaptively; [`bulk`] decides when data flows in bulk and how it is copied then; [`transfer`] moves large blocks with one copy; [`lock`] is the short lock of one half.
 //!
 //! What it is not: it makes no system call and reads no clock. Everything outside the two cache lines of a gate comes
 //! through [`Base`]: in production the kernel, in the tests a simulated pair under a virtual clock.
@@ -12,11 +12,13 @@
 //! `docs/sockets.md`.
 #![forbid(unsafe_code)]
 
+pub mod bulk;
 pub mod lock;
 pub mod rx;
 pub mod transfer;
 pub mod tx;
 
+use motet_wire::mapping::Mapping;
 use std::io::IoSliceMut;
 
 /// A system error number, positive.
@@ -45,6 +47,8 @@ pub trait Base {
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool;
     /// Copies `from` to an address in process `pid`.
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool;
+    /// Brings the pages of a large ring into being, for this process; false when there is no memory (or no budget) for them.
+    fn populate(&mut self, ring: Mapping) -> bool;
     /// Monotonic time in ticks.
     fn now(&self) -> u64;
     /// Ticks in a nanosecond times 1024.

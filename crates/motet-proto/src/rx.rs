@@ -4,7 +4,7 @@
 //! close the gate; [`spin`] waits.
 
 use crate::lock::{Acquired, Held, acquire};
-use crate::{Base, EAGAIN, ECONNRESET, EINTR, Errno, transfer};
+use crate::{Base, EAGAIN, ECONNRESET, EINTR, Errno, bulk, transfer};
 use motet_wire::gate::{Advance, INLINE};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::scatter;
@@ -41,6 +41,8 @@ pub struct Ask {
     pub large: usize,
 }
 
+/// Most bytes taken at once, so that the producer gets its space back meanwhile.
+const PIECE: usize = 256 << 10;
 /// Kernel readiness is looked at this often (ns) while spinning.
 pub const PROBE: u64 = 5_000;
 /// A yield that takes this long (ns) met somebody who computes: waiting in the kernel is better.
@@ -193,7 +195,7 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
     if tail == head {
         return Take::Empty;
     }
-    let ring = slot.in_ring();
+    let ring = slot.in_ring(rx.wide.load(Relaxed) != 0);
     if tail.wrapping_sub(head) > ring.size() {
         return broken(record);
     }
@@ -218,8 +220,14 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
     if let Some((from, to)) = lines.gate.read_inline(head, &mut short) {
         n = n.min(to - from);
         scatter(bufs, 0, &short[from..from + n]);
-    } else {
+    } else if n < bulk::LARGE {
         ring.read(head, bufs, 0, n);
+    } else {
+        n = n.min(PIECE);
+        let start = base.now();
+        ring.read(head, bufs, 0, n);
+        let rate = bulk::rate(base, n, base.now().wrapping_sub(start));
+        lines.consumer.rate.store(rate, Relaxed);
     }
     if peek {
         return Take::Done(n);
@@ -228,6 +236,7 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
         Advance::Done => {
             rx.head.store(head + n as u64, Relaxed);
             hear(record, lines.gate.ack.load(Relaxed));
+            bulk::took(record, n);
             Take::Done(n)
         }
         Advance::Taken => {
@@ -261,7 +270,8 @@ pub fn ready(record: &Record, slot: &Slot) -> bool {
 /// lock) agrees. True when the gate is open now.
 pub fn raise<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
     let (rx, lines) = (&record.rx, slot.inward());
-    if lines.gate.still_waiting(rx.head.load(Relaxed)) && rx.busy.load(Relaxed) == 0 {
+    let wide = bulk::wants_wide(record, slot, base);
+    if lines.gate.still_waiting(rx.head.load(Relaxed)) && rx.busy.load(Relaxed) == 0 && (rx.wide.load(Relaxed) != 0 || !wide) {
         return true;
     }
     let Some(_held) = clean(record, base) else { return false };
@@ -286,7 +296,11 @@ pub fn raise<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl 
         if !lines.gate.raise(head) {
             return false;
         }
+        rx.wide.store(0, Relaxed);
         record.events.raised.fetch_add(1, Relaxed);
+    }
+    if wide && rx.wide.load(Relaxed) == 0 && lines.gate.widen(head) {
+        rx.wide.store(1, Relaxed);
     }
     true
 }
@@ -312,6 +326,19 @@ pub fn enter_anyway<B: Base>(record: &Record, base: &mut B) {
 pub fn close_gate<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
     record.rx.ready.load(Relaxed) == 0 || lower(record, slot)
+}
+
+/// Closes the gate whatever the ring holds: its bytes stay readable, what follows them goes over TCP, and the kernel
+/// reports that. False when the ring has bytes.
+pub fn close_gate_over_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+    let Some(_held) = clean(record, base) else { return true };
+    record.rx.ready.load(Relaxed) == 0 || {
+        let empty = lower(record, slot);
+        if !empty {
+            slot.inward().gate.lower();
+        }
+        empty
+    }
 }
 
 /// Undoes [`enter_kernel`] after a sleep that received nothing.

@@ -15,8 +15,8 @@ use motet_wire::slot::Slot;
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use motet_wire::sync::{AtomicU64, relax};
 
-/// Largest piece, bytes.
-const PIECE: usize = 128 << 10;
+/// Largest piece, bytes. Up to twice this each side copies one half: dividing further only costs calls.
+const PIECE: usize = 2 << 20;
 /// Smallest piece, bytes: below, the call costs more than the copy.
 const SMALLEST: usize = 16 << 10;
 /// A sender whose last large send met a waiting receiver waits this long (ns) for the next one.
@@ -177,7 +177,7 @@ fn soon<B: Base>(base: &mut B, slot: &Slot, tail: u64, here: impl Fn() -> bool) 
         if here() {
             return true;
         }
-        if slot.outward().gate.mode(tail) != Ok(motet_wire::gate::Mode::Ring) {
+        if !matches!(slot.outward().gate.mode(tail), Ok(motet_wire::gate::Mode::Ring | motet_wire::gate::Mode::Wide)) {
             return false;
         }
         relax();

@@ -3,7 +3,7 @@
 //! Reads top-down: [`begin`] and [`end`] bracket every send, [`take_back`] moves unread bytes to TCP (downgrade).
 
 use crate::lock::{Acquired, acquire};
-use crate::{Base, EAGAIN, ECONNRESET, Errno, transfer};
+use crate::{Base, EAGAIN, ECONNRESET, Errno, bulk, transfer};
 use motet_wire::gate::{Broken, INLINE, Mode};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::gather;
@@ -33,6 +33,8 @@ pub struct Ask {
     pub large: usize,
 }
 
+/// Bytes after which a put is published, so that the consumer copies meanwhile.
+const PIECE: usize = 64 << 10;
 /// A sender that found the ring full waits this long (ns) for the consumer before it spills to TCP.
 const FULL_WAIT: u64 = 20_000;
 /// The same for a sender that must not block.
@@ -64,19 +66,19 @@ pub fn begin<B: Base>(
         let tail = tx.tail.load(Relaxed);
         match lines.gate.mode(tail) {
             Ok(Mode::Tcp) => {}
-            Ok(Mode::Ring) if ask.kernel_only || tx.busy.load(Relaxed) != 0 => {
+            Ok(Mode::Ring | Mode::Wide) if ask.kernel_only || tx.busy.load(Relaxed) != 0 => {
                 if lines.gate.lower_by_producer(tail).is_err() {
                     return broken(record);
                 }
             }
-            Ok(Mode::Ring) => {
+            Ok(mode) => {
                 if let Some(first) = bufs.first()
                     && first.len() >= ask.large
                     && let Some(sent) = transfer::send(record, slot, base, first, tail)
                 {
                     return sent.map_or_else(Step::Failed, Step::Done);
                 }
-                match put(record, slot, lines, base, bufs, tail, ask.nonblocking) {
+                match put_all(record, slot, base, bufs, (mode, tail), ask.nonblocking) {
                     Ok(0) => {}
                     Ok(n) => return Step::Done(n),
                     Err(Broken) => return broken(record),
@@ -101,54 +103,102 @@ pub fn end<B: Base>(record: &Record, base: &mut B, sent: usize) {
     tx.busy.store(tx.busy.load(Relaxed).saturating_sub(1), Relaxed);
 }
 
-/// Puts what fits. `Ok(0)`: the gate is closed now, use TCP.
+/// Puts what fits, in pieces that the consumer can begin to read. `Ok(0)`: the gate is closed now, use TCP.
+#[inline(always)]
+fn put_all<B: Base>(
+    record: &Record,
+    slot: &Slot,
+    base: &mut B,
+    bufs: &[IoSlice<'_>],
+    (mut mode, mut tail): (Mode, u64),
+    nonblocking: bool,
+) -> Result<usize, Broken> {
+    let lines = slot.outward();
+    let length: usize = bufs.iter().map(|b| b.len()).sum();
+    let mut done = 0;
+    loop {
+        let piece = (length - done).min(PIECE);
+        match put(record, slot, base, (bufs, done, piece), (mode, tail), nonblocking)? {
+            Put::Published(n) => {
+                done += n;
+                tail += n as u64;
+                if done == length || n < piece {
+                    return Ok(done);
+                }
+            }
+            Put::Changed => {
+                mode = lines.gate.mode(tail)?;
+                if mode == Mode::Tcp {
+                    return Ok(done);
+                }
+            }
+        }
+    }
+}
+
+/// What became of a piece.
+enum Put {
+    /// So many of its bytes are in the ring.
+    Published(usize),
+    /// None: the gate has changed.
+    Changed,
+}
+
+/// Puts what fits of `piece` bytes, `skip` into `bufs`.
 #[inline(always)]
 fn put<B: Base>(
     record: &Record,
     slot: &Slot,
-    lines: &Lines,
     base: &mut B,
-    bufs: &[IoSlice<'_>],
-    tail: u64,
+    (bufs, skip, piece): (&[IoSlice<'_>], usize, usize),
+    (mode, tail): (Mode, u64),
     nonblocking: bool,
-) -> Result<usize, Broken> {
-    let tx = &record.tx;
-    let length: usize = bufs.iter().map(|b| b.len()).sum();
-    if length == 0 {
+) -> Result<Put, Broken> {
+    let (tx, lines) = (&record.tx, slot.outward());
+    if piece == 0 {
         lines.gate.lower_by_producer(tail)?;
-        return Ok(0);
+        return Ok(Put::Changed);
     }
-    let ring = slot.out_ring();
+    let wide = mode == Mode::Wide;
+    let ring = slot.out_ring(wide);
     let mut seen = tx.head_seen.load(Relaxed);
     if seen != tail {
         // No sign yet that the last bytes were read: is anybody there?
         if !peer_lives(record, base) {
             lines.gate.lower_by_producer(tail)?;
-            return Ok(0);
+            return Ok(Put::Changed);
         }
-        if tail - seen + length as u64 > ring.size() {
+        if tail - seen + piece as u64 > ring.size() {
             seen = look_at_head(record, lines, tail)?;
         }
     }
     if tail - seen == ring.size() {
         seen = wait_for_space(record, lines, base, tail, ring.size(), nonblocking)?;
         if tail - seen == ring.size() {
+            if skip > 0 {
+                return Ok(Put::Published(0)); // part of the call is done: the next one may find space
+            }
             record.events.spilled.fetch_add(1, Relaxed);
             lines.gate.lower_by_producer(tail)?;
-            return Ok(0);
+            return Ok(Put::Changed);
         }
     }
-    let n = length.min((ring.size() - (tail - seen)) as usize);
+    let n = piece.min((ring.size() - (tail - seen)) as usize);
     if n <= INLINE && seen == tail {
-        if let [one] = bufs {
-            lines.gate.write_inline(tail, one);
-        } else {
-            let mut short = [0; INLINE];
-            let n = gather(bufs, 0, &mut short);
-            lines.gate.write_inline(tail, &short[..n]);
+        let mut short = [0; INLINE];
+        match bufs {
+            [one] if skip == 0 => lines.gate.write_inline(tail, &one[..n]),
+            _ => {
+                gather(bufs, skip, &mut short[..n]);
+                lines.gate.write_inline(tail, &short[..n]);
+            }
         }
+    } else if n < bulk::LARGE || !wide {
+        ring.write(tail, bufs, skip, n);
     } else {
-        ring.write(tail, bufs, 0, n);
+        let (copying, start) = (bulk::Copying(tx), base.now());
+        ring.bypassing(copying.bypass()).write(tail, bufs, skip, n);
+        copying.note(lines, n, bulk::rate(base, n, base.now().wrapping_sub(start)));
     }
     let tcp = tx.tcp.load(Relaxed);
     if tx.mark.load(Relaxed) != tcp {
@@ -157,16 +207,13 @@ fn put<B: Base>(
         tx.mark.store(tcp, Relaxed);
     }
     lines.gate.ack.store(record.rx.head.load(Relaxed), Relaxed);
-    match lines.gate.publish(tail, n as u64)? {
-        Mode::Ring => {
-            tx.tail.store(tail + n as u64, Relaxed);
-            Ok(n)
-        }
-        Mode::Tcp => {
-            record.events.lost_put.fetch_add(1, Relaxed);
-            Ok(0)
-        }
+    if lines.gate.publish_as(tail, n as u64, mode)? == mode {
+        tx.tail.store(tail + n as u64, Relaxed);
+        tx.wide.store(u32::from(wide), Relaxed);
+        return Ok(Put::Published(n));
     }
+    record.events.lost_put.fetch_add(1, Relaxed);
+    Ok(Put::Changed)
 }
 
 /// Moves bytes that the peer has not read back to TCP, as many as TCP accepts now. True when none is left in the ring.
@@ -235,7 +282,7 @@ fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u
                 (to - from).min(n)
             }
             None => {
-                slot.out_ring().read(head, &mut [std::io::IoSliceMut::new(&mut piece[..n])], 0, n);
+                slot.out_ring(tx.wide.load(Relaxed) != 0).read(head, &mut [std::io::IoSliceMut::new(&mut piece[..n])], 0, n);
                 n
             }
         };

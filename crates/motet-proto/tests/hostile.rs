@@ -139,7 +139,7 @@ fn pair() -> (Exposed, Box<World>) {
 fn a_tail_beyond_the_ring_is_a_reset() {
     for tail in [4097u64, 1 << 40, u64::MAX >> 1] {
         let (memory, world) = pair();
-        memory.write(INWARD + MODE, &(tail << 1 | 1).to_ne_bytes());
+        memory.write(INWARD + MODE, &(tail << 2 | 1).to_ne_bytes());
         assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Failed(ECONNRESET), "{tail}");
         assert_eq!(world.sides[0].record.state(), State::Broken);
     }
@@ -148,7 +148,7 @@ fn a_tail_beyond_the_ring_is_a_reset() {
 #[test]
 fn a_mode_word_that_only_the_producer_may_write_is_a_reset() {
     let (memory, world) = pair();
-    memory.write(MODE, &(3u64 << 1 | 1).to_ne_bytes());
+    memory.write(MODE, &(3u64 << 2 | 1).to_ne_bytes());
     assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET));
 }
 

@@ -6,16 +6,17 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Makes a memfd of exactly `size` bytes, all of them allocated now (no SIGBUS later), mapped, with `head` written at its start.
-pub fn create(name: &str, size: usize, head: &[u8], preallocate: bool) -> Result<(OwnedFd, Mapping), Errno> {
+/// Makes a memfd of exactly `size` bytes, the first `dense` of them allocated now (no SIGBUS later), mapped, with `head`
+/// written at its start.
+pub fn create(name: &str, size: usize, head: &[u8], dense: usize) -> Result<(OwnedFd, Mapping), Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?, // before Linux 6.3
         other => other?,
     };
     rustix::fs::ftruncate(&fd, size as u64)?;
-    if preallocate {
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, size as u64)?;
+    if dense > 0 {
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, dense as u64)?;
     }
     rustix::io::pwrite(&fd, head, 0)?;
     let mapping = map(&fd, size)?;
@@ -35,13 +36,11 @@ pub fn map(fd: impl AsFd, size: usize) -> Result<Mapping, Errno> {
     Ok(unsafe { Mapping::new(base.cast(), size) })
 }
 
-/// What a memfd from a peer really is: size, and whether it can neither shrink nor lacks pages.
-pub fn inspect(fd: impl AsFd) -> Result<(u64, bool), Errno> {
+/// What a memfd from a peer really is: its size, the bytes that have pages, and whether it is sealed against resizing.
+pub fn inspect(fd: impl AsFd) -> Result<(u64, u64, bool), Errno> {
     let seals = rustix::fs::fcntl_get_seals(fd.as_fd())?;
     let stat = rustix::fs::fstat(fd.as_fd())?;
-    let size = stat.st_size as u64;
-    let whole = stat.st_blocks as u64 * 512 >= size;
-    Ok((size, whole && seals.contains(SealFlags::SHRINK | SealFlags::GROW)))
+    Ok((stat.st_size as u64, stat.st_blocks as u64 * 512, seals.contains(SealFlags::SHRINK | SealFlags::GROW)))
 }
 
 /// Allocates pages of a sparse memfd.
@@ -56,6 +55,18 @@ pub fn head<const N: usize>(fd: impl AsFd) -> Result<[u8; N], Errno> {
         n if n == N => Ok(bytes),
         _ => Err(Errno::INVAL),
     }
+}
+
+/// Brings all pages of a mapping into being, writable, now; false when there is no memory for them.
+pub fn populate(mapping: Mapping) -> bool {
+    // SAFETY: a Mapping stays mapped; populating does not change contents.
+    unsafe { rustix::mm::madvise(mapping.base().cast(), mapping.length(), Advice::LinuxPopulateWrite) }.is_ok()
+}
+
+/// Gives all pages of a shared mapping back to the system; they read as zero afterwards.
+pub fn give_back(mapping: Mapping) {
+    // SAFETY: a Mapping is memory that a peer can write at any time, so nobody relies on its contents.
+    let _ = unsafe { rustix::mm::madvise(mapping.base().cast(), mapping.length(), Advice::LinuxRemove) };
 }
 
 /// Anonymous private memory, every page touched now.

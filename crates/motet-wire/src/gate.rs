@@ -1,7 +1,7 @@
 //! The gate of one direction: three cache lines that producer and consumer share, and the atomic steps on them.
 //!
 //! ```text
-//!   GateLine      (tail << 1) | RING · ack · inline position · 40 bytes of short payload      written by the producer
+//!   GateLine      (tail << 2) | WIDE | RING · ack · inline position · 40 bytes of short payload      written by the producer
 //!   MarkLine      TCP bytes that precede the ring · "producer ready"                          written by the producer
 //!   ConsumerLine  (head << 1) | TAKEN · "consumer ready" · the CPU it was last seen on        written by the consumer
 //! ```
@@ -18,6 +18,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// RING: the consumer looks at the ring; the producer may put payload there.
 pub const RING: u64 = 1;
+/// WIDE: bytes put in this epoch go to the large ring. Set by the consumer only, over an empty ring, while RING is set.
+pub const WIDE: u64 = 2;
 /// TAKEN: the producer is moving unread bytes back to TCP.
 pub const TAKEN: u64 = 1;
 /// Bytes of payload that ride in the gate line itself.
@@ -32,6 +34,8 @@ pub struct Broken;
 pub enum Mode {
     /// The consumer looks at the ring.
     Ring,
+    /// The same, and it is the large ring.
+    Wide,
     /// Payload goes over TCP.
     Tcp,
 }
@@ -65,9 +69,11 @@ pub struct ConsumerLine {
     head: AtomicU64,
     /// The CPU on which the consumer last waited, plus one; 0 when unknown.
     pub cpu: AtomicU32,
+    /// How fast the consumer copied lately, MB/s.
+    pub rate: AtomicU32,
     /// Times that the consumer met TAKEN.
     met: AtomicU32,
-    _reserved: [AtomicU32; 12],
+    _reserved: [AtomicU32; 11],
 }
 
 impl GateLine {
@@ -94,37 +100,55 @@ impl GateLine {
     #[inline(always)]
     pub fn mode(&self, tail: u64) -> Result<Mode, Broken> {
         let word = self.word.load(Ordering::Acquire); // edge: raise -> mode
-        if word == tail << 1 | RING {
+        Self::mode_of(word, tail)
+    }
+
+    #[inline(always)]
+    fn mode_of(word: u64, tail: u64) -> Result<Mode, Broken> {
+        if word == tail << 2 | RING {
             Ok(Mode::Ring)
-        } else if word == tail << 1 {
+        } else if word == tail << 2 | RING | WIDE {
+            Ok(Mode::Wide)
+        } else if word == tail << 2 {
             Ok(Mode::Tcp)
         } else {
             Err(Broken)
         }
     }
 
-    /// Makes `n` bytes, already written, visible; fails when the consumer has closed the gate meanwhile.
+    /// Makes `n` bytes, already written to the ring, visible. Any answer but `Ring`: the gate has changed meanwhile and
+    /// nothing is published.
     #[inline(always)]
     pub fn publish(&self, tail: u64, n: u64) -> Result<Mode, Broken> {
-        let (from, to) = (tail << 1 | RING, (tail + n) << 1 | RING);
+        self.publish_as(tail, n, Mode::Ring)
+    }
+
+    /// As [`GateLine::publish`], for bytes written to the ring of `mode` (`Ring` or `Wide`); any other answer: not published.
+    #[inline(always)]
+    pub fn publish_as(&self, tail: u64, n: u64, mode: Mode) -> Result<Mode, Broken> {
+        let flags = if mode == Mode::Wide { RING | WIDE } else { RING };
+        let (from, to) = (tail << 2 | flags, (tail + n) << 2 | flags);
         // edge: publish -> tail (the payload and the mark travel with it)
-        match self.word.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed) {
-            Ok(_) => Ok(Mode::Ring),
-            Err(word) if word == tail << 1 => {
+        match self.word.compare_exchange(from, to, Ordering::Release, Ordering::Acquire) {
+            Ok(_) => Ok(mode),
+            Err(word) => {
                 self.inline_at.store(0, Ordering::Relaxed);
-                Ok(Mode::Tcp)
+                Self::mode_of(word, tail)
             }
-            Err(_) => Err(Broken),
         }
     }
 
     /// Closes the gate from the producer's side, whatever the ring holds (invariant 3).
     pub fn lower_by_producer(&self, tail: u64) -> Result<(), Broken> {
-        let from = tail << 1 | RING;
-        match self.word.compare_exchange(from, tail << 1, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => Ok(()),
-            Err(word) if word == tail << 1 => Ok(()),
-            Err(_) => Err(Broken),
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            if Self::mode_of(word, tail)? == Mode::Tcp {
+                return Ok(());
+            }
+            match self.word.compare_exchange(word, tail << 2, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => word = now,
+            }
         }
     }
 
@@ -153,27 +177,43 @@ impl GateLine {
     #[inline(always)]
     pub fn tail(&self) -> (u64, bool) {
         let word = self.word.load(Ordering::Acquire); // edge: publish -> tail
-        (word >> 1, word & RING != 0)
+        (word >> 2, word & RING != 0)
     }
 
     /// True while nothing has changed since the gate was raised over an empty ring at `head`: one load, for spinning.
     #[inline(always)]
     pub fn still_waiting(&self, head: u64) -> bool {
-        self.word.load(Ordering::Relaxed) == head << 1 | RING
+        self.word.load(Ordering::Relaxed) & !WIDE == head << 2 | RING
     }
 
     /// Opens the gate over an empty ring (invariant 1). False when the ring is not empty at `head`.
     pub fn raise(&self, head: u64) -> bool {
         // edge: raise -> mode. SeqCst: setter and sleeper recheck each other (invariant 5).
-        self.word.compare_exchange(head << 1, head << 1 | RING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        self.word.compare_exchange(head << 2, head << 2 | RING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Turns an open gate over an empty ring to the large ring. False when bytes are in the ring.
+    pub fn widen(&self, head: u64) -> bool {
+        let (from, to) = (head << 2 | RING, head << 2 | RING | WIDE);
+        // edge: raise -> mode
+        self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     /// Closes the gate over an empty ring; false when bytes are in the ring (the caller must not sleep).
     pub fn lower_empty(&self, head: u64) -> bool {
-        match self.word.compare_exchange(head << 1 | RING, head << 1, Ordering::SeqCst, Ordering::Acquire) {
-            Ok(_) => true,
-            Err(word) => word == head << 1,
+        let mut word = self.word.load(Ordering::Relaxed);
+        while word & !WIDE == head << 2 | RING {
+            match self.word.compare_exchange(word, head << 2, Ordering::SeqCst, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
         }
+        word & !WIDE == head << 2
+    }
+
+    /// Closes the gate from the consumer's side, whatever the ring holds.
+    pub fn lower(&self) {
+        self.word.fetch_and(!(RING | WIDE), Ordering::SeqCst);
     }
 
     /// Copies the part of the short payload that starts at stream position `head`, if that position is in the line.
@@ -220,7 +260,7 @@ impl ConsumerLine {
     /// A line with head 0.
     pub fn new() -> Self {
         let zero = || AtomicU32::new(0);
-        Self { head: AtomicU64::new(0), cpu: zero(), met: zero(), _reserved: [(); 12].map(|()| zero()) }
+        Self { head: AtomicU64::new(0), cpu: zero(), rate: zero(), met: zero(), _reserved: [(); 11].map(|()| zero()) }
     }
 
     /// Back to the state of [`ConsumerLine::new`].

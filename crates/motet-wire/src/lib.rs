@@ -10,6 +10,7 @@
 //! Everything here that a peer can write is treated as hostile: indices are compared with private copies, lengths are
 //! bounded before use, and nothing read from a segment is ever a pointer.
 
+pub mod copy;
 pub mod gate;
 pub mod mapping;
 pub mod node;

@@ -25,6 +25,11 @@ impl Mapping {
         self.length
     }
 
+    /// The address, for system calls about the mapping itself.
+    pub const fn base(&self) -> *mut u8 {
+        self.base
+    }
+
     /// The address of `length` bytes at `offset`, if they lie inside.
     pub(crate) fn at(&self, offset: usize, length: usize) -> Option<*mut u8> {
         let end = offset.checked_add(length)?;

@@ -50,6 +50,15 @@ pub struct Tx {
     pub hopeful: AtomicU32,
     /// 1 when the kernel lets us read the peer's memory.
     pub may_copy: AtomicU32,
+    /// 1 when the unread bytes lie in the large ring.
+    pub wide: AtomicU32,
+    /// 1 while large puts bypass the caches.
+    pub bypass: AtomicU32,
+    /// Best copying rate of this window of large puts, MB/s.
+    pub rate: AtomicU32,
+    _pad: AtomicU32,
+    /// Bytes until the way of copying is looked at again.
+    pub review: AtomicU64,
 }
 
 /// Receiving half. Guarded by `lock`, except where stated.
@@ -80,6 +89,13 @@ pub struct Rx {
     pub moved: AtomicU64,
     /// Bytes that came by single copy.
     pub copied: AtomicU64,
+    /// 1 when the present epoch uses the large ring.
+    pub wide: AtomicU32,
+    /// Large takes, less the small ones: bulk data flows when it is high.
+    pub bulk: AtomicU32,
+    /// What became of the large ring's pages.
+    pub bulk_ring: AtomicU32,
+    _pad: AtomicU32,
 }
 
 /// What becomes of a stream.

@@ -7,6 +7,7 @@
 //! plain bytes, through raw pointers, never form a reference into the ring and never act on a value read twice, so all
 //! that a hostile peer gains is garbage in its own stream.
 
+use crate::copy;
 use std::io::{IoSlice, IoSliceMut};
 
 /// A ring in shared memory.
@@ -14,6 +15,7 @@ use std::io::{IoSlice, IoSliceMut};
 pub struct Ring {
     base: *mut u8,
     mask: u64,
+    bypass: bool,
 }
 
 // SAFETY: a Ring is a pointer to memory that stays mapped for the life of the process (segments are never unmapped
@@ -26,7 +28,12 @@ impl Ring {
     /// # Safety
     /// `base..base + size` must stay mapped, readable and writable while the ring is used; `size` a power of two.
     pub const unsafe fn new(base: *mut u8, size: usize) -> Self {
-        Self { base, mask: size as u64 - 1 }
+        Self { base, mask: size as u64 - 1, bypass: false }
+    }
+
+    /// The same ring; writes to it bypass the caches.
+    pub const fn bypassing(self, bypass: bool) -> Self {
+        Self { bypass, ..self }
     }
 
     /// Bytes that fit.
@@ -86,9 +93,9 @@ impl Ring {
         // SAFETY: start + first <= size and the wrapped rest is shorter than size, so both lie in the ring; `part` is
         // private memory of this process and cannot overlap it.
         unsafe {
-            std::ptr::copy_nonoverlapping(part.as_ptr(), self.base.add(start), first);
+            copy::write(self.base.add(start), part.as_ptr(), first, self.bypass);
             if first < part.len() {
-                std::ptr::copy_nonoverlapping(part.as_ptr().add(first), self.base, part.len() - first);
+                copy::write(self.base, part.as_ptr().add(first), part.len() - first, self.bypass);
             }
         }
     }
@@ -99,9 +106,9 @@ impl Ring {
         let first = part.len().min(self.size() as usize - start);
         // SAFETY: as in write_part, in the other direction.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.base.add(start), part.as_mut_ptr(), first);
+            copy::read(part.as_mut_ptr(), self.base.add(start), first);
             if first < part.len() {
-                std::ptr::copy_nonoverlapping(self.base, part.as_mut_ptr().add(first), part.len() - first);
+                copy::read(part.as_mut_ptr().add(first), self.base, part.len() - first);
             }
         }
     }

@@ -3,6 +3,7 @@
 //! ```text
 //!   0     SegmentHead (magic, version, geometry, nonce) · room for a ready set · room for message slots
 //!   4096  slot 0, slot 1, ...
+//!   then  large rings of slot 0, of slot 1, ... (sparse)
 //! ```
 //!
 //! The receiver of a segment trusts nothing in it: size and seals come from the kernel, the geometry is read once into
@@ -18,6 +19,8 @@ pub const VERSION: u32 = 1;
 pub const HEAD: usize = 4096;
 /// Smallest and largest ring.
 pub const RING_RANGE: std::ops::RangeInclusive<usize> = 4096..=1 << 24;
+/// Smallest and largest large ring.
+pub const BULK_RANGE: std::ops::RangeInclusive<usize> = 4096..=1 << 26;
 /// Most slots in one segment.
 pub const MAX_SLOTS: usize = 1024;
 
@@ -28,6 +31,8 @@ pub struct Geometry {
     pub slots: usize,
     /// Bytes of each ring, a power of two.
     pub ring: usize,
+    /// Bytes of each large ring, a power of two, or 0 for none. Their pages come into being when a stream needs them.
+    pub bulk: usize,
 }
 
 /// Why a segment was refused.
@@ -62,7 +67,17 @@ pub const HEAD_WORDS: usize = 8;
 impl Geometry {
     /// Bytes of the whole segment.
     pub const fn bytes(&self) -> usize {
+        self.dense() + self.slots * 2 * self.bulk
+    }
+
+    /// Bytes whose pages are all there from the start: everything but the large rings.
+    pub const fn dense(&self) -> usize {
         HEAD + self.slots * Slot::size(self.ring)
+    }
+
+    /// Offset of a slot's large rings; meaningful when there are any.
+    pub const fn bulk(&self, index: usize) -> usize {
+        self.dense() + index * 2 * self.bulk
     }
 
     /// Offset of a slot, which must be in range.
@@ -78,6 +93,7 @@ impl Geometry {
         head[12..16].copy_from_slice(&(self.slots as u32).to_le_bytes());
         head[16..24].copy_from_slice(&(self.ring as u64).to_le_bytes());
         head[24..40].copy_from_slice(&nonce);
+        head[40..48].copy_from_slice(&(self.bulk as u64).to_le_bytes());
         head
     }
 
@@ -96,7 +112,11 @@ impl Geometry {
         if slots == 0 || slots > MAX_SLOTS || !ring.is_power_of_two() || !RING_RANGE.contains(&ring) {
             return Err(Refused::Geometry);
         }
-        let geometry = Self { slots, ring };
+        let bulk = usize::try_from(word(40)).map_err(|_| Refused::Geometry)?;
+        if bulk != 0 && (!bulk.is_power_of_two() || !BULK_RANGE.contains(&bulk)) {
+            return Err(Refused::Geometry);
+        }
+        let geometry = Self { slots, ring, bulk };
         if geometry.bytes() as u64 != size {
             return Err(Refused::Geometry);
         }
@@ -111,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_head_comes_back_as_it_was() {
-        let geometry = Geometry { slots: 3, ring: 65536 };
+        let geometry = Geometry { slots: 3, ring: 65536, bulk: 1 << 20 };
         let head = geometry.encode([7; 16]);
         assert_eq!(Geometry::check(&head, geometry.bytes() as u64), Ok((geometry, [7; 16])));
         assert_eq!(Geometry::check(&head, geometry.bytes() as u64 + 1), Err(Refused::Geometry));
@@ -124,7 +144,7 @@ mod tests {
                                                 magic in any::<bool>(), size in 0u64..1 << 40) {
             let mut head: [u8; HEAD_WORDS * 8] = bytes.try_into().unwrap();
             if magic {
-                head[..12].copy_from_slice(&Geometry { slots: 1, ring: 4096 }.encode([0; 16])[..12]);
+                head[..12].copy_from_slice(&Geometry { slots: 1, ring: 4096, bulk: 0 }.encode([0; 16])[..12]);
             }
             if let Ok((geometry, _)) = Geometry::check(&head, size) {
                 prop_assert_eq!(geometry.bytes() as u64, size);

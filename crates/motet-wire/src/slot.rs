@@ -12,6 +12,8 @@ use crate::gate::{ConsumerLine, GateLine, MarkLine};
 use crate::mapping::Mapping;
 use crate::ring::Ring;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 /// Bytes before the rings.
 pub const CONTROL: usize = 4096;
@@ -140,27 +142,35 @@ struct DirectionPage {
 /// A place for a [`Slot`] that threads read without a lock.
 #[derive(Debug, Default)]
 pub struct SlotCell {
-    base: std::sync::atomic::AtomicPtr<u8>,
-    /// `ring << 1 | end`.
-    shape: std::sync::atomic::AtomicUsize,
+    base: AtomicPtr<u8>,
+    bulk: AtomicPtr<u8>,
+    /// log2 of both rings and the end.
+    shape: AtomicUsize,
 }
 
 impl SlotCell {
     /// The slot that is here.
     #[inline(always)]
     pub fn slot(&self) -> Option<Slot> {
-        let base = self.base.load(std::sync::atomic::Ordering::Acquire);
-        let shape = self.shape.load(std::sync::atomic::Ordering::Relaxed);
-        (!base.is_null()).then_some(Slot { base, ring: shape >> 1, end: shape & 1 })
+        let base = self.base.load(Acquire);
+        let (shape, bulk) = (self.shape.load(Relaxed), self.bulk.load(Relaxed));
+        (!base.is_null()).then_some(Slot {
+            base,
+            bulk,
+            ring: 1 << (shape >> 8 & 0xff),
+            bulk_size: 1 << (shape >> 16 & 0xff),
+            end: shape & 1,
+        })
     }
 
     /// Puts a slot here, or none. Segments are never unmapped, so a reader that still holds the old one does no harm.
     pub fn set(&self, slot: Option<Slot>) {
         if let Some(slot) = slot {
-            self.shape.store(slot.ring << 1 | slot.end, std::sync::atomic::Ordering::Relaxed);
+            let log = |size: usize| size.trailing_zeros() as usize;
+            self.shape.store(log(slot.bulk_size) << 16 | log(slot.ring) << 8 | slot.end, Relaxed);
+            self.bulk.store(slot.bulk, Relaxed);
         }
-        let base = slot.map_or(std::ptr::null_mut(), |slot| slot.base);
-        self.base.store(base, std::sync::atomic::Ordering::Release);
+        self.base.store(slot.map_or(std::ptr::null_mut(), |slot| slot.base), Release);
     }
 }
 
@@ -169,6 +179,9 @@ impl SlotCell {
 pub struct Slot {
     base: *mut u8,
     ring: usize,
+    /// The two large rings, or null.
+    bulk: *mut u8,
+    bulk_size: usize,
     end: usize,
 }
 
@@ -188,7 +201,25 @@ impl Slot {
     /// or the ring is no power of two.
     pub fn over(mapping: Mapping, offset: usize, ring: usize, end: usize) -> Option<Self> {
         let base = mapping.at(offset, Self::size(ring))?;
-        (offset % 4096 == 0 && ring.is_power_of_two() && end < 2).then_some(Self { base, ring, end })
+        (offset % 4096 == 0 && ring.is_power_of_two() && end < 2).then_some(Self {
+            base,
+            ring,
+            bulk: std::ptr::null_mut(),
+            bulk_size: 1,
+            end,
+        })
+    }
+
+    /// The same with two large rings of `size` bytes each at `offset`. `None` as for [`Slot::over`].
+    pub fn with_bulk(self, mapping: Mapping, offset: usize, size: usize) -> Option<Self> {
+        let bulk = mapping.at(offset, size.checked_mul(2)?)?;
+        (offset % 4096 == 0 && size.is_power_of_two()).then_some(Self { bulk, bulk_size: size, ..self })
+    }
+
+    /// The large ring that this end receives from, as memory to populate or give back.
+    pub fn bulk_memory(&self) -> Option<Mapping> {
+        // SAFETY: `with_bulk` checked that both large rings lie in a mapping that stays.
+        (!self.bulk.is_null()).then(|| unsafe { Mapping::new(self.bulk.add((1 - self.end) * self.bulk_size), self.bulk_size) })
     }
 
     /// Which end this is: 0 the offerer, 1 the other.
@@ -215,16 +246,16 @@ impl Slot {
         &self.control().lines[1 - self.end].lines
     }
 
-    /// The ring of [`Slot::outward`].
+    /// The ring of [`Slot::outward`]; `wide`: the large one, if there is one.
     #[inline(always)]
-    pub fn out_ring(&self) -> Ring {
-        self.ring_of(self.end)
+    pub fn out_ring(&self, wide: bool) -> Ring {
+        self.ring_of(self.end, wide)
     }
 
     /// The ring of [`Slot::inward`].
     #[inline(always)]
-    pub fn in_ring(&self) -> Ring {
-        self.ring_of(1 - self.end)
+    pub fn in_ring(&self, wide: bool) -> Ring {
+        self.ring_of(1 - self.end, wide)
     }
 
     /// Which connection this is.
@@ -249,7 +280,11 @@ impl Slot {
     }
 
     #[inline(always)]
-    fn ring_of(&self, direction: usize) -> Ring {
+    fn ring_of(&self, direction: usize, wide: bool) -> Ring {
+        if wide && !self.bulk.is_null() {
+            // SAFETY: `with_bulk` checked that both large rings lie in the mapping and that their size is a power of two.
+            return unsafe { Ring::new(self.bulk.add(direction * self.bulk_size), self.bulk_size) };
+        }
         // SAFETY: `over` checked that CONTROL + 2 * ring bytes are mapped and that ring is a power of two.
         unsafe { Ring::new(self.base.add(CONTROL + direction * self.ring), self.ring) }
     }

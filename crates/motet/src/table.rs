@@ -7,8 +7,10 @@ use motet_engine::driver::Driver;
 /// Every driver there is.
 pub static DRIVERS: &[&dyn Driver] = &[&motet_driver_shm::Shm, &motet_driver_tcp::Tcp];
 
+/// Bytes of the large ring of a stream with bulk data: larger than the caches between two uses of a line.
+const BULK: usize = 4 << 20;
 /// Where single copy begins when nobody has measured: see docs/hot-path.md.
-const SINGLE_COPY: usize = 32 << 10;
+const SINGLE_COPY: usize = 2 << 20;
 
 /// Settings as the engine wants them.
 pub fn options(config: Config) -> Options {
@@ -21,6 +23,7 @@ pub fn options(config: Config) -> Options {
         drivers: DRIVERS,
         allowed,
         ring: config.ring,
+        bulk: BULK,
         streams: config.streams,
         spin: config.spin,
         hot: config.hot,

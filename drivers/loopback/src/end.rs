@@ -5,6 +5,7 @@ use crate::pipe::Connection;
 use motet_engine::engine::lock;
 use motet_proto::{Base, Errno};
 use motet_sys::copy;
+use motet_wire::mapping::Mapping;
 use std::io::IoSliceMut;
 use std::sync::{Arc, Mutex};
 
@@ -68,6 +69,10 @@ impl Base for End {
 
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
         copy::write_to(pid, address, from) == Ok(from.len())
+    }
+
+    fn populate(&mut self, _ring: Mapping) -> bool {
+        true
     }
 
     fn now(&self) -> u64 {

@@ -35,12 +35,16 @@ pub fn place(ring: usize, cookies: [u64; 2]) -> Option<[Slot; 2]> {
     Some(ends)
 }
 
+/// The large ring is so many times the small one.
+const BULK: usize = 4;
+
 fn grow(pool: &mut Vec<Entry>, ring: usize) -> Option<()> {
-    let size = CHUNK * Slot::size(ring);
-    let (_, mapping) = memory::create("motet-loopback", size, &[], true).ok()?;
-    BYTES.fetch_add(size, Ordering::Relaxed);
+    let (bulk, dense) = (BULK * ring.max(4096), CHUNK * Slot::size(ring));
+    let size = dense + CHUNK * 2 * bulk;
+    let (_, mapping) = memory::create("motet-loopback", size, &[], dense).ok()?;
+    BYTES.fetch_add(dense, Ordering::Relaxed);
     for n in 0..CHUNK {
-        let view = |end| Slot::over(mapping, n * Slot::size(ring), ring, end);
+        let view = |end| Slot::over(mapping, n * Slot::size(ring), ring, end)?.with_bulk(mapping, dense + n * 2 * bulk, bulk);
         let ends = [view(0)?, view(1)?];
         for left in &ends[0].head().left {
             left.store(1, Ordering::Release);
@@ -72,7 +76,7 @@ pub struct Exposed {
 impl Exposed {
     /// A slot of its own mapping. The mapping stays until the process ends: reuse it by [`Slot::prepare`].
     pub fn new(ring: usize) -> Option<Self> {
-        let (file, mapping) = memory::create("motet-exposed", Slot::size(ring), &[], true).ok()?;
+        let (file, mapping) = memory::create("motet-exposed", Slot::size(ring), &[], Slot::size(ring)).ok()?;
         let view = |end| Slot::over(mapping, 0, ring, end);
         Some(Self { ends: [view(0)?, view(1)?], file, ring })
     }

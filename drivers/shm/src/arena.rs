@@ -52,7 +52,7 @@ pub struct Place {
 }
 
 /// Finds or makes room for one more connection with a peer.
-pub fn place(peer: Credentials, ring: usize, cookies: [u64; 2]) -> Result<Place, Reason> {
+pub fn place(peer: Credentials, (ring, bulk): (usize, usize), cookies: [u64; 2]) -> Result<Place, Reason> {
     let key = Key { pid: peer.pid, uid: peer.uid, alone: if peer.pid == 0 { cookies[1] } else { 0 } };
     let mut arenas = lock(&ARENAS);
     let arenas = arenas.get_or_insert_default();
@@ -61,14 +61,14 @@ pub fn place(peer: Credentials, ring: usize, cookies: [u64; 2]) -> Result<Place,
     }
     let segments = arenas.entry(key).or_default();
     for segment in segments.iter_mut() {
-        if segment.geometry.ring == ring
+        if (segment.geometry.ring, segment.geometry.bulk) == (ring, bulk)
             && let Some(place) = segment.place(cookies)
         {
             return Ok(place);
         }
     }
     let slots = GROWTH[segments.len().min(GROWTH.len() - 1)].min(MAX_SLOTS);
-    let mut segment = Segment::new(Geometry { slots, ring })?;
+    let mut segment = Segment::new(Geometry { slots, ring, bulk })?;
     let place = segment.place(cookies).ok_or(Reason::NO_MEMORY)?;
     segments.push(segment);
     Ok(place)
@@ -78,14 +78,14 @@ impl Segment {
     fn new(geometry: Geometry) -> Result<Self, Reason> {
         let nonce = memory::nonce();
         let head = geometry.encode(nonce);
-        let (fd, mapping) = memory::create("motet-segment", geometry.bytes(), &head, true).map_err(|_| Reason::NO_MEMORY)?;
-        BYTES.fetch_add(geometry.bytes(), Ordering::Relaxed);
+        let (fd, mapping) = memory::create("motet-segment", geometry.bytes(), &head, geometry.dense()).map_err(|_| Reason::NO_MEMORY)?;
+        BYTES.fetch_add(geometry.dense(), Ordering::Relaxed);
         let file = Arc::new(PrivateFd::new(fd));
         Ok(Self { file, mapping, geometry, nonce, used: vec![false; geometry.slots] })
     }
 
     fn slot(&self, index: usize, end: usize) -> Option<Slot> {
-        Slot::over(self.mapping, self.geometry.slot(index).ok()?, self.geometry.ring, end)
+        slot_of(self.mapping, self.geometry, index, end)
     }
 
     fn place(&mut self, cookies: [u64; 2]) -> Option<Place> {
@@ -132,13 +132,17 @@ pub fn take(file: OwnedFd, index: u32, nonce: [u8; 16]) -> Result<Slot, Reason> 
             known
         }
     };
-    let offset = geometry.slot(index as usize).map_err(|_| Reason::BAD_SEGMENT)?;
-    Slot::over(mapping, offset, geometry.ring, 1).ok_or(Reason::BAD_SEGMENT)
+    slot_of(mapping, geometry, index as usize, 1).ok_or(Reason::BAD_SEGMENT)
+}
+
+fn slot_of(mapping: Mapping, geometry: Geometry, index: usize, end: usize) -> Option<Slot> {
+    let slot = Slot::over(mapping, geometry.slot(index).ok()?, geometry.ring, end)?;
+    if geometry.bulk == 0 { Some(slot) } else { slot.with_bulk(mapping, geometry.bulk(index), geometry.bulk) }
 }
 
 fn inspect(file: &OwnedFd, nonce: [u8; 16]) -> Result<(Geometry, Mapping), Reason> {
-    let (size, whole) = memory::inspect(file).map_err(|_| Reason::BAD_SEGMENT)?;
-    if !whole {
+    let (size, pages, sealed) = memory::inspect(file).map_err(|_| Reason::BAD_SEGMENT)?;
+    if !sealed {
         return Err(Reason::BAD_SEGMENT);
     }
     let head = memory::head::<{ HEAD_WORDS * 8 }>(file).map_err(|_| Reason::BAD_SEGMENT)?;
@@ -146,11 +150,11 @@ fn inspect(file: &OwnedFd, nonce: [u8; 16]) -> Result<(Geometry, Mapping), Reaso
         Refused::Version(_) => Reason::VERSION,
         _ => Reason::BAD_SEGMENT,
     })?;
-    if written != nonce {
+    if written != nonce || pages < geometry.dense() as u64 {
         return Err(Reason::BAD_SEGMENT);
     }
     let mapping = memory::map(file, geometry.bytes()).map_err(|_| Reason::NO_MEMORY)?;
-    BYTES.fetch_add(geometry.bytes(), Ordering::Relaxed);
+    BYTES.fetch_add(geometry.dense(), Ordering::Relaxed);
     Ok((geometry, mapping))
 }
 

@@ -70,7 +70,7 @@ impl Offering {
     }
 
     fn offer(&self, rendezvous: &OwnedFd, peer: Credentials) -> Result<Wire, Reason> {
-        let place = arena::place(peer, self.pair.ring, [self.pair.cookie, self.other])?;
+        let place = arena::place(peer, (self.pair.ring, self.pair.bulk), [self.pair.cookie, self.other])?;
         let offer = Offer {
             netns: self.netns,
             offerer: self.pair.cookie,

@@ -410,6 +410,9 @@ impl Base for Woven<'_> {
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
         if self.world.scribble.is_some() { address % 8 != 3 } else { self.end.copy_to(pid, address, from) }
     }
+    fn populate(&mut self, ring: motet_wire::mapping::Mapping) -> bool {
+        self.end.populate(ring)
+    }
     fn now(&self) -> u64 {
         self.pause();
         self.end.now()

@@ -1,0 +1,146 @@
+//! Copies between private memory and a ring, chosen by what the caches do to them.
+//!
+//! Measured (see docs/hot-path.md): into a ring of several MiB, owning the lines early and reading ahead is worth a fifth over memcpy;
+//! between CPUs that share no cache, stores that bypass the caches are worth a factor of seven.
+
+/// Copies shorter than this are plain.
+const LARGE: usize = 4096;
+/// How far ahead lines are fetched, bytes.
+#[cfg(target_arch = "x86_64")]
+const AHEAD: usize = 2048;
+
+/// Copies into a ring. `bypass`: around the caches.
+///
+/// # Safety
+/// `n` bytes are readable at `from` and writable at `to`, and they do not overlap.
+#[inline(always)]
+pub unsafe fn write(to: *mut u8, from: *const u8, n: usize, bypass: bool) {
+    #[cfg(target_arch = "x86_64")]
+    if n >= LARGE && std::is_x86_feature_detected!("avx2") {
+        // SAFETY: the caller's promise; the processor has AVX2.
+        return unsafe { if bypass { avx2::stream(to, from, n) } else { avx2::write(to, from, n) } };
+    }
+    let _ = bypass;
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, n) }
+}
+
+/// Copies out of a ring.
+///
+/// # Safety
+/// As for [`write`].
+#[inline(always)]
+pub unsafe fn read(to: *mut u8, from: *const u8, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if n >= LARGE && std::is_x86_feature_detected!("avx2") {
+        // SAFETY: the caller's promise; the processor has AVX2.
+        return unsafe { avx2::read(to, from, n) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, n) }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::AHEAD;
+    use core::arch::x86_64::*;
+
+    /// Bytes in one turn: eight lines in flight.
+    const TURN: usize = 512;
+    const WORD: usize = size_of::<__m256i>();
+
+    /// # Safety
+    /// As for [`super::write`]; the processor has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn write(to: *mut u8, from: *const u8, n: usize) {
+        // SAFETY: the caller's promise; prefetches touch nothing.
+        unsafe {
+            turns(to, from, n, |to, _| _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(AHEAD).cast()), |to, v| {
+                _mm256_storeu_si256(to, v)
+            });
+        }
+    }
+
+    /// # Safety
+    /// As for [`super::write`]; the processor has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn read(to: *mut u8, from: *const u8, n: usize) {
+        // SAFETY: the caller's promise; prefetches touch nothing.
+        unsafe {
+            turns(to, from, n, |_, from| _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD).cast()), |to, v| {
+                _mm256_storeu_si256(to, v)
+            });
+        }
+    }
+
+    /// # Safety
+    /// As for [`super::write`]; the processor has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn stream(to: *mut u8, from: *const u8, n: usize) {
+        // SAFETY: `skip` bytes bring `to` to a line; the rest is aligned for non-temporal stores, which the fence orders
+        // before whatever publishes them.
+        unsafe {
+            let skip = to.align_offset(64).min(n);
+            std::ptr::copy_nonoverlapping(from, to, skip);
+            turns(to.add(skip), from.add(skip), n - skip, |_, _| {}, |to, v| _mm256_stream_si256(to, v));
+            _mm_sfence();
+        }
+    }
+
+    /// # Safety
+    /// As for [`super::write`].
+    #[inline(always)]
+    unsafe fn turns(
+        mut to: *mut u8,
+        mut from: *const u8,
+        mut n: usize,
+        ahead: impl Fn(*mut u8, *const u8),
+        store: impl Fn(*mut __m256i, __m256i),
+    ) {
+        while n >= TURN {
+            for line in 0..TURN / 64 {
+                ahead(to.wrapping_add(line * 64), from.wrapping_add(line * 64));
+            }
+            // SAFETY: TURN bytes are left on both sides. (AVX2 is the callers' target feature.)
+            unsafe {
+                let mut v = [_mm256_setzero_si256(); TURN / WORD];
+                for (i, v) in v.iter_mut().enumerate() {
+                    *v = _mm256_loadu_si256(from.add(i * WORD).cast());
+                }
+                for (i, v) in v.iter().enumerate() {
+                    store(to.add(i * WORD).cast(), *v);
+                }
+                to = to.add(TURN);
+                from = from.add(TURN);
+            }
+            n -= TURN;
+        }
+        // SAFETY: the rest, shorter than a turn.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #[test]
+    fn every_way_copies_every_length_and_alignment() {
+        let from: Vec<u8> = (0..20_000u32).map(|n| (n * 7 + n / 251) as u8).collect();
+        for n in [0, 1, 63, 511, 512, 4095, 4096, 4097, 5000, 8191, 16384] {
+            for (a, b) in [(0, 0), (1, 0), (0, 3), (17, 40), (63, 64)] {
+                for way in 0..3 {
+                    let mut to = vec![0xa5u8; 20_000];
+                    // SAFETY: both vectors have room for n bytes after the offsets.
+                    unsafe {
+                        match way {
+                            0 => super::write(to.as_mut_ptr().add(a), from.as_ptr().add(b), n, false),
+                            1 => super::write(to.as_mut_ptr().add(a), from.as_ptr().add(b), n, true),
+                            _ => super::read(to.as_mut_ptr().add(a), from.as_ptr().add(b), n),
+                        }
+                    }
+                    assert_eq!(to[a..a + n], from[b..b + n], "way {way}, {n} bytes at {a} from {b}");
+                    assert!(to[..a].iter().chain(&to[a + n..]).all(|&x| x == 0xa5));
+                }
+            }
+        }
+    }
+}
