@@ -63,13 +63,14 @@ fn draw<B: DrawingBackend>(
     };
     let area = area.margin(14, 0, 0, 0).titled(title, (FONT, 30).into_font().style(FontStyle::Bold))?;
     let area = area.titled(caption, (FONT, 17).into_font().color(&BLACK.mix(0.7)))?;
-    // Below latencies there is room for the legend at the top left, below bandwidths at the bottom right.
+    // The legend: above the latencies, where room is made for it; below the bandwidths, at the right.
+    let top = if latency { decade(high).1 * 20.0 } else { decade(high).1 };
     let mut chart = ChartBuilder::on(&area)
         .margin(16)
         .margin_right(40)
         .x_label_area_size(58)
         .y_label_area_size(96)
-        .build_cartesian_2d((left..right).log_scale().base(2.0), (decade(low).0..decade(high).1).log_scale())?;
+        .build_cartesian_2d((left..right).log_scale().base(2.0), (decade(low).0..top).log_scale())?;
     chart
         .configure_mesh()
         .x_desc("size of a message")

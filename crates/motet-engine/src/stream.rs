@@ -191,6 +191,7 @@ impl Engine {
             && how != 0
         {
             tx::take_back(record, &slot, &mut kernel(record));
+            tx::finish(record, &mut kernel(record));
         }
         socket::shutdown(record.life.fd.load(Relaxed) as i32, how)
     }

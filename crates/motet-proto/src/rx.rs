@@ -87,15 +87,18 @@ pub fn begin<B: Base>(
                 retries += 1;
                 continue;
             }
-            Take::Retry if !base.tcp_alive() => {
-                if abandoned(slot, base) {
+            // One that must not block was told that there is data: it waits for the few calls that move them.
+            Take::Retry if !ask.blocking || !base.tcp_alive() => {
+                if unsettled(slot, base) {
+                    if base.tcp_alive() {
+                        return Step::Failed(EAGAIN);
+                    }
                     broken(record);
                     return Step::Failed(ECONNRESET);
                 }
                 retries = 0;
                 continue;
             }
-            Take::Retry if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight | Take::Retry => {
                 before_sleep(base);
@@ -560,10 +563,10 @@ fn not_ready<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> Step {
     Step::Failed(EAGAIN)
 }
 
-/// Whether the producer died while it took bytes back. A connection that is half-closed only does not say so: a living
-/// producer gets the time of several time slices.
+/// Waits for a producer that takes bytes back; true when it did not finish within several time slices. If the connection
+/// is gone too it has died of it (a connection that is half-closed only does not say so at once).
 #[cold]
-fn abandoned<B: Base>(slot: &Slot, base: &mut B) -> bool {
+fn unsettled<B: Base>(slot: &Slot, base: &mut B) -> bool {
     let (start, limit) = (base.now(), base.ticks(ABANDONED));
     while slot.inward().consumer.settled().is_none() {
         if base.now().wrapping_sub(start) > limit {

@@ -35,6 +35,9 @@ pub struct Ask {
 
 /// Bytes after which a put is published, so that the consumer copies meanwhile.
 const PIECE: usize = 64 << 10;
+/// Values of `tx.ready` beside 0: the gate may be used; the sending direction is shut down.
+pub const READY: u32 = 1;
+const FINISHED: u32 = 2;
 /// A sender that found the ring full waits this long (ns) for the consumer before it spills to TCP.
 const FULL_WAIT: u64 = 20_000;
 /// The same for a sender that must not block.
@@ -60,7 +63,7 @@ pub fn begin<B: Base>(
         Acquired::Reentrant => return Step::Failed(EAGAIN),
     };
     if let Some(slot) = slot
-        && tx.ready.load(Relaxed) != 0
+        && tx.ready.load(Relaxed) == READY
     {
         let lines = slot.outward();
         let tail = tx.tail.load(Relaxed);
@@ -214,6 +217,12 @@ fn put<B: Base>(
     }
     record.events.lost_put.fetch_add(1, Relaxed);
     Ok(Put::Changed)
+}
+
+/// Nothing goes into the ring any more: after a half-close the kernel answers every send.
+pub fn finish<B: Base>(record: &Record, base: &mut B) {
+    let _held = acquire(&record.tx.lock, base);
+    record.tx.ready.store(FINISHED, Relaxed);
 }
 
 /// Moves bytes that the peer has not read back to TCP, as many as TCP accepts now. True when none is left in the ring.
