@@ -75,7 +75,7 @@ pub fn memory(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         let each = |i: usize| (after[i] as f64 - before[i] as f64) / PEERS as f64;
         lines.push(
             Line::new("i", format!("memory of a process for each {what}"))
-                .figure(Quantity::of("private memory and whole segments", &[each(0) + each(1)], Unit::Bytes))
+                .figure(Quantity::of("private memory and pages of segments", &[each(0) + each(1)], Unit::Bytes))
                 .bound(Bound::AtMost(bound))
                 .note(format!(
                     "{:.0} B private and {:.0} B of segments, over {PEERS} peers; the kernel's own socket buffers not counted",
@@ -87,25 +87,33 @@ pub fn memory(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Bytes of resident memory outside segments, and of mapped segments whether touched or not.
+/// Bytes of resident memory outside segments, and of segments: every page that they have been given, touched here or not.
 fn resident(pid: u32) -> Result<[u64; 2]> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let (mut private, mut segments) = (0, 0);
-    let mut segment = false;
+    let mut segment = None;
     for line in text.lines() {
         let mut words = line.split_whitespace();
         let first = words.next().unwrap_or_default();
         let bytes = || words.clone().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0) * 1024;
         if first.contains('-') {
             // The node file is sparse: what it takes is what is resident of it.
-            segment = line.contains("/memfd:") && !line.contains("/memfd:motet-node");
-        } else if first == "Size:" && segment {
-            segments += bytes();
-        } else if first == "Rss:" && !segment {
+            let is_segment = line.contains("/memfd:") && !line.contains("/memfd:motet-node");
+            segment = is_segment.then(|| pages(pid, first));
+        } else if first == "Size:" {
+            // Where the kernel does not say what a segment has been given, it counts whole.
+            segments += segment.map_or(0, |given| given.unwrap_or_else(bytes));
+        } else if first == "Rss:" && segment.is_none() {
             private += bytes();
         }
     }
     Ok([private, segments])
+}
+
+/// Bytes of pages that the file behind a mapping has been given; only root may ask.
+fn pages(pid: u32, range: &str) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Some(std::fs::metadata(format!("/proc/{pid}/map_files/{range}")).ok()?.blocks() * 512)
 }
 
 fn hub(bench: &Bench) -> Result<Server> {
