@@ -39,6 +39,10 @@ impl Base for Kernel {
         socket::readable(self.0)
     }
 
+    fn tcp_pending(&mut self) -> u64 {
+        socket::pending(self.0)
+    }
+
     fn tcp_alive(&mut self) -> bool {
         socket::alive(self.0)
     }

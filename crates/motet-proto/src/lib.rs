@@ -41,6 +41,8 @@ pub trait Base {
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno>;
     /// Whether a TCP receive would return at once (data, end of file, error).
     fn tcp_readable(&mut self) -> bool;
+    /// Bytes that TCP has ready.
+    fn tcp_pending(&mut self) -> u64;
     /// Whether the connection still stands (no hang-up, no error).
     fn tcp_alive(&mut self) -> bool;
     /// Copies from an address in process `pid` into `into`; false when the kernel refuses or the address is not there.

@@ -108,6 +108,11 @@ fn info(fd: RawFd) -> Result<(u64, u64), Errno> {
     Ok((info[15], info[16])) // tcpi_bytes_acked and tcpi_bytes_received, struct tcp_info in linux/tcp.h
 }
 
+/// Bytes that a receive would find.
+pub fn pending(fd: RawFd) -> u64 {
+    queue(fd, 0x541b).unwrap_or(0) // SIOCINQ
+}
+
 fn queue(fd: RawFd, request: usize) -> Result<u64, Errno> {
     let mut n = 0i32;
     // SAFETY: both requests write one int.

@@ -59,6 +59,10 @@ impl Base for End {
         self.connection(|c| c.readable(self.side))
     }
 
+    fn tcp_pending(&mut self) -> u64 {
+        self.connection(|c| c.pending(self.side))
+    }
+
     fn tcp_alive(&mut self) -> bool {
         self.connection(|c| c.alive(self.side))
     }

@@ -123,6 +123,12 @@ impl Connection {
         self.reset || n > 0 || eof
     }
 
+    /// Bytes that have arrived at `end`.
+    pub fn pending(&mut self, end: usize) -> u64 {
+        self.faults(1 - end);
+        self.arrived(end).0 as u64
+    }
+
     /// Whether the connection stands, as `end` sees it.
     pub fn alive(&mut self, end: usize) -> bool {
         self.faults(1 - end);

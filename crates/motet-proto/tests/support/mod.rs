@@ -393,6 +393,10 @@ impl Base for Woven<'_> {
         self.pause();
         self.end.tcp_readable()
     }
+    fn tcp_pending(&mut self) -> u64 {
+        self.pause();
+        self.end.tcp_pending()
+    }
     fn tcp_alive(&mut self) -> bool {
         self.pause();
         self.end.tcp_alive()
