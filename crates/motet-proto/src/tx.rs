@@ -174,6 +174,9 @@ fn put<B: Base>(
         if tail - seen + piece as u64 > ring.size() {
             seen = look_at_head(record, lines, tail)?;
         }
+        if tail - seen > ring.size() {
+            return Err(Broken); // an epoch begins over an empty ring, whichever of the two rings it is
+        }
     }
     if tail - seen == ring.size() {
         seen = wait_for_space(record, lines, base, tail, ring.size(), nonblocking)?;
