@@ -100,8 +100,8 @@ int motet_info(motet_stream s, struct motet_stream_info *info);
 const char *motet_reason(uint32_t reason);
 
 /* ------------------------------------------------------------------ buffers
- * Pre-faulted, reusable memory. Blocks come back to the pool, not to the kernel, so receiving into one takes no page
- * faults; a large motet_send() from one lets the peer copy straight out of it. NULL when memory is exhausted. */
+ * Pre-faulted, reusable memory: a block that is freed goes back to the pool, not to the kernel, so receiving into it takes no
+ * page faults. Blocks are powers of two, at least 4 KiB, page-aligned. NULL when memory is exhausted. */
 void *motet_buffer_alloc(size_t length);
 void motet_buffer_free(void *buffer);
 

@@ -182,6 +182,16 @@ pub unsafe extern "C" fn motet_info(s: Handle, info: *mut StreamInfo) -> i32 {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn motet_buffer_alloc(length: usize) -> *mut u8 {
+    guard(std::ptr::null_mut(), || motet_sys::pool::lend(length).unwrap_or(std::ptr::null_mut()))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_buffer_free(buffer: *mut u8) {
+    guard((), || motet_sys::pool::give_back(buffer));
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn motet_reason(reason: u32) -> *const c_char {
     static TEXTS: std::sync::OnceLock<Vec<std::ffi::CString>> = std::sync::OnceLock::new();
     guard(c"".as_ptr(), || {

@@ -280,7 +280,7 @@ fn reset(record: &Record) {
     for word in [&events.downgraded, &events.single_copy, &events.lost_put, &who.cookies[0], &who.cookies[1]] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&tx.busy, &tx.ready, &tx.hopeful, &tx.may_copy, &tx.wide, &tx.bypass, &tx.rate, &rx.wide, &rx.bulk, &rx.bulk_ring, &rx.busy, &rx.ready, &rx.mark_known, &rx.skip, &rx.failed, &rx.evidence] {
+    for word in [&tx.busy, &tx.ready, &tx.hopeful, &tx.may_copy, &tx.wide, &tx.last, &tx.bypass, &tx.rate, &rx.wide, &rx.bulk, &rx.bulk_ring, &rx.busy, &rx.ready, &rx.mark_known, &rx.skip, &rx.failed, &rx.evidence] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.shared, &life.fd] {

@@ -47,8 +47,8 @@ const PIECE: usize = 256 << 10;
 pub const PROBE: u64 = 5_000;
 /// A yield that takes this long (ns) met somebody who computes: waiting in the kernel is better.
 const HOG: u64 = 200_000;
-/// Looks at the gate before the first pause.
-const EAGER: u32 = 400;
+/// Looks at the gate before the first look at the clock.
+const EAGER: u32 = 200;
 /// Looks at a producer that is taking bytes back before leaving the wait to the kernel.
 const PATIENCE: u32 = 64;
 /// A producer whose connection is gone and that does not finish taking bytes back within this (ns) has died of it.
@@ -381,8 +381,11 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
     let gate = &slot.inward().gate;
     let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
     let changed = || !gate.still_waiting(head) || posted && transfer::taken(slot);
-    // A running peer answers within this: no clock, no pause (which costs up to 40 ns), nothing to undo.
-    if (0..EAGER).any(|_| changed()) {
+    // A running peer answers within this: no clock, nothing to undo. (Without the pause it is slower by a tenth.)
+    if (0..EAGER).any(|_| {
+        relax();
+        changed()
+    }) {
         paid(record);
         return Spun::Ring;
     }

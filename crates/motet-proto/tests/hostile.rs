@@ -9,6 +9,7 @@ use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan};
 use motet_proto::{EAGAIN, ECONNRESET, rx, tx};
 use motet_wire::record::State;
+use motet_wire::sync::Ordering::Relaxed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use support::prng::Prng;
@@ -49,7 +50,7 @@ fn scribble(memory: &Exposed, prng: &mut Prng) {
 fn honest(world: &World) {
     let me = &world.sides[0];
     let draw = |n| world.prng.borrow_mut().below(n);
-    let length = world.prng.borrow_mut().size(9000);
+    let length = world.prng.borrow_mut().size(20_000);
     if me.record.state() == State::Broken {
         return;
     }
@@ -85,6 +86,7 @@ fn one(seed: u64, memory: &Rc<Exposed>) {
     let mut world = World::new(memory, Prng(seed), 3000, Plan::new());
     world.single_copy();
     world.weave = 3 + seed % 20;
+    world.sides[0].record.rx.bulk.store(if seed % 2 == 0 { 60 } else { 0 }, Relaxed);
     let (shared, dice) = (memory.clone(), std::cell::RefCell::new(Prng(!seed)));
     world.scribble = Some(Box::new(move |world| {
         let mut dice = dice.borrow_mut();
@@ -111,7 +113,7 @@ fn one(seed: u64, memory: &Rc<Exposed>) {
 
 #[test]
 fn any_scribbling_ends_in_garbage_or_a_reset() {
-    let memory = Rc::new(Exposed::new(4096).unwrap());
+    let memory = Rc::new(Exposed::with_bulk(4096, 16384).unwrap());
     if let Some(seed) = std::env::var("MOTET_SEED").ok().and_then(|s| s.parse().ok()) {
         return one(seed, &memory);
     }
@@ -167,6 +169,17 @@ fn a_head_that_runs_ahead_or_back_is_a_reset() {
     memory.write(CONSUMER, &(101u64 << 1).to_ne_bytes());
     world.before_sleep(0, 0);
     assert_eq!(world.sides[0].record.state(), State::Broken, "taking back what was never sent");
+}
+
+#[test]
+fn a_small_ring_opened_over_bytes_of_the_large_one_is_a_reset() {
+    let memory = Exposed::with_bulk(4096, 16384).unwrap();
+    let world = World::new(&memory, Prng(1), 3000, Plan::new());
+    world.sides[1].record.rx.bulk.store(60, Relaxed);
+    assert!(rx::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
+    assert_eq!(world.send(0, 16384, SEND), tx::Step::Done(16384));
+    memory.write(MODE, &(16384u64 << 2 | 1).to_ne_bytes());
+    assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET));
 }
 
 #[test]

@@ -203,7 +203,9 @@ fn invariant_7_no_lock_is_held_across_a_sleep() {
     // Another thread of each process goes on while the first sleeps.
     let me = &world.sides[1];
     assert!(rx::close_gate(&me.record, &me.slot, &mut world.base(1, 2)));
-    assert!(!tx::take_back(&world.sides[0].record, &world.sides[0].slot, &mut world.base(0, 2)) || world.in_ring(1) == 0);
+    assert!(
+        !tx::take_back(&world.sides[0].record, &world.sides[0].slot, &mut world.base(0, 2)) || world.in_ring(1) == 0
+    );
     world.check();
 }
 

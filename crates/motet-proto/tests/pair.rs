@@ -6,6 +6,7 @@ mod support;
 
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan, When};
+use motet_wire::sync::Ordering::Relaxed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::World;
 use support::prng::Prng;
@@ -67,7 +68,7 @@ fn so_does_one_with_single_copy() {
         world.weave = 2 + seed % 30;
         world.single_copy();
         run(&world, 120);
-        let copies = |side: usize| world.sides[side].record.events.single_copy.load(std::sync::atomic::Ordering::Relaxed);
+        let copies = |side: usize| world.sides[side].record.events.single_copy.load(Relaxed);
         copied.set(copied.get() + copies(0) + copies(1));
     });
     if std::env::var_os("MOTET_SEED").is_none() {
@@ -101,6 +102,26 @@ fn so_does_one_with_a_plan_of_faults() {
     });
 }
 
+#[test]
+fn so_does_one_that_changes_between_the_rings() {
+    let memory = Exposed::with_bulk(4096, 16384).unwrap();
+    let wide = std::cell::Cell::new(0);
+    each_seed(4_000_000, |seed, _| {
+        let mut world = World::new(&memory, Prng(seed), 5000, Plan::new());
+        world.weave = 3 + seed % 12;
+        world.readers = 1 + seed as usize % 2;
+        world.most = 20_000;
+        for side in &world.sides {
+            side.record.rx.bulk.store(32, Relaxed); // as after many large receives
+        }
+        run(&world, 120);
+        wide.set(wide.get() + world.sides.iter().filter(|s| s.record.tx.wide.load(Relaxed) != 0).count());
+    });
+    if std::env::var_os("MOTET_SEED").is_none() {
+        assert!(wide.get() > 500, "only {} streams ended in the large ring", wide.get());
+    }
+}
+
 /// The schedules are worth nothing if they do not reach what they are about.
 #[test]
 fn schedules_reach_every_path() {
@@ -111,7 +132,7 @@ fn schedules_reach_every_path() {
         world.weave = 6;
         run(&world, 120);
         for side in &world.sides {
-            let n = |a: &std::sync::atomic::AtomicU64| a.load(std::sync::atomic::Ordering::Relaxed);
+            let n = |a: &std::sync::atomic::AtomicU64| a.load(Relaxed);
             raised += n(&side.record.events.raised);
             spilled += n(&side.record.events.spilled);
             downgraded += n(&side.record.events.downgraded);
@@ -120,7 +141,9 @@ fn schedules_reach_every_path() {
             tcp += side.record.tcp_bytes().0;
         }
     }
-    let reached = format!("{raised} raised, {spilled} spilled, {downgraded} downgraded, {lost_puts} lost puts, {ring} and {tcp} bytes");
+    let reached = format!(
+        "{raised} raised, {spilled} spilled, {downgraded} downgraded, {lost_puts} lost puts, {ring} and {tcp} bytes"
+    );
     assert!(raised > 1000 && spilled > 20 && downgraded > 300 && ring > 100_000 && tcp > 100_000, "{reached}");
     println!("{reached}");
 }

@@ -8,6 +8,7 @@ pub mod copy;
 pub mod diag;
 pub mod fds;
 pub mod memory;
+pub mod pool;
 pub mod socket;
 pub mod thread;
 

@@ -77,6 +77,12 @@ pub fn anonymous(size: usize) -> Result<*mut u8, Errno> {
     Ok(base.cast())
 }
 
+/// Ends a mapping made by [`anonymous`].
+pub(crate) fn unmap(base: *mut u8, size: usize) {
+    // SAFETY: called by the pool with a block that it owns and that nobody refers to any more.
+    let _ = unsafe { rustix::mm::munmap(base.cast(), size) };
+}
+
 /// 16 random bytes.
 pub fn nonce() -> [u8; 16] {
     let mut bytes = [0u8; 16];

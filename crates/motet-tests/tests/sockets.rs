@@ -93,7 +93,7 @@ fn an_epoll_server_with_two_hundred_clients_echoes() {
 #[test]
 fn one_client_of_an_epoll_server_takes_the_fast_path() {
     for how in ["epoll", "epoll-edge", "epoll-oneshot"] {
-        both("waiters", &[how, "1", "3000"]).took_the_fast_path(1);
+        both("waiters", &[how, "1", "30000"]).took_the_fast_path(1);
     }
 }
 

@@ -56,7 +56,8 @@ pub struct Tx {
     pub bypass: AtomicU32,
     /// Best copying rate of this window of large puts, MB/s.
     pub rate: AtomicU32,
-    _pad: AtomicU32,
+    /// How the last put went: 0 not at all, 1 into the ring, 2 into the large one.
+    pub last: AtomicU32,
     /// Bytes until the way of copying is looked at again.
     pub review: AtomicU64,
 }

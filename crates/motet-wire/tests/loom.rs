@@ -11,8 +11,8 @@ use loom::sync::Arc;
 use loom::thread;
 use motet_wire::gate::{Advance, ConsumerLine, GateLine, INLINE, MarkLine, Mode};
 use motet_wire::record::Record;
-use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use motet_wire::sync::AtomicU64;
+use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 #[derive(Default)]
 struct Lines {
@@ -38,7 +38,7 @@ fn put(lines: &Lines, tail: &mut u64, n: u64, payload: u64) {
         lines.mark.mark.store(lines.tcp.load(Relaxed), Relaxed);
         match lines.gate.publish(*tail, n) {
             Ok(Mode::Ring) => return *tail += n,
-            Ok(Mode::Tcp) => {}
+            Ok(Mode::Tcp | Mode::Wide) => {}
             Err(broken) => panic!("{broken:?}"),
         }
     }
@@ -120,6 +120,29 @@ fn the_mark_is_visible_with_the_first_byte() {
             assert_eq!(lines.ring.load(Relaxed), 42);
         }
         producer.join().unwrap();
+    });
+}
+
+/// A consumer that turns to the large ring and a producer that puts into the small one: never a byte in the wrong ring.
+#[test]
+fn turning_to_the_large_ring_fails_or_the_put_does() {
+    model(|| {
+        let lines = Arc::new(Lines::default());
+        assert!(lines.gate.raise(0));
+        let producer = {
+            let lines = lines.clone();
+            thread::spawn(move || {
+                let mode = lines.gate.mode(0).unwrap();
+                lines.ring.store(if mode == Mode::Wide { 2 } else { 1 }, Relaxed);
+                lines.gate.publish_as(0, 1, mode) == Ok(mode)
+            })
+        };
+        let wide = lines.gate.widen(0);
+        if lines.gate.tail().0 == 1 {
+            assert_eq!(lines.ring.load(Relaxed), if wide { 2 } else { 1 });
+        }
+        let put = producer.join().unwrap();
+        assert_eq!(lines.gate.tail().0, u64::from(put));
     });
 }
 

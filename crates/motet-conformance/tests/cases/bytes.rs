@@ -100,7 +100,11 @@ pub fn many(ends: Ends) {
             send(stream, &bytes(at as u64 * 1000 + round, 100 + at));
         }
         for (at, stream) in ends.streams.iter().enumerate() {
-            assert_eq!(receive(stream, 100 + at), bytes(at as u64 * 1000 + round, 100 + at), "stream {at}, round {round}");
+            assert_eq!(
+                receive(stream, 100 + at),
+                bytes(at as u64 * 1000 + round, 100 + at),
+                "stream {at}, round {round}"
+            );
         }
     }
     stay(ends);

@@ -48,7 +48,10 @@ pub static CASES: &[Case] = &[
     case("close_with_unread_data", faults::read_to_the_end, faults::send_and_close),
     case("reset", faults::sees_reset, faults::resets),
     Case { two_processes_only: true, ..case("killed_reader_and_writer", faults::survives, faults::is_killed) },
-    Case { two_processes_only: true, ..case("killed_while_we_send", faults::survives_sending, faults::is_killed_reading) },
+    Case {
+        two_processes_only: true,
+        ..case("killed_while_we_send", faults::survives_sending, faults::is_killed_reading)
+    },
 ];
 
 /// SplitMix64.

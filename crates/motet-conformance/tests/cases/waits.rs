@@ -144,7 +144,8 @@ pub fn deadline_far(ends: Ends) {
 pub fn deadline_of_wait_any(ends: Ends) {
     let streams: Vec<_> = ends.streams.iter().collect();
     for _ in 0..3 {
-        let error = motet::wait_any(&streams, Some(Instant::now() + Duration::from_millis(5))).expect_err("nothing comes");
+        let error =
+            motet::wait_any(&streams, Some(Instant::now() + Duration::from_millis(5))).expect_err("nothing comes");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
     stay(ends);

@@ -43,23 +43,17 @@ pub fn segment_head(input: &[u8]) {
     assert!(geometry.slot(geometry.slots).is_err());
     let last = geometry.slot(geometry.slots - 1).expect("a slot of the segment");
     assert!((last + motet_wire::slot::Slot::size(geometry.ring)) as u64 <= size, "every slot lies in the file");
+    assert!((geometry.bulk(geometry.slots - 1) + 2 * geometry.bulk) as u64 <= size, "and so do its large rings");
 }
 
-/// A well-formed head of `slots` and `ring`, written as the format says, and the size that goes with it.
-fn segment(slots: u32, ring: u64) -> Vec<u8> {
-    let mut input = vec![0; 8 + HEAD_WORDS * 8];
-    let head = &mut input[8..];
-    head[0..8].copy_from_slice(&motet_wire::segment::MAGIC.to_le_bytes());
-    head[8..12].copy_from_slice(&motet_wire::segment::VERSION.to_le_bytes());
-    head[12..16].copy_from_slice(&slots.to_le_bytes());
-    head[16..24].copy_from_slice(&ring.to_le_bytes());
-    let size = motet_wire::segment::HEAD + slots as usize * motet_wire::slot::Slot::size(ring as usize);
-    input[..8].copy_from_slice(&(size as u64).to_le_bytes());
-    input
+/// A well-formed head, after the size that goes with it.
+fn segment(slots: usize, ring: usize, bulk: usize) -> Vec<u8> {
+    let geometry = Geometry { slots, ring, bulk };
+    [&(geometry.bytes() as u64).to_le_bytes()[..], &geometry.encode([6; 16])].concat()
 }
 
 fn segment_seeds() -> Vec<Vec<u8>> {
-    vec![segment(1, 4096), segment(64, 65536), segment(1024, 1 << 24)]
+    vec![segment(1, 4096, 0), segment(64, 65536, 1 << 22), segment(1024, 1 << 24, 1 << 26)]
 }
 
 /// The one message of the shm driver's rendezvous.

@@ -21,7 +21,7 @@ const RING: usize = 4096;
 const MOST: usize = 200;
 
 thread_local! {
-    static MEMORY: Option<Exposed> = Exposed::new(RING);
+    static MEMORY: Option<Exposed> = Exposed::with_bulk(RING, 2 * RING);
 }
 
 /// Runs the program.
@@ -47,6 +47,7 @@ fn interpret(input: &[u8], memory: &Exposed) {
     honest.record.tx.mark.store(u64::MAX, Relaxed);
     honest.record.tx.ready.store(1, Relaxed);
     honest.record.rx.ready.store(1, Relaxed);
+    honest.record.rx.bulk.store(40, Relaxed); // as after many large receives: the large ring is wanted
     honest.record.life.state.store(State::Attached as u32, Relaxed);
     memory.ends[1].outward().mark.ready.store(1, Relaxed);
     let mut input = input.iter().copied();
@@ -126,7 +127,8 @@ impl Honest<'_> {
 pub fn seeds() -> Vec<Vec<u8>> {
     let put = |at: u16, value: u64| [&[12][..], &at.to_be_bytes(), &value.to_le_bytes()].concat();
     vec![
-        [&[8][..], &put(1024, 11), &[4, 0, 9, 0], &put(0, 1), &[0, 0, 9, 0], &put(128, 18), &[0, 16, 0, 0, 10]].concat(),
+        [&[8][..], &put(1024, 11), &[4, 0, 9, 0], &put(0, 1), &[0, 0, 9, 0], &put(128, 18), &[0, 16, 0, 0, 10]]
+            .concat(),
         [&[8][..], &put(1024, 1 << 20), &[4, 0, 9, 1], &put(128, 7), &[0, 1, 0, 0, 10], &put(128, 1), &[10]].concat(),
         [&[11, 30, 8][..], &put(1024 + 64, 20), &put(1024, 101), &[4, 0, 200, 1, 4, 0, 200, 3, 9, 4, 0, 8, 1]].concat(),
     ]

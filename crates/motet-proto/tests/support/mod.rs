@@ -70,6 +70,8 @@ pub struct World {
     pub prng: RefCell<Prng>,
     /// One in so many calls of the base lets the other end run; 0: none.
     pub weave: u64,
+    /// Largest send and receive.
+    pub most: usize,
     /// Threads that read at each end: 1 or 2.
     pub readers: usize,
     /// Whether the other end runs just now.
@@ -92,11 +94,9 @@ pub fn bytes(side: usize, position: u64, length: usize) -> Vec<u8> {
 /// Sends as the tests ask for them.
 pub const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: usize::MAX };
 /// A receive that may sleep, without spinning.
-pub const SLEEP: rx::Ask =
-    rx::Ask { blocking: true, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
+pub const SLEEP: rx::Ask = rx::Ask { blocking: true, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
 /// A receive that may not sleep.
-pub const LOOK: rx::Ask =
-    rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
+pub const LOOK: rx::Ask = rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
 
 /// A new record, attached to a slot.
 pub fn attach(record: &Record, slot: &Slot, side: usize, single_copy: bool) {
@@ -139,6 +139,7 @@ impl World {
             clock,
             prng: RefCell::new(prng),
             weave: 0,
+            most: 6000,
             readers: 2,
             inside: Cell::new(false),
             calls: Cell::new(0),
@@ -237,7 +238,15 @@ impl World {
         let sweep = |_: &mut Woven<'_>| self.before_sleep(side, thread);
         let step = if length % 3 == 1 {
             let (a, b) = data.split_at_mut(cut);
-            rx::begin(&me.record, Some(&me.slot), &mut base, &mut [IoSliceMut::new(a), IoSliceMut::new(b)], ask, || true, sweep)
+            rx::begin(
+                &me.record,
+                Some(&me.slot),
+                &mut base,
+                &mut [IoSliceMut::new(a), IoSliceMut::new(b)],
+                ask,
+                || true,
+                sweep,
+            )
         } else {
             rx::begin(&me.record, Some(&me.slot), &mut base, &mut [IoSliceMut::new(&mut data)], ask, || true, sweep)
         };
@@ -263,7 +272,8 @@ impl World {
         match doing {
             Doing::Receiving(length) => {
                 let mut data = vec![0; length];
-                let result = me.end.connection(|c| c.receive(side, &mut [IoSliceMut::new(&mut data)], usize::MAX, false));
+                let result =
+                    me.end.connection(|c| c.receive(side, &mut [IoSliceMut::new(&mut data)], usize::MAX, false));
                 me.threads[thread].set(Doing::Idle);
                 rx::end(&me.record, &mut self.base(side, thread), result.unwrap_or(0));
                 match result {
@@ -297,7 +307,10 @@ impl World {
         }
         if data.is_empty() {
             if wanted > 0 {
-                assert!(self.sides[1 - side].shut.get() && self.undelivered(side) == 0, "end of file before the last byte");
+                assert!(
+                    self.sides[1 - side].shut.get() && self.undelivered(side) == 0,
+                    "end of file before the last byte"
+                );
                 me.eof.set(true);
             }
             return;
@@ -320,9 +333,20 @@ impl World {
         let lines = self.sides[to].slot.inward();
         format!(
             "{:?}, {} undelivered; gate {:?}, shared head {:?}, mark {}; rx head {} tcp {} mark {} known {} busy {}; tx tail {} tcp {} mark {} busy {}",
-            self.sides[to].threads.each_ref().map(Cell::get), self.undelivered(to), lines.gate.tail(), lines.consumer.settled(), lines.mark.mark.load(Relaxed),
-            rx.head.load(Relaxed), rx.tcp.load(Relaxed), rx.mark.load(Relaxed), rx.mark_known.load(Relaxed), rx.busy.load(Relaxed),
-            tx.tail.load(Relaxed), tx.tcp.load(Relaxed), tx.mark.load(Relaxed), tx.busy.load(Relaxed),
+            self.sides[to].threads.each_ref().map(Cell::get),
+            self.undelivered(to),
+            lines.gate.tail(),
+            lines.consumer.settled(),
+            lines.mark.mark.load(Relaxed),
+            rx.head.load(Relaxed),
+            rx.tcp.load(Relaxed),
+            rx.mark.load(Relaxed),
+            rx.mark_known.load(Relaxed),
+            rx.busy.load(Relaxed),
+            tx.tail.load(Relaxed),
+            tx.tcp.load(Relaxed),
+            tx.mark.load(Relaxed),
+            tx.busy.load(Relaxed),
         )
     }
 
@@ -342,7 +366,10 @@ impl World {
             for thread in &me.threads {
                 match thread.get() {
                     Doing::Receiving(_) => {
-                        assert!(!self.gate_is_up(at), "invariant 5: RING is set while a thread of end {at} sleeps in the kernel");
+                        assert!(
+                            !self.gate_is_up(at),
+                            "invariant 5: RING is set while a thread of end {at} sleeps in the kernel"
+                        );
                         assert_eq!(self.in_ring(at), 0, "a thread of end {at} sleeps over bytes in the ring");
                     }
                     Doing::Polling | Doing::Blind if all_told && self.undelivered(at) > 0 => {

@@ -5,8 +5,6 @@ use motet_driver_loopback::plan::Fault;
 use motet_proto::{rx, tx};
 use motet_wire::sync::Ordering::Relaxed;
 
-/// Largest send and receive.
-const MOST: usize = 6000;
 /// Buffers of this size and more may go by single copy, where a schedule allows it.
 const LARGE: usize = 400;
 /// Interposed waits may be followed by so many receives that find nothing (as in the engine).
@@ -19,7 +17,7 @@ pub fn step(world: &World, side: usize) {
         return;
     }
     let draw = |n| world.prng.borrow_mut().below(n);
-    let size = || world.prng.borrow_mut().size(MOST);
+    let size = || world.prng.borrow_mut().size(world.most);
     match draw(16) {
         0..=5 => write(world, side),
         6..=9 => read(world, side, 1),
@@ -64,7 +62,7 @@ fn write(world: &World, side: usize) {
         }
         _ if me.shut.get() => {}
         _ => {
-            let length = world.prng.borrow_mut().size(MOST);
+            let length = world.prng.borrow_mut().size(world.most);
             let ask = tx::Ask { kernel_only: draw(8) == 0, nonblocking: draw(2) == 0, large: LARGE };
             let step = world.send(side, length, if draw(4) == 0 { SEND } else { ask });
             if step == tx::Step::Kernel && draw(3) > 0 {
@@ -81,7 +79,7 @@ fn read(world: &World, side: usize, thread: usize) {
         world.receive_on(side, thread, true);
         return;
     }
-    let length = world.prng.borrow_mut().size(MOST);
+    let length = world.prng.borrow_mut().size(world.most);
     if thread == world.readers && draw(3) == 0 {
         return go_blind(world, side, thread);
     }
