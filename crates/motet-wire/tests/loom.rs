@@ -25,10 +25,18 @@ struct Lines {
     tcp: AtomicU64,
 }
 
-fn model(body: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(body);
+/// Checks every order that loom finds, and that each of the `outcomes` (numbers that `body` returns) was among them: a model
+/// that never gets there shows nothing.
+fn model(outcomes: &[usize], body: impl Fn() -> usize + Sync + Send + 'static) {
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
+    let noted = seen.clone();
+    loom::model(move || {
+        let outcome = body();
+        noted.lock().unwrap().insert(outcome);
+    });
+    for outcome in outcomes {
+        assert!(seen.lock().unwrap().contains(outcome), "no order led to outcome {outcome}");
+    }
 }
 
 /// One put of `n` bytes, as `tx::begin` does it: the ring if RING is set, else TCP.
@@ -48,7 +56,7 @@ fn put(lines: &Lines, tail: &mut u64, n: u64, payload: u64) {
 /// (a) A consumer that goes to sleep and a producer that publishes: either the consumer sees the bytes, or TCP wakes it.
 #[test]
 fn no_wake_up_is_lost_between_lower_and_publish() {
-    model(|| {
+    model(&[0, 1], || {
         let lines = Arc::new(Lines::default());
         assert!(lines.gate.raise(0));
         let producer = {
@@ -66,13 +74,14 @@ fn no_wake_up_is_lost_between_lower_and_publish() {
         } else {
             assert_eq!((tail, lines.gate.tail().0), (3, 3), "awake, and the bytes are in the ring");
         }
+        usize::from(sleeps)
     });
 }
 
 /// (a) The same with the consumer's whole round: raise, find nothing, lower, sleep.
 #[test]
 fn no_wake_up_is_lost_by_a_consumer_that_raises_and_sleeps_again() {
-    model(|| {
+    model(&[0, 1], || {
         let lines = Arc::new(Lines::default());
         let producer = {
             let lines = lines.clone();
@@ -89,44 +98,45 @@ fn no_wake_up_is_lost_by_a_consumer_that_raises_and_sleeps_again() {
             if tail > head && lines.consumer.advance(head, tail - head) == Advance::Done {
                 head = tail;
             }
+            thread::yield_now();
         }
         let sleeps = lines.gate.lower_empty(head);
         producer.join().unwrap();
         let in_ring = lines.gate.tail().0 - head;
         assert!(!sleeps || in_ring == 0, "asleep over {in_ring} bytes");
         assert_eq!(head + in_ring + lines.tcp.load(Acquire), 2, "every byte is somewhere once");
+        usize::from(head > 0)
     });
 }
 
 /// (b) The mark and the payload come with the first byte of an epoch.
 #[test]
 fn the_mark_is_visible_with_the_first_byte() {
-    model(|| {
+    model(&[0, 1], || {
         let lines = Arc::new(Lines::default());
+        assert!(lines.gate.raise(0));
         let producer = {
             let lines = lines.clone();
             thread::spawn(move || {
-                lines.tcp.fetch_add(5, Relaxed); // sent before the gate rose
-                if lines.gate.mode(0) == Ok(Mode::Ring) {
-                    lines.ring.store(42, Relaxed);
-                    lines.mark.mark.store(5, Relaxed);
-                    assert_eq!(lines.gate.publish(0, 1), Ok(Mode::Ring));
-                }
+                lines.ring.store(42, Relaxed);
+                lines.mark.mark.store(5, Relaxed);
+                assert_eq!(lines.gate.publish(0, 1), Ok(Mode::Ring));
             })
         };
-        assert!(lines.gate.raise(0));
-        if lines.gate.tail().0 == 1 {
+        let seen = lines.gate.tail().0;
+        if seen == 1 {
             assert_eq!(lines.mark.mark.load(Relaxed), 5);
             assert_eq!(lines.ring.load(Relaxed), 42);
         }
         producer.join().unwrap();
+        seen as usize
     });
 }
 
 /// A consumer that turns to the large ring and a producer that puts into the small one: never a byte in the wrong ring.
 #[test]
 fn turning_to_the_large_ring_fails_or_the_put_does() {
-    model(|| {
+    model(&[0b01, 0b10, 0b11], || {
         let lines = Arc::new(Lines::default());
         assert!(lines.gate.raise(0));
         let producer = {
@@ -143,13 +153,15 @@ fn turning_to_the_large_ring_fails_or_the_put_does() {
         }
         let put = producer.join().unwrap();
         assert_eq!(lines.gate.tail().0, u64::from(put));
+        usize::from(put) << 1 | usize::from(wide)
     });
 }
 
 /// (c) Claim against advance: each byte is delivered by the ring or by TCP, never by both, never by none.
 #[test]
 fn a_claim_and_an_advance_deliver_each_byte_once() {
-    model(|| {
+    // Bytes from the ring, and 1 more where the consumer met a moved head.
+    model(&[1, 2, 3, 4], || {
         let lines = Arc::new(Lines::default());
         assert!(lines.gate.raise(0));
         let mut tail = 0;
@@ -173,6 +185,7 @@ fn a_claim_and_an_advance_deliver_each_byte_once() {
                 Advance::Done => {
                     head += 2;
                     from_ring += 2;
+                    thread::yield_now();
                 }
                 Advance::Taken => thread::yield_now(),
                 Advance::Moved(to) => {
@@ -189,13 +202,14 @@ fn a_claim_and_an_advance_deliver_each_byte_once() {
         assert_eq!(settled, claimed + taken);
         assert!(moved_to.is_none_or(|to| to == settled));
         assert_eq!(from_ring + taken + (4 - settled), 4);
+        from_ring as usize + usize::from(moved_to.is_some())
     });
 }
 
 /// (c) A consumer that gave up because of TAKEN, and a producer that leaves bytes behind: one of the two sees the other.
 #[test]
 fn a_consumer_that_met_taken_is_seen_by_the_producer() {
-    model(|| {
+    model(&[0b00, 0b11, 0b10], || {
         let lines = Arc::new(Lines::default());
         let before = lines.consumer.met();
         lines.consumer.claim();
@@ -207,13 +221,14 @@ fn a_consumer_that_met_taken_is_seen_by_the_producer() {
         let looks_again = lines.consumer.met() != before;
         let sleeps = consumer.join().unwrap();
         assert!(!sleeps || looks_again, "the consumer sleeps, and the producer leaves its bytes in the ring");
+        usize::from(looks_again) << 1 | usize::from(sleeps)
     });
 }
 
 /// (d) A short payload is whole when the tail that covers it is seen.
 #[test]
 fn a_short_payload_is_visible_with_its_tail() {
-    model(|| {
+    model(&[0, 10], || {
         let lines = Arc::new(Lines::default());
         assert!(lines.gate.raise(0));
         let producer = {
@@ -223,19 +238,21 @@ fn a_short_payload_is_visible_with_its_tail() {
                 assert_eq!(lines.gate.publish(0, 10), Ok(Mode::Ring));
             })
         };
-        if lines.gate.tail().0 == 10 {
+        let seen = lines.gate.tail().0;
+        if seen == 10 {
             let mut out = [0; INLINE];
             let (from, to) = lines.gate.read_inline(0, &mut out).unwrap();
             assert_eq!(&out[from..to], b"0123456789");
         }
         producer.join().unwrap();
+        seen as usize
     });
 }
 
 /// (d) The line is used again only after the consumer has read it: its head travels to the producer.
 #[test]
 fn a_short_payload_is_not_overwritten_before_it_is_read() {
-    model(|| {
+    model(&[5, 10], || {
         let lines = Arc::new(Lines::default());
         assert!(lines.gate.raise(0));
         lines.gate.write_inline(0, b"first");
@@ -254,6 +271,7 @@ fn a_short_payload_is_not_overwritten_before_it_is_read() {
         assert_eq!(&out[from..to], b"first");
         assert_eq!(lines.consumer.advance(0, 5), Advance::Done);
         producer.join().unwrap();
+        lines.gate.tail().0 as usize
     });
 }
 
@@ -261,7 +279,7 @@ fn a_short_payload_is_not_overwritten_before_it_is_read() {
 /// in `motet-proto`; whoever comes second sees the first.
 #[test]
 fn a_raiser_and_a_sleeper_recheck_each_other() {
-    model(|| {
+    model(&[0, 1], || {
         let shared = Arc::new((Record::default(), Lines::default()));
         let locked = |record: &Record, token: u64, body: &mut dyn FnMut()| {
             while record.rx.lock.compare_exchange(0, token, Acquire, Relaxed).is_err() {
@@ -281,12 +299,14 @@ fn a_raiser_and_a_sleeper_recheck_each_other() {
             })
         };
         let (record, lines) = &*shared;
+        let mut raised = false;
         locked(record, 2, &mut || {
             if record.rx.busy.load(Relaxed) == 0 {
-                assert!(lines.gate.raise(0));
+                raised = lines.gate.raise(0);
             }
         });
         sleeper.join().unwrap();
         assert!(!lines.gate.tail().1, "RING is set and a thread sleeps");
+        usize::from(raised)
     });
 }

@@ -26,7 +26,13 @@ impl End {
     /// Both ends of a connection, each on its own CPU.
     pub fn pair(connection: Connection, clock: &Clock) -> [End; 2] {
         let connection = Arc::new(Mutex::new(connection));
-        [0, 1].map(|side| End { connection: connection.clone(), clock: clock.clone(), side, thread: 0, cpu: side as u32 })
+        [0, 1].map(|side| End {
+            connection: connection.clone(),
+            clock: clock.clone(),
+            side,
+            thread: 0,
+            cpu: side as u32,
+        })
     }
 
     /// Another thread of the same process.

@@ -22,7 +22,8 @@ struct Entry {
 /// ([`motet_wire::slot::SlotHead::left`]).
 pub fn place(ring: usize, cookies: [u64; 2]) -> Option<[Slot; 2]> {
     let mut pool = lock(&POOL);
-    let left = |entry: &Entry| entry.ring == ring && entry.ends[0].head().left.iter().all(|l| l.load(Ordering::Acquire) != 0);
+    let left =
+        |entry: &Entry| entry.ring == ring && entry.ends[0].head().left.iter().all(|l| l.load(Ordering::Acquire) != 0);
     let ends = match pool.iter().find(|entry| left(entry)) {
         Some(entry) => entry.ends,
         None => {
@@ -44,7 +45,8 @@ fn grow(pool: &mut Vec<Entry>, ring: usize) -> Option<()> {
     let (_, mapping) = memory::create("motet-loopback", size, &[], dense).ok()?;
     BYTES.fetch_add(dense, Ordering::Relaxed);
     for n in 0..CHUNK {
-        let view = |end| Slot::over(mapping, n * Slot::size(ring), ring, end)?.with_bulk(mapping, dense + n * 2 * bulk, bulk);
+        let view =
+            |end| Slot::over(mapping, n * Slot::size(ring), ring, end)?.with_bulk(mapping, dense + n * 2 * bulk, bulk);
         let ends = [view(0)?, view(1)?];
         for left in &ends[0].head().left {
             left.store(1, Ordering::Release);
@@ -76,12 +78,21 @@ pub struct Exposed {
 impl Exposed {
     /// A slot of its own mapping. The mapping stays until the process ends: reuse it by [`Slot::prepare`].
     pub fn new(ring: usize) -> Option<Self> {
-        let (file, mapping) = memory::create("motet-exposed", Slot::size(ring), &[], Slot::size(ring)).ok()?;
-        let view = |end| Slot::over(mapping, 0, ring, end);
+        Self::with_bulk(ring, 0)
+    }
+
+    /// The same with two large rings of `bulk` bytes each, 0 for none.
+    pub fn with_bulk(ring: usize, bulk: usize) -> Option<Self> {
+        let dense = Slot::size(ring);
+        let (file, mapping) = memory::create("motet-exposed", dense + 2 * bulk, &[], dense).ok()?;
+        let view = |end| {
+            let slot = Slot::over(mapping, 0, ring, end)?;
+            if bulk == 0 { Some(slot) } else { slot.with_bulk(mapping, dense, bulk) }
+        };
         Some(Self { ends: [view(0)?, view(1)?], file, ring })
     }
 
-    /// Bytes of the slot.
+    /// Bytes of the slot, the large rings apart.
     pub fn size(&self) -> usize {
         Slot::size(self.ring)
     }

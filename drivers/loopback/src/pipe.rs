@@ -88,7 +88,13 @@ impl Connection {
     }
 
     /// Receives at `end` without blocking, at most `limit` bytes; `Ok(0)` is end of file.
-    pub fn receive(&mut self, end: usize, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
+    pub fn receive(
+        &mut self,
+        end: usize,
+        bufs: &mut [IoSliceMut<'_>],
+        limit: usize,
+        peek: bool,
+    ) -> Result<usize, Errno> {
         self.faults(1 - end);
         if self.reset {
             return Err(ECONNRESET);

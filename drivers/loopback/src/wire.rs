@@ -91,7 +91,9 @@ pub fn leave(slot: &Slot) {
     head.left[slot.end()].store(1, Ordering::Release);
     // The other end may still come for it; if it never does, its `Meeting` says so when it is dropped.
     let meetings = lock(&MEETINGS);
-    let expected = meetings.as_ref().is_some_and(|m| m.values().any(|e| e.slot.is_some_and(|ends| std::ptr::eq(ends[0].head(), head))));
+    let expected = meetings
+        .as_ref()
+        .is_some_and(|m| m.values().any(|e| e.slot.is_some_and(|ends| std::ptr::eq(ends[0].head(), head))));
     if head.attached[other].load(Ordering::Acquire) == 0 && !expected {
         head.left[other].store(1, Ordering::Release);
     }

@@ -6,7 +6,9 @@ use motet_driver_shm::offer::{Offer, SIZE};
 use motet_engine::driver::{Connecting, Driver, Pair, Progress};
 use motet_engine::reason::Reason;
 use motet_sys::rustix::fd::OwnedFd;
-use motet_sys::rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
+use motet_sys::rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 use motet_sys::rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use motet_sys::socket;
 use motet_wire::segment::{Geometry, VERSION};
@@ -32,7 +34,7 @@ struct Victim {
 fn pair_of(tcp: &TcpStream, connected: bool) -> Pair {
     let fd = tcp.as_raw_fd();
     let (local, peer) = socket::addresses(fd).unwrap();
-    Pair { fd, local, peer, connected, cookie: socket::cookie(fd).unwrap(), ring: RING }
+    Pair { fd, local, peer, connected, cookie: socket::cookie(fd).unwrap(), ring: RING, bulk: 0 }
 }
 
 fn connection() -> [TcpStream; 2] {
@@ -62,7 +64,7 @@ struct Memory {
 
 impl Memory {
     fn honest(offer: &Offer) -> Self {
-        let geometry = Geometry { slots: 1, ring: RING };
+        let geometry = Geometry { slots: 1, ring: RING, bulk: 0 };
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         Self { head: geometry.encode(offer.nonce).to_vec(), size: geometry.bytes(), preallocate: true, seals }
     }
@@ -137,6 +139,9 @@ fn memory_that_lies_is_never_mapped() {
         ("a ring that is no power of two", |m| m.head[16] = 1, bad),
         ("a ring larger than the file", |m| m.head[18] = 1, bad),
         ("a ring that overflows", |m| m.head[16..24].fill(0xff), bad),
+        ("a large ring that the file has not", |m| m.head[42] = 1, bad),
+        ("a large ring that is no power of two", |m| m.head[40..44].copy_from_slice(&5000u32.to_le_bytes()), bad),
+        ("a large ring that overflows", |m| m.head[40..48].fill(0xff), bad),
         ("another nonce", |m| m.head[24] ^= 1, bad),
         ("too short", |m| m.size -= 4096, bad),
         ("too long", |m| m.size += 4096, bad),
@@ -150,6 +155,22 @@ fn memory_that_lies_is_never_mapped() {
     for (what, change, expected) in cases {
         assert_eq!(offered(|_| (), change), *expected, "{what}");
     }
+}
+
+/// Only the large rings may lack pages: they are filled when a stream needs them.
+#[test]
+fn large_rings_may_be_sparse_and_nothing_else() {
+    let geometry = Geometry { slots: 1, ring: RING, bulk: 1 << 20 };
+    let with_bulk = |memory: &mut Memory| {
+        memory.head[40..48].copy_from_slice(&(geometry.bulk as u64).to_le_bytes());
+        memory.size = geometry.bytes();
+    };
+    assert_eq!(offered(|_| (), with_bulk), Ok("up"));
+    let sparse = |memory: &mut Memory| {
+        with_bulk(memory);
+        memory.preallocate = false;
+    };
+    assert_eq!(offered(|_| (), sparse), Err(Reason::BAD_SEGMENT));
 }
 
 #[test]
@@ -275,7 +296,9 @@ fn attack(victim: &Victim, mut command: Command) -> std::io::Result<(std::proces
     use std::io::BufRead;
     let o = &victim.honest;
     let name = String::from_utf8(victim.name.clone()).unwrap();
-    command.args(["--exact", "attacker", "--nocapture"]).env(ATTACK, format!("{name} {} {} {}", o.netns, o.offerer, o.other));
+    command
+        .args(["--exact", "attacker", "--nocapture"])
+        .env(ATTACK, format!("{name} {} {} {}", o.netns, o.offerer, o.other));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
     let said = lines.map_while(Result::ok).find(|l| l.contains("knocked") || l.contains("refused")).unwrap_or_default();
