@@ -245,7 +245,12 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
         lines.consumer.rate.store(rate, Relaxed);
     }
     if peek {
-        return Take::Done(n);
+        // As `advance` below: what was copied counts only if the producer had not taken it back (and used its place anew).
+        if lines.consumer.settled() == Some(head) {
+            return Take::Done(n);
+        }
+        rx.mark_known.store(0, Relaxed);
+        return Take::Retry;
     }
     match lines.consumer.advance(head, n as u64) {
         Advance::Done => {
