@@ -43,7 +43,13 @@ pub extern "C" fn motet_send_end(s: Handle, result: isize) {
 /// # Safety
 /// See `motet.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_recv_begin(s: Handle, iov: *const IoVec, count: i32, flags: i32, blocking: i32) -> isize {
+pub unsafe extern "C" fn motet_recv_begin(
+    s: Handle,
+    iov: *const IoVec,
+    count: i32,
+    flags: i32,
+    blocking: i32,
+) -> isize {
     let Some(engine) = engine() else { return KERNEL };
     guard(EPROTO, || {
         // SAFETY: the caller's promise.

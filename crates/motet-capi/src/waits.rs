@@ -189,7 +189,12 @@ pub extern "C" fn motet_fork_child() {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_leave() {
-    guard((), || engine().into_iter().for_each(|e| e.before_sleep()));
+    guard((), || {
+        if let Some(engine) = engine() {
+            engine.before_sleep();
+            motet_api::stats::write(engine);
+        }
+    });
 }
 
 #[unsafe(no_mangle)]

@@ -9,6 +9,7 @@
 //! A further subcommand is a module with `Arguments` and `run`, a line in [`Command`] and one in [`dispatch`].
 #![forbid(unsafe_code)]
 
+mod bench;
 mod config;
 mod doctor;
 mod drivers;
@@ -49,6 +50,7 @@ enum Command {
     Ps(ps::Arguments),
     Top(top::Arguments),
     Why(why::Arguments),
+    Bench(bench::Arguments),
     Doctor(doctor::Arguments),
     Config(config::Arguments),
     #[command(hide = true)]
@@ -63,6 +65,7 @@ fn dispatch(command: Command, json: bool) -> Outcome {
         Command::Ps(arguments) => ps::run(&arguments, json),
         Command::Top(arguments) => top::run(&arguments, json),
         Command::Why(arguments) => why::run(&arguments, json),
+        Command::Bench(arguments) => bench::run(arguments, json),
         Command::Doctor(arguments) => doctor::run(&arguments, json),
         Command::Config(arguments) => config::run(&arguments, json),
         Command::Generate(arguments) => generate::run(&arguments, Cli::command()),

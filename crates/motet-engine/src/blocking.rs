@@ -69,7 +69,8 @@ impl Engine {
         if flags & MSG_WAITALL != 0 && flags & motet_proto::MSG_PEEK == 0 {
             return self.recv_all(handle, bufs, flags & !MSG_WAITALL);
         }
-        let blocks = flags & MSG_DONTWAIT == 0 && !(record.state() == motet_wire::record::State::Plain && socket::is_nonblocking(fd));
+        let blocks = flags & MSG_DONTWAIT == 0
+            && !(record.state() == motet_wire::record::State::Plain && socket::is_nonblocking(fd));
         let peek = flags & motet_proto::MSG_PEEK != 0;
         loop {
             match self.recv_begin(handle, bufs, blocks, peek, false) {
@@ -83,7 +84,9 @@ impl Engine {
                 rx::Step::Kernel => {
                     let mut received = socket::receive(fd, bufs, flags | MSG_DONTWAIT);
                     if received == Err(EAGAIN) && blocks && !socket::is_nonblocking(fd) {
-                        received = self.sleep(record, handle, fd, socket::READABLE).and_then(|()| socket::receive(fd, bufs, flags | MSG_DONTWAIT));
+                        received = self
+                            .sleep(record, handle, fd, socket::READABLE)
+                            .and_then(|()| socket::receive(fd, bufs, flags | MSG_DONTWAIT));
                     }
                     let count = if peek { 0 } else { *received.as_ref().unwrap_or(&0) };
                     self.recv_end(handle, count);

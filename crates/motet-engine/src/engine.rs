@@ -80,6 +80,34 @@ pub struct Engine {
     /// One bit per stream with bytes that the peer may not have read, and one bit per word of them.
     unread: Box<[AtomicU64]>,
     any_unread: AtomicU64,
+    /// What streams that have ended had counted.
+    ended: Mutex<Totals>,
+}
+
+/// Counts over the streams of a process.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Totals {
+    /// Streams, and those whose wire came up.
+    pub streams: (u64, u64),
+    /// Bytes sent and received over wires.
+    pub fast: (u64, u64),
+    /// Bytes sent and received over TCP by streams whose wire came up.
+    pub tcp: (u64, u64),
+    /// Full rings, bytes taken back, single copies.
+    pub events: [u64; 3],
+}
+
+impl Totals {
+    fn add(&mut self, record: &Record, local: &Local) {
+        let load = |n: &motet_wire::sync::AtomicU64| n.load(Ordering::Relaxed);
+        let ((fast_out, fast_in), (tcp_out, tcp_in)) = (record.fast_bytes(), record.tcp_bytes());
+        self.streams.0 += 1;
+        self.streams.1 += u64::from(local.slot.slot().is_some());
+        self.fast = (self.fast.0 + fast_out, self.fast.1 + fast_in);
+        self.tcp = (self.tcp.0 + tcp_out, self.tcp.1 + tcp_in);
+        let events = [&record.events.spilled, &record.events.downgraded, &record.events.single_copy];
+        self.events.iter_mut().zip(events).for_each(|(sum, n)| *sum += load(n));
+    }
 }
 
 static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
@@ -117,6 +145,7 @@ impl Engine {
             owners: Mutex::default(),
             unread: (0..streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
             any_unread: AtomicU64::new(0),
+            ended: Mutex::default(),
         })
     }
 
@@ -190,6 +219,26 @@ impl Engine {
         lock(&self.owners)
     }
 
+    /// Keeps what a stream that ends has counted.
+    pub fn count_ended(&self, record: &Record, local: &Local) {
+        lock(&self.ended).add(record, local);
+    }
+
+    /// Counts over all streams of this process, ended ones included, and connections that stayed plain by reason.
+    pub fn totals(&self) -> (Totals, Vec<(u32, u64)>) {
+        let mut totals = *lock(&self.ended);
+        for index in 0..self.node.head().used.load(Ordering::Acquire) as usize {
+            if let (Some(record), Some(local)) = (self.node.record(index), self.local(index))
+                && record.life.owner.load(Ordering::Relaxed) == thread::pid()
+                && record.state() != State::Free
+            {
+                totals.add(record, local);
+            }
+        }
+        let plain = self.node.head().plain.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
+        (totals, plain.filter(|(_, n)| *n > 0).collect())
+    }
+
     /// Counts a connection that stays plain.
     pub fn count_plain(&self, reason: Reason) {
         if let Some(counter) = self.node.head().plain.get(reason.0 as usize) {
@@ -248,6 +297,7 @@ impl Engine {
             local.in_set.store(false, Ordering::Relaxed);
             local.hot.store(false, Ordering::Relaxed);
         }
+        *lock(&self.ended) = Totals::default();
         self.options.drivers.iter().for_each(|d| d.forked());
     }
 
@@ -270,7 +320,21 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Everything but the generation, back to nothing.
 fn reset(record: &Record) {
     let Record { tx, rx, life, events, who } = record;
-    for word in [&tx.lock, &tx.tail, &tx.head_seen, &tx.tcp, &tx.alive, &tx.returned, &rx.lock, &rx.head, &rx.tcp, &rx.mark, &tx.copied, &rx.copied, &tx.review] {
+    for word in [
+        &tx.lock,
+        &tx.tail,
+        &tx.head_seen,
+        &tx.tcp,
+        &tx.alive,
+        &tx.returned,
+        &rx.lock,
+        &rx.head,
+        &rx.tcp,
+        &rx.mark,
+        &tx.copied,
+        &rx.copied,
+        &tx.review,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
     tx.mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
@@ -280,7 +344,25 @@ fn reset(record: &Record) {
     for word in [&events.downgraded, &events.single_copy, &events.lost_put, &who.cookies[0], &who.cookies[1]] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&tx.busy, &tx.ready, &tx.hopeful, &tx.may_copy, &tx.wide, &tx.last, &tx.bypass, &tx.rate, &rx.wide, &rx.bulk, &rx.bulk_ring, &rx.busy, &rx.ready, &rx.mark_known, &rx.skip, &rx.failed, &rx.evidence] {
+    for word in [
+        &tx.busy,
+        &tx.ready,
+        &tx.hopeful,
+        &tx.may_copy,
+        &tx.wide,
+        &tx.last,
+        &tx.bypass,
+        &tx.rate,
+        &rx.wide,
+        &rx.bulk,
+        &rx.bulk_ring,
+        &rx.busy,
+        &rx.ready,
+        &rx.mark_known,
+        &rx.skip,
+        &rx.failed,
+        &rx.evidence,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.shared, &life.fd] {

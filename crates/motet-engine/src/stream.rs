@@ -97,7 +97,14 @@ impl Engine {
 
     /// Decides one receive; see `motet_recv_begin`.
     #[inline]
-    pub fn recv_begin(&self, handle: Handle, bufs: &mut [IoSliceMut<'_>], blocking: bool, peek: bool, kernel_only: bool) -> rx::Step {
+    pub fn recv_begin(
+        &self,
+        handle: Handle,
+        bufs: &mut [IoSliceMut<'_>],
+        blocking: bool,
+        peek: bool,
+        kernel_only: bool,
+    ) -> rx::Step {
         let Some((record, local)) = self.look_up(handle) else { return rx::Step::Failed(EBADF) };
         let slot = match record.state() {
             State::Attached => local.slot.slot(),
@@ -119,7 +126,8 @@ impl Engine {
         if blocking {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
-        let may_raise = || !local.in_set.load(Relaxed) || lock(&local.set).as_ref().is_none_or(|set| set.may_raise(handle));
+        let may_raise =
+            || !local.in_set.load(Relaxed) || lock(&local.set).as_ref().is_none_or(|set| set.may_raise(handle));
         let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.before_sleep());
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
@@ -201,6 +209,7 @@ impl Engine {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
         let mut base = kernel(record);
         self.leave_set(handle, local);
+        self.count_ended(record, local);
         // A descriptor that was closed behind our back may be somebody else's by now.
         let same = socket::cookie(base.0) == Ok(record.who.cookies[0].load(Relaxed));
         if let Some(slot) = local.slot.slot() {
@@ -215,7 +224,9 @@ impl Engine {
             }
             slot.head().left[slot.end()].store(1, Release);
             local.slot.set(None);
-            if let Some(driver) = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n)) {
+            if let Some(driver) =
+                (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n))
+            {
                 driver.close(&slot);
             }
         }
@@ -288,7 +299,8 @@ impl Engine {
 
     fn route(&self, pair: &Pair) -> Result<usize, Reason> {
         let allowed = &self.options.allowed;
-        let verdicts = route::verdicts(self.options.drivers, |name| allowed.is_empty() || allowed.iter().any(|a| a == name), pair);
+        let verdicts =
+            route::verdicts(self.options.drivers, |name| allowed.is_empty() || allowed.iter().any(|a| a == name), pair);
         let best = route::choose(&verdicts)?;
         Ok(self.options.drivers.iter().position(|d| std::ptr::addr_eq(*d, best)).unwrap_or(0))
     }
@@ -317,7 +329,15 @@ impl Engine {
         let fd = record.life.fd.load(Acquire) as i32;
         let (local, peer) = socket::addresses(fd).ok()?;
         let connected = record.who.role.load(Relaxed) == 1;
-        Some(Pair { fd, local, peer, connected, cookie: record.who.cookies[0].load(Relaxed), ring: self.options.ring, bulk: self.options.bulk })
+        Some(Pair {
+            fd,
+            local,
+            peer,
+            connected,
+            cookie: record.who.cookies[0].load(Relaxed),
+            ring: self.options.ring,
+            bulk: self.options.bulk,
+        })
     }
 }
 

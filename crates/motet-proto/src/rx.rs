@@ -291,7 +291,10 @@ pub fn ready(record: &Record, slot: &Slot) -> bool {
 pub fn raise<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
     let (rx, lines) = (&record.rx, slot.inward());
     let wide = bulk::wants_wide(record, slot, base);
-    if lines.gate.still_waiting(rx.head.load(Relaxed)) && rx.busy.load(Relaxed) == 0 && (rx.wide.load(Relaxed) != 0 || !wide) {
+    if lines.gate.still_waiting(rx.head.load(Relaxed))
+        && rx.busy.load(Relaxed) == 0
+        && (rx.wide.load(Relaxed) != 0 || !wide)
+    {
         return true;
     }
     let Some(_held) = clean(record, base) else { return false };
@@ -551,10 +554,19 @@ fn settle(record: &Record, slot: &Slot, tail: u64) -> Settled {
 
 /// Receives what TCP has now, with the gate open: it precedes whatever comes into the ring, as the ring is empty after the
 /// count was read. So a stream that began on TCP finds the gate open at its next send. `None`: not that simple.
-fn take_pending<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Option<Step> {
+fn take_pending<B: Base>(
+    record: &Record,
+    slot: &Slot,
+    base: &mut B,
+    bufs: &mut [IoSliceMut<'_>],
+    peek: bool,
+) -> Option<Step> {
     let _held = clean(record, base)?;
     let pending = base.tcp_pending();
-    if pending == 0 || !slot.inward().gate.still_waiting(record.rx.head.load(Relaxed)) || record.rx.busy.load(Relaxed) != 0 {
+    if pending == 0
+        || !slot.inward().gate.still_waiting(record.rx.head.load(Relaxed))
+        || record.rx.busy.load(Relaxed) != 0
+    {
         return None;
     }
     match take_tcp(record, base, bufs, pending, peek) {

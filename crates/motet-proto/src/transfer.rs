@@ -10,8 +10,8 @@
 
 use crate::{Base, ECONNRESET, Errno};
 use motet_wire::record::{Record, State};
-use motet_wire::slot::transfer::{ACTIVE, DONE, IDLE, POSTED};
 use motet_wire::slot::Slot;
+use motet_wire::slot::transfer::{ACTIVE, DONE, IDLE, POSTED};
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use motet_wire::sync::{AtomicU64, relax};
 
@@ -44,7 +44,8 @@ fn may_copy<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
             }
             let mut seen = [0; 16];
             let cookies = [1, 0].map(|i| record.who.cookies[i].load(Relaxed).to_ne_bytes());
-            let yes = base.copy_from(record.who.pid.load(Relaxed), address, &mut seen) && seen == *cookies.as_flattened();
+            let yes =
+                base.copy_from(record.who.pid.load(Relaxed), address, &mut seen) && seen == *cookies.as_flattened();
             transfer.may_copy.store(u32::from(yes), Release);
             record.tx.may_copy.store(if yes { YES } else { NO }, Relaxed);
             yes
@@ -121,7 +122,13 @@ pub fn receive<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &mut [u
 // ---- sender, under the lock of its half -----------------------------------------------------------------------------
 
 /// Sends `buf` into a waiting receiver's memory, as much as it takes. `None`: nobody waits, use the ring.
-pub fn send<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &[u8], tail: u64) -> Option<Result<usize, Errno>> {
+pub fn send<B: Base>(
+    record: &Record,
+    slot: &Slot,
+    base: &mut B,
+    buf: &[u8],
+    tail: u64,
+) -> Option<Result<usize, Errno>> {
     let transfer = &slot.outward().transfer;
     let here = || {
         transfer.state.load(Acquire) == POSTED

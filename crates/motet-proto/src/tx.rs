@@ -51,13 +51,7 @@ const PASSES: u32 = 64;
 
 /// Begins a send of `bufs`.
 #[inline]
-pub fn begin<B: Base>(
-    record: &Record,
-    slot: Option<&Slot>,
-    base: &mut B,
-    bufs: &[IoSlice<'_>],
-    ask: Ask,
-) -> Step {
+pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: &[IoSlice<'_>], ask: Ask) -> Step {
     let tx = &record.tx;
     let _held = match acquire(&tx.lock, base) {
         Acquired::Clean(held) => held,
@@ -333,7 +327,12 @@ fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u
                 (to - from).min(n)
             }
             None => {
-                slot.out_ring(tx.wide.load(Relaxed) != 0).read(head, &mut [std::io::IoSliceMut::new(&mut piece[..n])], 0, n);
+                slot.out_ring(tx.wide.load(Relaxed) != 0).read(
+                    head,
+                    &mut [std::io::IoSliceMut::new(&mut piece[..n])],
+                    0,
+                    n,
+                );
                 n
             }
         };

@@ -108,7 +108,8 @@ mod tests {
             let Ok(listener) = std::net::TcpListener::bind(bind) else { continue };
             let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (far, _) = listener.accept().unwrap();
-            let found = Diag::open().unwrap().find(far.local_addr().unwrap(), near.local_addr().unwrap()).unwrap().unwrap();
+            let found =
+                Diag::open().unwrap().find(far.local_addr().unwrap(), near.local_addr().unwrap()).unwrap().unwrap();
             assert_eq!(found.cookie, crate::socket::cookie(far.as_raw_fd()).unwrap());
             assert_eq!(found.uid, crate::thread::euid());
         }

@@ -73,7 +73,8 @@ pub fn give_back(mapping: Mapping) {
 pub fn anonymous(size: usize) -> Result<*mut u8, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, flags)? };
+    let base =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, flags)? };
     Ok(base.cast())
 }
 

@@ -101,7 +101,8 @@ fn info(fd: RawFd) -> Result<(u64, u64), Errno> {
     let mut info = [0u64; 32];
     let mut length = size_of_val(&info) as u32;
     // SAFETY: the kernel writes at most `length` bytes.
-    unsafe { syscall!(Sysno::getsockopt, fd, IPPROTO_TCP, TCP_INFO, info.as_mut_ptr(), &raw mut length) }.map_err(errno)?;
+    unsafe { syscall!(Sysno::getsockopt, fd, IPPROTO_TCP, TCP_INFO, info.as_mut_ptr(), &raw mut length) }
+        .map_err(errno)?;
     if length < 136 {
         return Err(rustix::io::Errno::OPNOTSUPP.raw_os_error());
     }
@@ -166,11 +167,10 @@ const GONE: u16 = 0x8 | 0x10 | 0x2000; // POLLERR | POLLHUP | POLLRDHUP
 pub fn poll<const N: usize>(fds: [(RawFd, u16); N], timeout: Option<u64>) -> Result<[u16; N], Errno> {
     use rustix::event::{PollFd, PollFlags};
     let borrowed = fds.map(|(fd, _)| crate::fds::borrow(fd));
-    let mut polled: [PollFd<'_>; N] = std::array::from_fn(|i| PollFd::new(&borrowed[i], PollFlags::from_bits_retain(fds[i].1)));
-    let timeout = timeout.map(|ns| rustix::time::Timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as _,
-    });
+    let mut polled: [PollFd<'_>; N] =
+        std::array::from_fn(|i| PollFd::new(&borrowed[i], PollFlags::from_bits_retain(fds[i].1)));
+    let timeout = timeout
+        .map(|ns| rustix::time::Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
     rustix::event::poll(&mut polled, timeout.as_ref()).map_err(|e| e.raw_os_error())?;
     Ok(std::array::from_fn(|i| polled[i].revents().bits()))
 }

@@ -74,19 +74,13 @@ impl Program {
             return None;
         }
         let script = sources().join(name);
-        Some(Self {
-            command: vec!["python3".into(), script.into()],
-            environment: Vec::new(),
-        })
+        Some(Self { command: vec!["python3".into(), script.into()], environment: Vec::new() })
     }
 
     fn new(path: PathBuf, arguments: &[&str]) -> Self {
         let mut command = vec![path.into_os_string()];
         command.extend(arguments.iter().map(OsString::from));
-        Self {
-            command,
-            environment: Vec::new(),
-        }
+        Self { command, environment: Vec::new() }
     }
 
     /// With an environment variable.
@@ -99,38 +93,20 @@ impl Program {
     pub fn start(&self, mode: Mode) -> Running {
         let files = Files::new();
         let mut command = Command::new(&self.command[0]);
-        command
-            .args(&self.command[1..])
-            .process_group(0)
-            .stdin(Stdio::null());
-        command
-            .stdout(files.create("out"))
-            .stderr(files.create("err"));
-        for name in [
-            "LD_PRELOAD",
-            "MOTET_DISABLE",
-            "MOTET_LIBRARY",
-            "MOTET_SHIM_REPORT",
-        ] {
+        command.args(&self.command[1..]).process_group(0).stdin(Stdio::null());
+        command.stdout(files.create("out")).stderr(files.create("err"));
+        for name in ["LD_PRELOAD", "MOTET_DISABLE", "MOTET_LIBRARY", "MOTET_SHIM_REPORT"] {
             command.env_remove(name);
         }
         if mode == Mode::Equipped {
-            command
-                .env("LD_PRELOAD", voice())
-                .env("MOTET_SHIM_REPORT", files.path("report"));
+            command.env("LD_PRELOAD", voice()).env("MOTET_SHIM_REPORT", files.path("report"));
             if let Some(engine) = engine() {
                 command.env("MOTET_LIBRARY", engine);
             }
         }
         command.envs(self.environment.iter().map(|(n, v)| (n, v)));
-        let child = command
-            .spawn()
-            .unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
-        Running {
-            child,
-            files,
-            began: Instant::now(),
-        }
+        let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
+        Running { child, files, began: Instant::now() }
     }
 
     /// Runs it to its end.
@@ -142,27 +118,11 @@ impl Program {
     #[track_caller]
     pub fn same_both_ways(&self) -> Outcome {
         let plain = self.run(Mode::Plain);
-        assert!(
-            plain.succeeded,
-            "plainly, {:?} failed: {}{}",
-            self.command, plain.printed, plain.complaints
-        );
+        assert!(plain.succeeded, "plainly, {:?} failed: {}{}", self.command, plain.printed, plain.complaints);
         let equipped = self.run(Mode::Equipped);
-        assert!(
-            equipped.succeeded,
-            "equipped, {:?} failed: {}{}",
-            self.command, equipped.printed, equipped.complaints
-        );
-        assert_eq!(
-            plain.printed, equipped.printed,
-            "{:?} prints something else when equipped",
-            self.command
-        );
-        assert_eq!(
-            plain.complaints, equipped.complaints,
-            "{:?} complains differently when equipped",
-            self.command
-        );
+        assert!(equipped.succeeded, "equipped, {:?} failed: {}{}", self.command, equipped.printed, equipped.complaints);
+        assert_eq!(plain.printed, equipped.printed, "{:?} prints something else when equipped", self.command);
+        assert_eq!(plain.complaints, equipped.complaints, "{:?} complains differently when equipped", self.command);
         equipped
     }
 }
@@ -177,17 +137,10 @@ impl Outcome {
     #[track_caller]
     pub fn took_the_fast_path(&self, bytes: u64) {
         if engine().is_none() {
-            eprintln!(
-                "SKIPPED the proof of the fast path: libmotet.so.0 is not built (make build)"
-            );
+            eprintln!("SKIPPED the proof of the fast path: libmotet.so.0 is not built (make build)");
             return;
         }
-        assert!(
-            self.sent_fast() >= bytes,
-            "only {} bytes over shared memory: {:?}",
-            self.sent_fast(),
-            self.streams
-        );
+        assert!(self.sent_fast() >= bytes, "only {} bytes over shared memory: {:?}", self.sent_fast(), self.streams);
     }
 }
 
@@ -232,12 +185,7 @@ impl Running {
             printed: self.files.read("out"),
             complaints,
             succeeded: status.is_some_and(|s| s.success()),
-            streams: self
-                .files
-                .read("report")
-                .lines()
-                .map(Stream::parse)
-                .collect(),
+            streams: self.files.read("report").lines().map(Stream::parse).collect(),
         }
     }
 }
@@ -245,26 +193,17 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // The whole group: what the program forked must not outlive the test.
-        let _ = Command::new("kill")
-            .args(["-KILL", "--", &format!("-{}", self.child.id())])
-            .stderr(Stdio::null())
-            .status();
+        let _ =
+            Command::new("kill").args(["-KILL", "--", &format!("-{}", self.child.id())]).stderr(Stdio::null()).status();
         let _ = self.child.wait();
     }
 }
 
 impl Stream {
     fn parse(line: &str) -> Self {
-        let fields: HashMap<_, _> = line
-            .split_whitespace()
-            .filter_map(|f| f.split_once('='))
-            .collect();
+        let fields: HashMap<_, _> = line.split_whitespace().filter_map(|f| f.split_once('=')).collect();
         let number = |name: &str| fields.get(name).and_then(|v| v.parse().ok()).unwrap_or(0);
-        Self {
-            sent_fast: number("sent_fast"),
-            sent_tcp: number("sent_tcp"),
-            reason: number("reason"),
-        }
+        Self { sent_fast: number("sent_fast"), sent_tcp: number("sent_tcp"), reason: number("reason") }
     }
 }
 
@@ -275,11 +214,7 @@ struct Files(PathBuf);
 impl Files {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let folder = scratch().join(format!(
-            "run-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        ));
+        let folder = scratch().join(format!("run-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir_all(&folder).expect("a folder for the run");
         Self(folder)
     }
@@ -293,9 +228,7 @@ impl Files {
     }
 
     fn read(&self, name: &str) -> String {
-        fs::read(self.path(name))
-            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-            .unwrap_or_default()
+        fs::read(self.path(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 }
 
@@ -308,11 +241,7 @@ impl Drop for Files {
 // ---- what must be built ----------------------------------------------------------------------------------------------
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .expect("the workspace")
-        .to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace").to_path_buf()
 }
 
 fn sources() -> PathBuf {
@@ -320,12 +249,8 @@ fn sources() -> PathBuf {
 }
 
 fn scratch() -> PathBuf {
-    let target = std::env::current_exe()
-        .ok()
-        .and_then(|exe| Some(exe.ancestors().nth(3)?.to_path_buf()));
-    let folder = target
-        .unwrap_or_else(|| root().join("target"))
-        .join("socket-tests");
+    let target = std::env::current_exe().ok().and_then(|exe| Some(exe.ancestors().nth(3)?.to_path_buf()));
+    let folder = target.unwrap_or_else(|| root().join("target")).join("socket-tests");
     fs::create_dir_all(&folder).expect("a folder for the tests");
     folder
 }
@@ -336,14 +261,9 @@ pub fn engine() -> Option<&'static Path> {
     ENGINE
         .get_or_init(|| {
             let given = std::env::var_os("MOTET_LIBRARY").map(PathBuf::from);
-            let own = std::env::current_exe()
-                .ok()
-                .and_then(|exe| Some(exe.parent()?.parent()?.join("libmotet.so.0")));
+            let own = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.parent()?.join("libmotet.so.0")));
             let release = Some(root().join("target/release/libmotet.so.0"));
-            [given, own, release]
-                .into_iter()
-                .flatten()
-                .find(|path| path.exists())
+            [given, own, release].into_iter().flatten().find(|path| path.exists())
         })
         .as_deref()
 }
@@ -355,18 +275,9 @@ fn voice() -> &'static Path {
         let folder = scratch();
         let out = format!("OUT={}", folder.display());
         // One make at a time: test binaries run one after another, their threads share this cell.
-        let built = Command::new("make")
-            .arg("-s")
-            .arg("-C")
-            .arg(root().join("adapters/sockets"))
-            .arg(out)
-            .output();
+        let built = Command::new("make").arg("-s").arg("-C").arg(root().join("adapters/sockets")).arg(out).output();
         let built = built.expect("make is needed to build the sockets voice");
-        assert!(
-            built.status.success(),
-            "the sockets voice does not build: {}",
-            String::from_utf8_lossy(&built.stderr)
-        );
+        assert!(built.status.success(), "the sockets voice does not build: {}", String::from_utf8_lossy(&built.stderr));
         folder.join("libmotet_sockets.so")
     })
 }
@@ -381,32 +292,11 @@ fn compiled(name: &str) -> PathBuf {
     }
     let folder = scratch().join("programs");
     fs::create_dir_all(&folder).expect("a folder for the programs");
-    let (path, fresh) = (
-        folder.join(name),
-        folder.join(format!("{name}.{}", std::process::id())),
-    );
-    let flags = [
-        "-O1",
-        "-g",
-        "-std=gnu11",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-pthread",
-        "-D_FORTIFY_SOURCE=2",
-        "-o",
-    ];
-    let compiled = Command::new("cc")
-        .args(flags)
-        .arg(&fresh)
-        .arg(sources().join(format!("{name}.c")))
-        .output();
+    let (path, fresh) = (folder.join(name), folder.join(format!("{name}.{}", std::process::id())));
+    let flags = ["-O1", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", "-D_FORTIFY_SOURCE=2", "-o"];
+    let compiled = Command::new("cc").args(flags).arg(&fresh).arg(sources().join(format!("{name}.c"))).output();
     let compiled = compiled.expect("a C compiler (cc) is needed for the test programs");
-    assert!(
-        compiled.status.success(),
-        "{name}.c does not compile: {}",
-        String::from_utf8_lossy(&compiled.stderr)
-    );
+    assert!(compiled.status.success(), "{name}.c does not compile: {}", String::from_utf8_lossy(&compiled.stderr));
     fs::rename(&fresh, &path).expect("the compiled program in its place");
     done.insert(name.to_owned(), path.clone());
     path

@@ -192,16 +192,8 @@ fn echo_between(server: Mode, client: Mode) -> (String, u64) {
     let port = server.first_line();
     let client = Program::c("ping_pong", &["call", "4", &port, "300", "3000"]).run(client);
     let server = server.finish();
-    assert!(
-        client.succeeded && server.succeeded,
-        "{} {}",
-        client.complaints,
-        server.complaints
-    );
-    (
-        client.printed.clone(),
-        client.sent_fast() + server.sent_fast(),
-    )
+    assert!(client.succeeded && server.succeeded, "{} {}", client.complaints, server.complaints);
+    (client.printed.clone(), client.sent_fast() + server.sent_fast())
 }
 
 #[test]
@@ -225,28 +217,16 @@ fn separately_started_programs_find_each_other() {
 
 #[test]
 fn motet_disable_keeps_everything_plain() {
-    let outcome = Program::c("ping_pong", &["4", "500", "64"])
-        .with("MOTET_DISABLE", "1")
-        .same_both_ways();
+    let outcome = Program::c("ping_pong", &["4", "500", "64"]).with("MOTET_DISABLE", "1").same_both_ways();
     assert!(outcome.streams.is_empty());
-    let outcome = Program::c("not_loaded", &["talk"])
-        .with("MOTET_DISABLE", "1")
-        .run(Mode::Equipped);
-    assert_eq!(
-        outcome.printed, "engine not loaded\n",
-        "{}",
-        outcome.complaints
-    );
+    let outcome = Program::c("not_loaded", &["talk"]).with("MOTET_DISABLE", "1").run(Mode::Equipped);
+    assert_eq!(outcome.printed, "engine not loaded\n", "{}", outcome.complaints);
 }
 
 #[test]
 fn a_process_without_sockets_never_loads_the_engine() {
     let outcome = Program::c("not_loaded", &["idle"]).run(Mode::Equipped);
-    assert_eq!(
-        outcome.printed, "engine not loaded\n",
-        "{}",
-        outcome.complaints
-    );
+    assert_eq!(outcome.printed, "engine not loaded\n", "{}", outcome.complaints);
 }
 
 #[test]

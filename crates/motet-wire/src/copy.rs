@@ -55,9 +55,13 @@ mod avx2 {
     pub unsafe fn write(to: *mut u8, from: *const u8, n: usize) {
         // SAFETY: the caller's promise; prefetches touch nothing.
         unsafe {
-            turns(to, from, n, |to, _| _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(AHEAD).cast()), |to, v| {
-                _mm256_storeu_si256(to, v)
-            });
+            turns(
+                to,
+                from,
+                n,
+                |to, _| _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(AHEAD).cast()),
+                |to, v| _mm256_storeu_si256(to, v),
+            );
         }
     }
 
@@ -67,9 +71,13 @@ mod avx2 {
     pub unsafe fn read(to: *mut u8, from: *const u8, n: usize) {
         // SAFETY: the caller's promise; prefetches touch nothing.
         unsafe {
-            turns(to, from, n, |_, from| _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD).cast()), |to, v| {
-                _mm256_storeu_si256(to, v)
-            });
+            turns(
+                to,
+                from,
+                n,
+                |_, from| _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD).cast()),
+                |to, v| _mm256_storeu_si256(to, v),
+            );
         }
     }
 

@@ -219,7 +219,8 @@ impl Slot {
     /// The large ring that this end receives from, as memory to populate or give back.
     pub fn bulk_memory(&self) -> Option<Mapping> {
         // SAFETY: `with_bulk` checked that both large rings lie in a mapping that stays.
-        (!self.bulk.is_null()).then(|| unsafe { Mapping::new(self.bulk.add((1 - self.end) * self.bulk_size), self.bulk_size) })
+        (!self.bulk.is_null())
+            .then(|| unsafe { Mapping::new(self.bulk.add((1 - self.end) * self.bulk_size), self.bulk_size) })
     }
 
     /// Which end this is: 0 the offerer, 1 the other.

@@ -21,6 +21,7 @@
 //! Errors are `std::io::Error` with the system's error number kept ([`std::io::Error::raw_os_error`]).
 #![forbid(unsafe_code)]
 
+pub mod stats;
 mod stream;
 pub mod table;
 

@@ -57,7 +57,9 @@ pub fn place(peer: Credentials, (ring, bulk): (usize, usize), cookies: [u64; 2])
     let mut arenas = lock(&ARENAS);
     let arenas = arenas.get_or_insert_default();
     if !arenas.contains_key(&key) {
-        arenas.retain(|k, segments| k.pid == 0 || process_exists(k.pid as u32) || segments.iter().any(|s| s.used.contains(&true)));
+        arenas.retain(|k, segments| {
+            k.pid == 0 || process_exists(k.pid as u32) || segments.iter().any(|s| s.used.contains(&true))
+        });
     }
     let segments = arenas.entry(key).or_default();
     for segment in segments.iter_mut() {
@@ -78,7 +80,8 @@ impl Segment {
     fn new(geometry: Geometry) -> Result<Self, Reason> {
         let nonce = memory::nonce();
         let head = geometry.encode(nonce);
-        let (fd, mapping) = memory::create("motet-segment", geometry.bytes(), &head, geometry.dense()).map_err(|_| Reason::NO_MEMORY)?;
+        let (fd, mapping) = memory::create("motet-segment", geometry.bytes(), &head, geometry.dense())
+            .map_err(|_| Reason::NO_MEMORY)?;
         BYTES.fetch_add(geometry.dense(), Ordering::Relaxed);
         let file = Arc::new(PrivateFd::new(fd));
         Ok(Self { file, mapping, geometry, nonce, used: vec![false; geometry.slots] })

@@ -56,7 +56,13 @@ impl Offer {
         if half(8) != segment::VERSION {
             return Err(Bad::Version(half(8)));
         }
-        Ok(Self { netns: word(16), offerer: word(24), other: word(32), slot: half(12), nonce: m[40..56].try_into().unwrap() })
+        Ok(Self {
+            netns: word(16),
+            offerer: word(24),
+            other: word(32),
+            slot: half(12),
+            nonce: m[40..56].try_into().unwrap(),
+        })
     }
 }
 

@@ -26,11 +26,9 @@ pub struct Case {
 impl Case {
     /// Reads a case file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the case file {}", path.display()))?;
-        let table = text
-            .parse::<Table>()
-            .with_context(|| format!("{} is not TOML", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read the case file {}", path.display()))?;
+        let table = text.parse::<Table>().with_context(|| format!("{} is not TOML", path.display()))?;
         let directory = path.parent().unwrap_or(Path::new(".")).canonicalize()?;
         Ok(Self { table, directory })
     }
@@ -53,9 +51,7 @@ impl Case {
 
     /// A text.
     pub fn text(&self, key: &str) -> Result<&str> {
-        self.value(key)
-            .and_then(Value::as_str)
-            .with_context(|| format!("the case has no text {key}"))
+        self.value(key).and_then(Value::as_str).with_context(|| format!("the case has no text {key}"))
     }
 
     /// The case's name.
@@ -65,10 +61,7 @@ impl Case {
 
     /// Changes or adds a value at a key of the form `table.key`.
     pub fn set(&mut self, table: &str, key: &str, value: impl Into<Value>) {
-        let entry = self
-            .table
-            .entry(table)
-            .or_insert_with(|| Value::Table(Table::new()));
+        let entry = self.table.entry(table).or_insert_with(|| Value::Table(Table::new()));
         if let Value::Table(inner) = entry {
             inner.insert(key.into(), value.into());
         }
@@ -77,10 +70,7 @@ impl Case {
     /// The layout that the case asks for, 1 x 1 if it does not say.
     pub fn layout(&self) -> Layout {
         let ranks = |key| self.number(key).map_or(1, |n| n as u32).max(1);
-        Layout {
-            fluid: ranks("layout.fluid"),
-            solid: ranks("layout.solid"),
-        }
+        Layout { fluid: ranks("layout.fluid"), solid: ranks("layout.solid") }
     }
 
     /// Time limit of a whole run, in seconds.
@@ -100,7 +90,6 @@ impl Case {
             let material = self.material(code)?;
             copy.set(code, "material", material.to_string_lossy().into_owned());
         }
-        std::fs::write(path, toml::to_string(&copy.table)?)
-            .with_context(|| format!("cannot write {}", path.display()))
+        std::fs::write(path, toml::to_string(&copy.table)?).with_context(|| format!("cannot write {}", path.display()))
     }
 }

@@ -37,15 +37,9 @@ pub struct Program {
 
 impl Program {
     /// Starts `words` (program and arguments); standard output and error go to the file `log`.
-    pub fn start(
-        name: &str,
-        words: &[String],
-        log: &Path,
-        environment: &[(&str, &str)],
-    ) -> Result<Self> {
+    pub fn start(name: &str, words: &[String], log: &Path, environment: &[(&str, &str)]) -> Result<Self> {
         let (program, arguments) = words.split_first().context("an empty command")?;
-        let output =
-            File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        let output = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let child = Command::new(program)
             .args(arguments)
             .envs(environment.iter().copied())
@@ -55,11 +49,7 @@ impl Program {
             .process_group(0) // a Ctrl-C of the terminal reaches only this program, which then ends them in order
             .spawn()
             .with_context(|| format!("cannot start {name} ({program})"))?;
-        Ok(Self {
-            name: name.into(),
-            child,
-            log: log.into(),
-        })
+        Ok(Self { name: name.into(), child, log: log.into() })
     }
 
     /// Whether it has ended, and how.
@@ -72,22 +62,14 @@ impl Program {
         if status.success() {
             return Ok(());
         }
-        bail!(
-            "{} failed ({status}); the end of {}:\n{}",
-            self.name,
-            self.log.display(),
-            self.log_end()
-        )
+        bail!("{} failed ({status}); the end of {}:\n{}", self.name, self.log.display(), self.log_end())
     }
 
     /// The last lines of its output.
     pub fn log_end(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        let lines: Vec<&str> = text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(12)..].join("\n")
     }
 
@@ -144,19 +126,9 @@ pub fn wait_all(programs: &mut [&mut Program], deadline: Instant) -> Result<()> 
         }
         check_interrupt()?;
         if Instant::now() > deadline {
-            let late: Vec<_> = programs
-                .iter()
-                .zip(&ended)
-                .filter(|(_, ended)| !**ended)
-                .collect();
-            let ends: Vec<_> = late
-                .iter()
-                .map(|(p, _)| format!("{}:\n{}", p.name, p.log_end()))
-                .collect();
-            bail!(
-                "the time limit has passed; still running: {}",
-                ends.join("\n")
-            );
+            let late: Vec<_> = programs.iter().zip(&ended).filter(|(_, ended)| !**ended).collect();
+            let ends: Vec<_> = late.iter().map(|(p, _)| format!("{}:\n{}", p.name, p.log_end())).collect();
+            bail!("the time limit has passed; still running: {}", ends.join("\n"));
         }
         std::thread::sleep(Duration::from_millis(2));
     }

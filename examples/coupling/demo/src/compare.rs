@@ -77,13 +77,8 @@ impl Comparison {
 
 /// The runner under `motet run --`.
 pub fn under_motet(plain: &Runner, motet: &Path) -> Result<Runner> {
-    let motet = motet
-        .canonicalize()
-        .with_context(|| format!("{} is not there", motet.display()))?;
-    Ok(Runner {
-        prefix: vec![motet.to_string_lossy().into(), "run".into(), "--".into()],
-        ..plain.clone()
-    })
+    let motet = motet.canonicalize().with_context(|| format!("{} is not there", motet.display()))?;
+    Ok(Runner { prefix: vec![motet.to_string_lossy().into(), "run".into(), "--".into()], ..plain.clone() })
 }
 
 /// Runs one case `repetitions` times each way, alternating.
@@ -99,9 +94,7 @@ pub fn compare(
     let name = case.name()?.to_owned();
     let each = if under.is_some() { 2 } else { 1 };
     let bar = ProgressBar::new((repetitions * each + usize::from(under.is_some())) as u64)
-        .with_style(ProgressStyle::with_template(
-            "{msg:28} {bar:30} {pos}/{len}  {elapsed}",
-        )?);
+        .with_style(ProgressStyle::with_template("{msg:28} {bar:30} {pos}/{len}  {elapsed}")?);
     let (mut plain_runs, mut motet_runs) = (Vec::new(), Vec::new());
     for _ in 0..repetitions {
         bar.set_message(format!("{name}: plain"));
@@ -128,28 +121,10 @@ pub fn compare(
         let identical_only = outcome;
         bar.inc(1);
         bar.finish_and_clear();
-        return assemble(
-            case,
-            name,
-            layout,
-            &plain_runs,
-            &motet_runs,
-            Some(&identical_only),
-            links,
-            directory,
-        );
+        return assemble(case, name, layout, &plain_runs, &motet_runs, Some(&identical_only), links, directory);
     }
     bar.finish_and_clear();
-    assemble(
-        case,
-        name,
-        layout,
-        &plain_runs,
-        &motet_runs,
-        None,
-        links,
-        directory,
-    )
+    assemble(case, name, layout, &plain_runs, &motet_runs, None, links, directory)
 }
 
 #[allow(clippy::too_many_arguments)] // one private caller; a struct would only repeat Comparison
@@ -165,13 +140,7 @@ fn assemble(
 ) -> Result<Comparison> {
     let first = plain.first().context("no repetition")?;
     let all = || plain.iter().chain(motet).chain(untimed);
-    let errors = all().flat_map(|o| {
-        [
-            o.fluid.balance_error(),
-            o.solid.balance_error(),
-            o.interface_error(),
-        ]
-    });
+    let errors = all().flat_map(|o| [o.fluid.balance_error(), o.solid.balance_error(), o.interface_error()]);
     Ok(Comparison {
         directory: directory.join(format!("{name}-plain")),
         case: name,
@@ -203,10 +172,7 @@ fn medians(runs: &[Outcome]) -> Option<Medians> {
     };
     let coupling = runs.iter().map(|o| o.fluid.coupling_seconds);
     Some(Medians {
-        coupling_spread: [
-            coupling.clone().fold(f64::MAX, f64::min),
-            coupling.fold(0.0, f64::max),
-        ],
+        coupling_spread: [coupling.clone().fold(f64::MAX, f64::min), coupling.fold(0.0, f64::max)],
         run: of(|o| o.run_seconds)?,
         stepping: of(|o| o.fluid.wall_seconds)?,
         coupling: of(|o| o.fluid.coupling_seconds)?,

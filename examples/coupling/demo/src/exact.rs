@@ -25,32 +25,19 @@ struct Table {
 
 impl Conductivity {
     fn constant(value: f64) -> Self {
-        Self {
-            temperature: vec![0.0, 1e4],
-            value: vec![value, value],
-        }
+        Self { temperature: vec![0.0, 1e4], value: vec![value, value] }
     }
 
     fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let table: Table = toml::from_str(&text)?;
-        ensure!(
-            table.temperature.len() == table.conductivity.len() && table.temperature.len() > 1,
-            "a broken table"
-        );
-        Ok(Self {
-            temperature: table.temperature,
-            value: table.conductivity,
-        })
+        ensure!(table.temperature.len() == table.conductivity.len() && table.temperature.len() > 1, "a broken table");
+        Ok(Self { temperature: table.temperature, value: table.conductivity })
     }
 
     /// W/(m K) at a temperature in K.
     fn at(&self, kelvin: f64) -> f64 {
-        let upper = self
-            .temperature
-            .partition_point(|t| *t < kelvin)
-            .clamp(1, self.temperature.len() - 1);
+        let upper = self.temperature.partition_point(|t| *t < kelvin).clamp(1, self.temperature.len() - 1);
         let (t0, t1) = (self.temperature[upper - 1], self.temperature[upper]);
         let (k0, k1) = (self.value[upper - 1], self.value[upper]);
         k0 + (k1 - k0) * (kelvin - t0) / (t1 - t0)
@@ -86,8 +73,7 @@ impl TwoSlabs {
     pub fn of(case: &Case) -> Result<Self> {
         let gas = match case.number("fluid.conductivity") {
             Ok(value) => value,
-            Err(_) => Conductivity::read(&case.material("fluid")?)?
-                .at(case.number("fluid.reference_temperature")?),
+            Err(_) => Conductivity::read(&case.material("fluid")?)?.at(case.number("fluid.reference_temperature")?),
         };
         let wall = match case.number("solid.conductivity") {
             Ok(value) => Conductivity::constant(value),
@@ -102,36 +88,23 @@ impl TwoSlabs {
             bottom: case.number("solid.bottom_temperature")?,
             interface: 0.0,
         };
-        slabs.interface = bisect(
-            slabs.bottom.min(slabs.top),
-            slabs.bottom.max(slabs.top),
-            |kelvin| {
-                let from_gas =
-                    (slabs.gas.theta(slabs.top) - slabs.gas.theta(kelvin)) / slabs.height;
-                let into_wall =
-                    (slabs.wall.theta(kelvin) - slabs.wall.theta(slabs.bottom)) / slabs.thickness;
-                into_wall - from_gas
-            },
-        );
+        slabs.interface = bisect(slabs.bottom.min(slabs.top), slabs.bottom.max(slabs.top), |kelvin| {
+            let from_gas = (slabs.gas.theta(slabs.top) - slabs.gas.theta(kelvin)) / slabs.height;
+            let into_wall = (slabs.wall.theta(kelvin) - slabs.wall.theta(slabs.bottom)) / slabs.thickness;
+            into_wall - from_gas
+        });
         Ok(slabs)
     }
 
     /// K at height y (m), 0 at the common boundary.
     pub fn temperature(&self, y: f64) -> f64 {
         let (slab, low, high, fraction) = if y < 0.0 {
-            (
-                &self.wall,
-                self.bottom,
-                self.interface,
-                1.0 + y / self.thickness,
-            )
+            (&self.wall, self.bottom, self.interface, 1.0 + y / self.thickness)
         } else {
             (&self.gas, self.interface, self.top, y / self.height)
         };
         let wanted = slab.theta(low) + fraction * (slab.theta(high) - slab.theta(low));
-        bisect(low.min(high), low.max(high), |kelvin| {
-            slab.theta(kelvin) - wanted
-        })
+        bisect(low.min(high), low.max(high), |kelvin| slab.theta(kelvin) - wanted)
     }
 
     /// Difference between the outer temperatures, K.
@@ -147,11 +120,7 @@ fn bisect(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
         if middle <= low || middle >= high {
             return middle;
         }
-        if f(middle) < 0.0 {
-            low = middle
-        } else {
-            high = middle
-        }
+        if f(middle) < 0.0 { low = middle } else { high = middle }
     }
 }
 
@@ -161,10 +130,7 @@ mod tests {
 
     #[test]
     fn theta_is_the_integral_of_a_piecewise_linear_conductivity() {
-        let k = Conductivity {
-            temperature: vec![100.0, 200.0, 400.0],
-            value: vec![10.0, 20.0, 40.0],
-        };
+        let k = Conductivity { temperature: vec![100.0, 200.0, 400.0], value: vec![10.0, 20.0, 40.0] };
         assert_eq!(k.theta(200.0), 1500.0);
         assert_eq!(k.theta(400.0), 1500.0 + 6000.0);
         assert_eq!(k.theta(300.0), 1500.0 + 2500.0);

@@ -19,12 +19,7 @@ use coupling_demo::{picture, validate};
 #[command(version)]
 struct Arguments {
     /// Directory of the built codes
-    #[arg(
-        long,
-        global = true,
-        env = "COUPLING_BUILD",
-        default_value = "build/coupling"
-    )]
+    #[arg(long, global = true, env = "COUPLING_BUILD", default_value = "build/coupling")]
     build: PathBuf,
     #[command(subcommand)]
     command: Verb,
@@ -84,20 +79,10 @@ fn act(arguments: Arguments) -> Result<()> {
     catch_interrupts()?;
     let runner = Runner::plain(&arguments.build)?;
     match arguments.command {
-        Verb::Run {
-            case,
-            fluid,
-            solid,
-            under,
-            output,
-            json,
-        } => {
+        Verb::Run { case, fluid, solid, under, output, json } => {
             let case = Case::read(&case)?;
             let asked = case.layout();
-            let layout = Layout {
-                fluid: fluid.unwrap_or(asked.fluid),
-                solid: solid.unwrap_or(asked.solid),
-            };
+            let layout = Layout { fluid: fluid.unwrap_or(asked.fluid), solid: solid.unwrap_or(asked.solid) };
             let temporary = tempfile::tempdir()?;
             let directory = output.unwrap_or_else(|| temporary.path().to_path_buf());
             let outcome = runner.under(&under)?.run(&case, layout, &directory)?;
@@ -106,23 +91,14 @@ fn act(arguments: Arguments) -> Result<()> {
                 return Ok(());
             }
             let gas = &outcome.fluid;
-            println!(
-                "{}: gas on {} x wall on {} ranks",
-                case.name()?,
-                layout.fluid,
-                layout.solid
-            );
+            println!("{}: gas on {} x wall on {} ranks", case.name()?, layout.fluid, layout.solid);
             println!("  whole run         {:.3} s", outcome.run_seconds);
             println!("  time steps        {:.3} s", gas.wall_seconds);
             println!(
                 "  in coupling calls {:.3} s, of which the wall's own steps {:.3} s",
                 gas.coupling_seconds, gas.solve_seconds
             );
-            println!(
-                "  calls             {}, boundary values {:.3} MB",
-                gas.calls,
-                gas.bytes / 1e6
-            );
+            println!("  calls             {}, boundary values {:.3} MB", gas.calls, gas.bytes / 1e6);
             println!("  CPU time          {:.3} s", outcome.cpu_seconds());
             println!(
                 "  energy balances   gas {:.1e}, wall {:.1e}, interface {:.1e} (relative errors)",
@@ -133,28 +109,13 @@ fn act(arguments: Arguments) -> Result<()> {
             println!("  checksums         {}", outcome.checksums().join(" "));
             Ok(())
         }
-        Verb::Compare {
-            motet,
-            out,
-            repetitions,
-            cases,
-        } => make_report(
-            &runner,
-            motet.as_deref(),
-            &out,
-            usize::from(repetitions),
-            &cases,
-        ),
+        Verb::Compare { motet, out, repetitions, cases } => {
+            make_report(&runner, motet.as_deref(), &out, usize::from(repetitions), &cases)
+        }
     }
 }
 
-fn make_report(
-    runner: &Runner,
-    motet: Option<&Path>,
-    out: &Path,
-    repetitions: usize,
-    cases: &Path,
-) -> Result<()> {
+fn make_report(runner: &Runner, motet: Option<&Path>, out: &Path, repetitions: usize, cases: &Path) -> Result<()> {
     let runs = out.join("runs");
     std::fs::create_dir_all(&runs).with_context(|| format!("cannot make {}", runs.display()))?;
     let read = |name: &str| Case::read(&cases.join(format!("{name}.toml")));
@@ -165,14 +126,8 @@ fn make_report(
         compared.push(comparison);
     }
     eprintln!("validating against exact solutions");
-    let slab = validate::slab(
-        runner,
-        &read("validate-slab")?,
-        Layout { fluid: 1, solid: 1 },
-        &runs.join("slab"),
-    )?;
-    let grid =
-        validate::grid_convergence(runner, &read("validate-kirchhoff")?, &runs.join("grid"))?;
+    let slab = validate::slab(runner, &read("validate-slab")?, Layout { fluid: 1, solid: 1 }, &runs.join("slab"))?;
+    let grid = validate::grid_convergence(runner, &read("validate-kirchhoff")?, &runs.join("grid"))?;
     let time = validate::time_convergence(runner, &read("demo")?, &runs.join("time"))?;
 
     eprintln!("drawing");
@@ -183,13 +138,7 @@ fn make_report(
         picture::convergence(&out.join(format!("convergence.{kind}")), &grid, &time)?;
         picture::comparison(&out.join(format!("comparison.{kind}")), &compared)?;
     }
-    let report = Report {
-        cases: compared,
-        repetitions,
-        slab,
-        grid,
-        time,
-    };
+    let report = Report { cases: compared, repetitions, slab, grid, time };
     report::write(out, &report)?;
     println!("\nreport: {}", out.join("index.html").display());
     if let Some(case) = report.cases.iter().find(|case| !case.identical) {

@@ -51,24 +51,15 @@ pub struct Outcome {
 
 impl CodeTotal {
     fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("no result: {}", path.display()))?;
-        let line = text
-            .lines()
-            .find(|line| line.contains(r#""kind": "total""#))
-            .context("no total in the result")?;
+        let text = std::fs::read_to_string(path).with_context(|| format!("no result: {}", path.display()))?;
+        let line = text.lines().find(|line| line.contains(r#""kind": "total""#)).context("no total in the result")?;
         serde_json::from_str(line).with_context(|| format!("cannot read {}", path.display()))
     }
 
     /// Energy that this code has lost or made, relative to what it moved: rounding only, if the scheme conserves.
     pub fn balance_error(&self) -> f64 {
-        let interface = if self.code == "fluid" {
-            -self.energy_interface
-        } else {
-            self.energy_interface
-        };
-        (self.energy_change - self.energy_in - interface).abs()
-            / self.energy_turnover.max(f64::MIN_POSITIVE)
+        let interface = if self.code == "fluid" { -self.energy_interface } else { self.energy_interface };
+        (self.energy_change - self.energy_in - interface).abs() / self.energy_turnover.max(f64::MIN_POSITIVE)
     }
 }
 

@@ -34,10 +34,7 @@ pub struct Measured {
 pub fn watch(motet: &Path, stop: &AtomicBool) -> Measured {
     let mut best = Measured::default();
     while !stop.load(Ordering::SeqCst) {
-        let answers: Vec<Value> = ["why", "ps"]
-            .iter()
-            .filter_map(|verb| ask(motet, verb))
-            .collect();
+        let answers: Vec<Value> = ["why", "ps"].iter().filter_map(|verb| ask(motet, verb)).collect();
         let mut links = Vec::new();
         for answer in &answers {
             collect(answer, "", &mut links);
@@ -89,29 +86,19 @@ fn collect(value: &Value, around: &str, links: &mut Vec<Link>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| collect(item, around, links)),
         Value::Object(object) => {
-            let here = word(object, &["program", "command", "name", "pid", "local"])
-                .unwrap_or_else(|| around.into());
+            let here = word(object, &["program", "command", "name", "pid", "local"]).unwrap_or_else(|| around.into());
             if let Some(path) = word(object, &["path", "driver", "in_use"]) {
                 let peer = word(object, &["peer", "remote", "peer_pid", "to"]).unwrap_or_default();
-                let bytes = ["bytes", "bytes_total"]
-                    .iter()
-                    .find_map(|key| object.get(*key)?.as_u64());
-                let sides = ["bytes_sent", "bytes_received"]
-                    .map(|key| object.get(key).and_then(Value::as_u64));
+                let bytes = ["bytes", "bytes_total"].iter().find_map(|key| object.get(*key)?.as_u64());
+                let sides = ["bytes_sent", "bytes_received"].map(|key| object.get(key).and_then(Value::as_u64));
                 let sum = sides.iter().flatten().copied().reduce(u64::wrapping_add);
-                let link = Link {
-                    between: format!("{here} - {peer}"),
-                    path,
-                    bytes: bytes.or(sum),
-                };
+                let link = Link { between: format!("{here} - {peer}"), path, bytes: bytes.or(sum) };
                 if !links.contains(&link) {
                     links.push(link);
                 }
                 return;
             }
-            object
-                .values()
-                .for_each(|inner| collect(inner, &here, links));
+            object.values().for_each(|inner| collect(inner, &here, links));
         }
         _ => {}
     }
@@ -130,22 +117,8 @@ mod tests {
         .unwrap();
         let mut links = Vec::new();
         collect(&answer, "", &mut links);
-        assert_eq!(
-            links[0],
-            Link {
-                between: "7 - 9".into(),
-                path: "shm".into(),
-                bytes: Some(7)
-            }
-        );
-        assert_eq!(
-            links[1],
-            Link {
-                between: "7 - 11".into(),
-                path: "tcp".into(),
-                bytes: None
-            }
-        );
+        assert_eq!(links[0], Link { between: "7 - 9".into(), path: "shm".into(), bytes: Some(7) });
+        assert_eq!(links[1], Link { between: "7 - 11".into(), path: "tcp".into(), bytes: None });
     }
 
     #[test]

@@ -65,8 +65,7 @@ impl Painter for Temperature<'_> {
         let low = (both().fold(f64::MAX, f64::min) / 10.0).floor() * 10.0;
         let high = (both().fold(f64::MIN, f64::max) / 10.0).ceil() * 10.0;
         let colour = |kelvin: f64| {
-            let c =
-                colorous::INFERNO.eval_continuous(((kelvin - low) / (high - low)).clamp(0.0, 1.0));
+            let c = colorous::INFERNO.eval_continuous(((kelvin - low) / (high - low)).clamp(0.0, 1.0));
             RGBColor(c.r, c.g, c.b)
         };
         let length = self.gas.columns as f64 * self.gas.spacing[0];
@@ -93,23 +92,17 @@ impl Painter for Temperature<'_> {
             .draw()
             .map_err(failed)?;
         for field in [self.wall, self.gas] {
-            let cells =
-                (0..field.rows).flat_map(|row| (0..field.columns).map(move |column| (column, row)));
+            let cells = (0..field.rows).flat_map(|row| (0..field.columns).map(move |column| (column, row)));
             let [dx, dy] = field.spacing;
             chart
                 .draw_series(cells.map(|(column, row)| {
                     let (x, y) = (column as f64 * dx, field.origin[1] + row as f64 * dy);
-                    Rectangle::new(
-                        [(x, y), (x + dx, y + dy)],
-                        colour(field.at(column, row)).filled(),
-                    )
+                    Rectangle::new([(x, y), (x + dx, y + dy)], colour(field.at(column, row)).filled())
                 }))
                 .map_err(failed)?;
         }
         let line = [(0.0, 0.0), (length, 0.0)];
-        chart
-            .draw_series(LineSeries::new(line, WHITE.mix(0.8).stroke_width(2)))
-            .map_err(failed)?;
+        chart.draw_series(LineSeries::new(line, WHITE.mix(0.8).stroke_width(2))).map_err(failed)?;
 
         let mut bar = ChartBuilder::on(&right)
             .caption("T (K)", (FONT, 22))
@@ -121,26 +114,18 @@ impl Painter for Temperature<'_> {
         // No axis on the left, labels on the right.
         let steps = 256;
         let at = |i: i32| low + (high - low) * f64::from(i) / f64::from(steps);
-        bar.draw_series(
-            (0..steps)
-                .map(|i| Rectangle::new([(0.0, at(i)), (0.45, at(i + 1))], colour(at(i)).filled())),
-        )
-        .map_err(failed)?;
-        let spacing = [20.0, 25.0, 50.0, 100.0, 200.0]
-            .into_iter()
-            .find(|s| (high - low) / s <= 8.0)
-            .unwrap_or(500.0);
+        bar.draw_series((0..steps).map(|i| Rectangle::new([(0.0, at(i)), (0.45, at(i + 1))], colour(at(i)).filled())))
+            .map_err(failed)?;
+        let spacing = [20.0, 25.0, 50.0, 100.0, 200.0].into_iter().find(|s| (high - low) / s <= 8.0).unwrap_or(500.0);
         let mut mark = (low / spacing).ceil() * spacing;
         while mark <= high {
-            bar.draw_series(LineSeries::new([(0.45, mark), (0.53, mark)], &BLACK))
-                .map_err(failed)?;
+            bar.draw_series(LineSeries::new([(0.45, mark), (0.53, mark)], &BLACK)).map_err(failed)?;
             let position = plotters::style::text_anchor::Pos::new(
                 plotters::style::text_anchor::HPos::Left,
                 plotters::style::text_anchor::VPos::Center,
             );
             let style = (FONT, 18).into_font().color(&BLACK).pos(position);
-            bar.draw_series([Text::new(format!("{mark:.0}"), (0.58, mark), style)])
-                .map_err(failed)?;
+            bar.draw_series([Text::new(format!("{mark:.0}"), (0.58, mark), style)]).map_err(failed)?;
             mark += spacing;
         }
         area.present().map_err(failed)
@@ -161,11 +146,7 @@ impl Painter for Convergence<'_> {
     fn paint<B: DrawingBackend>(&self, area: DrawingArea<B, Shift>) -> Result<()> {
         area.fill(&WHITE).map_err(failed)?;
         let (left, right) = area.split_horizontally(650);
-        let grid: Vec<_> = self
-            .grid
-            .iter()
-            .map(|e| (1.0 / f64::from(e.rows), e.mean))
-            .collect();
+        let grid: Vec<_> = self.grid.iter().map(|e| (1.0 / f64::from(e.rows), e.mean)).collect();
         let time: Vec<_> = self.time.iter().map(|e| (e.step, e.error)).collect();
         log_plot(
             &left,
@@ -175,14 +156,7 @@ impl Painter for Convergence<'_> {
             &grid,
             2,
         )?;
-        log_plot(
-            &right,
-            "Time step of the coupled codes",
-            "time step (s)",
-            "error (K)",
-            &time,
-            1,
-        )?;
+        log_plot(&right, "Time step of the coupled codes", "time step (s)", "error (K)", &time, 1)?;
         area.present().map_err(failed)
     }
 }
@@ -225,9 +199,7 @@ fn log_plot<B: DrawingBackend>(
         .axis_desc_style((FONT, 18))
         .draw()
         .map_err(failed)?;
-    let slope = points
-        .iter()
-        .map(|(x, _)| (*x, y0 + f64::from(order) * (x - x0)));
+    let slope = points.iter().map(|(x, _)| (*x, y0 + f64::from(order) * (x - x0)));
     let dashed = DashedLineSeries::new(slope, 8, 6, GREY.stroke_width(2));
     let name = ["constant", "first order", "second order"][order.unsigned_abs().min(2) as usize];
     chart
@@ -236,16 +208,11 @@ fn log_plot<B: DrawingBackend>(
         .label(name)
         .legend(|(x, y)| PathElement::new([(x, y), (x + 24, y)], GREY.stroke_width(2)));
     chart
-        .draw_series(LineSeries::new(
-            points.iter().copied(),
-            BLUE.stroke_width(3),
-        ))
+        .draw_series(LineSeries::new(points.iter().copied(), BLUE.stroke_width(3)))
         .map_err(failed)?
         .label("measured")
         .legend(|(x, y)| PathElement::new([(x, y), (x + 24, y)], BLUE.stroke_width(3)));
-    chart
-        .draw_series(points.iter().map(|p| Circle::new(*p, 6, BLUE.filled())))
-        .map_err(failed)?;
+    chart.draw_series(points.iter().map(|p| Circle::new(*p, 6, BLUE.filled()))).map_err(failed)?;
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::LowerRight)
@@ -273,21 +240,10 @@ impl Painter for Bars<'_> {
         for (panel, case) in area.split_evenly((1, count)).iter().zip(self.cases) {
             let per_exchange = |seconds: f64| seconds / case.exchanges as f64 * 1e6;
             let quantities = [
-                (
-                    "in calls",
-                    [case.plain.coupling, case.motet.map_or(0.0, |m| m.coupling)],
-                ),
-                (
-                    "whole step",
-                    [case.plain.stepping, case.motet.map_or(0.0, |m| m.stepping)],
-                ),
+                ("in calls", [case.plain.coupling, case.motet.map_or(0.0, |m| m.coupling)]),
+                ("whole step", [case.plain.stepping, case.motet.map_or(0.0, |m| m.stepping)]),
             ];
-            let highest = quantities
-                .iter()
-                .flat_map(|(_, v)| *v)
-                .map(per_exchange)
-                .fold(0.0, f64::max)
-                * 1.3;
+            let highest = quantities.iter().flat_map(|(_, v)| *v).map(per_exchange).fold(0.0, f64::max) * 1.3;
             let mut chart = ChartBuilder::on(panel)
                 .caption(format!("{}: µs per exchange", case.case), (FONT, 20))
                 .margin(12)
@@ -310,38 +266,21 @@ impl Painter for Bars<'_> {
                     }
                     let x = place as f64 + 0.14 + 0.36 * which as f64;
                     let y = per_exchange(*value);
-                    chart
-                        .draw_series([Rectangle::new([(x, 0.0), (x + 0.32, y)], colour.filled())])
-                        .map_err(failed)?;
+                    chart.draw_series([Rectangle::new([(x, 0.0), (x + 0.32, y)], colour.filled())]).map_err(failed)?;
                     let label = (FONT, 15).into_font().color(&BLACK);
-                    chart
-                        .draw_series([Text::new(figure(y), (x + 0.01, y + highest * 0.05), label)])
-                        .map_err(failed)?;
+                    chart.draw_series([Text::new(figure(y), (x + 0.01, y + highest * 0.05), label)]).map_err(failed)?;
                 }
                 let (x, y) = chart.backend_coord(&(place as f64 + 0.14, 0.0));
                 let (left, top) = panel.get_base_pixel();
-                panel
-                    .draw(&Text::new(
-                        *name,
-                        (x - left, y - top + 10),
-                        (FONT, 17).into_font(),
-                    ))
-                    .map_err(failed)?;
+                panel.draw(&Text::new(*name, (x - left, y - top + 10), (FONT, 17).into_font())).map_err(failed)?;
             }
-            for (i, (name, colour)) in [("plain", GREY), ("under Motet", ORANGE)]
-                .iter()
-                .enumerate()
-            {
+            for (i, (name, colour)) in [("plain", GREY), ("under Motet", ORANGE)].iter().enumerate() {
                 if i == 1 && case.motet.is_none() {
                     continue;
                 }
                 let x = 90 + 85 * i as i32;
-                panel
-                    .draw(&Rectangle::new([(x, 46), (x + 13, 59)], colour.filled()))
-                    .map_err(failed)?;
-                panel
-                    .draw(&Text::new(*name, (x + 19, 46), (FONT, 15).into_font()))
-                    .map_err(failed)?;
+                panel.draw(&Rectangle::new([(x, 46), (x + 13, 59)], colour.filled())).map_err(failed)?;
+                panel.draw(&Text::new(*name, (x + 19, 46), (FONT, 15).into_font())).map_err(failed)?;
             }
         }
         area.present().map_err(failed)
@@ -349,9 +288,5 @@ impl Painter for Bars<'_> {
 }
 
 fn figure(value: f64) -> String {
-    if value >= 100.0 {
-        format!("{value:.0}")
-    } else {
-        format!("{value:.1}")
-    }
+    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") }
 }

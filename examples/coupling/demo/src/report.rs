@@ -48,16 +48,8 @@ fn links(case: &Comparison) -> Vec<String> {
     if case.links.links.is_empty() {
         return vec!["not measured (Motet reported no links)".into()];
     }
-    let bytes = |bytes: Option<u64>| {
-        bytes.map_or("bytes not measured".into(), |bytes| {
-            format!("{bytes} bytes")
-        })
-    };
-    case.links
-        .links
-        .iter()
-        .map(|l| format!("{}: {}, {}", l.between, l.path, bytes(l.bytes)))
-        .collect()
+    let bytes = |bytes: Option<u64>| bytes.map_or("bytes not measured".into(), |bytes| format!("{bytes} bytes"));
+    case.links.links.iter().map(|l| format!("{}: {}, {}", l.between, l.path, bytes(l.bytes))).collect()
 }
 
 fn facts(case: &Comparison) -> String {
@@ -74,28 +66,13 @@ fn facts(case: &Comparison) -> String {
 
 /// The range of the times in coupling calls over the repetitions.
 fn spread(case: &Comparison) -> String {
-    let range = |m: &Medians| {
-        format!(
-            "{:.3} to {:.3} s",
-            m.coupling_spread[0], m.coupling_spread[1]
-        )
-    };
-    let motet = case
-        .motet
-        .as_ref()
-        .map_or(String::new(), |m| format!(", under Motet {}", range(m)));
-    format!(
-        "time in coupling calls over the repetitions: plain {}{motet}",
-        range(&case.plain)
-    )
+    let range = |m: &Medians| format!("{:.3} to {:.3} s", m.coupling_spread[0], m.coupling_spread[1]);
+    let motet = case.motet.as_ref().map_or(String::new(), |m| format!(", under Motet {}", range(m)));
+    format!("time in coupling calls over the repetitions: plain {}{motet}", range(&case.plain))
 }
 
 fn identity(case: &Comparison) -> String {
-    format!(
-        "bit-identical in {} runs: {}",
-        case.runs,
-        if case.identical { "yes" } else { "NO" }
-    )
+    format!("bit-identical in {} runs: {}", case.runs, if case.identical { "yes" } else { "NO" })
 }
 
 /// The comparison for the terminal.
@@ -103,31 +80,13 @@ pub fn terminal(cases: &[Comparison]) -> String {
     let mut text = String::new();
     for case in cases {
         let _ = writeln!(text, "\n{}: {}\n  {}", case.case, case.title, facts(case));
-        let _ = writeln!(
-            text,
-            "  {:34}{:>12}{:>14}{:>9}",
-            "", "plain", "under Motet", "ratio"
-        );
+        let _ = writeln!(text, "  {:34}{:>12}{:>14}{:>9}", "", "plain", "under Motet", "ratio");
         for (name, quantity) in QUANTITIES {
-            let motet = case
-                .motet
-                .as_ref()
-                .map_or("-".into(), |m| seconds(quantity(m)));
-            let ratio = case
-                .ratio(quantity)
-                .map_or("-".into(), |ratio| format!("{ratio:.2}"));
-            let _ = writeln!(
-                text,
-                "  {name:34}{:>12}{motet:>14}{ratio:>9}",
-                seconds(quantity(&case.plain))
-            );
+            let motet = case.motet.as_ref().map_or("-".into(), |m| seconds(quantity(m)));
+            let ratio = case.ratio(quantity).map_or("-".into(), |ratio| format!("{ratio:.2}"));
+            let _ = writeln!(text, "  {name:34}{:>12}{motet:>14}{ratio:>9}", seconds(quantity(&case.plain)));
         }
-        let _ = writeln!(
-            text,
-            "  {}; largest error of an energy balance {:.1e}",
-            identity(case),
-            case.balance_error
-        );
+        let _ = writeln!(text, "  {}; largest error of an energy balance {:.1e}", identity(case), case.balance_error);
         let _ = writeln!(text, "  {}", spread(case));
         for link in links(case) {
             let _ = writeln!(text, "  link {link}");
@@ -137,9 +96,7 @@ pub fn terminal(cases: &[Comparison]) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// Writes `index.html` and `report.json` into the directory; the pictures are there already.
@@ -153,32 +110,19 @@ pub fn write(directory: &Path, report: &Report) -> Result<()> {
         "<p>Medians of {} repetitions each way, alternating, in one run on this machine.</p>",
         report.repetitions
     );
-    page.push_str(r#"<h2>Temperature, end of the demo case</h2><img src="temperature.png" alt="temperature of gas and wall">"#);
+    page.push_str(
+        r#"<h2>Temperature, end of the demo case</h2><img src="temperature.png" alt="temperature of gas and wall">"#,
+    );
     page.push_str(r#"<h2>Comparison</h2><img src="comparison.svg" alt="time per exchange">"#);
     for case in &report.cases {
-        let _ = writeln!(
-            page,
-            "<h3>{}: {}</h3><p>{}.</p>",
-            escape(&case.case),
-            escape(&case.title),
-            escape(&facts(case))
-        );
-        page.push_str(
-            "<table><tr><th></th><th>plain</th><th>under Motet</th><th>ratio</th></tr>\n",
-        );
+        let _ =
+            writeln!(page, "<h3>{}: {}</h3><p>{}.</p>", escape(&case.case), escape(&case.title), escape(&facts(case)));
+        page.push_str("<table><tr><th></th><th>plain</th><th>under Motet</th><th>ratio</th></tr>\n");
         for (name, quantity) in QUANTITIES {
-            let motet = case
-                .motet
-                .as_ref()
-                .map_or("not measured".into(), |m| seconds(quantity(m)));
-            let ratio = case
-                .ratio(quantity)
-                .map_or("not measured".into(), |ratio| format!("{ratio:.2}"));
+            let motet = case.motet.as_ref().map_or("not measured".into(), |m| seconds(quantity(m)));
+            let ratio = case.ratio(quantity).map_or("not measured".into(), |ratio| format!("{ratio:.2}"));
             let plain = seconds(quantity(&case.plain));
-            let _ = writeln!(
-                page,
-                "<tr><td>{name}</td><td>{plain}</td><td>{motet}</td><td>{ratio}</td></tr>"
-            );
+            let _ = writeln!(page, "<tr><td>{name}</td><td>{plain}</td><td>{motet}</td><td>{ratio}</td></tr>");
         }
         let _ = writeln!(
             page,
@@ -192,21 +136,13 @@ pub fn write(directory: &Path, report: &Report) -> Result<()> {
         }
         page.push_str("</ul>\n");
     }
-    page.push_str(
-        r#"<h2>Against exact solutions</h2><img src="convergence.svg" alt="convergence">"#,
-    );
+    page.push_str(r#"<h2>Against exact solutions</h2><img src="convergence.svg" alt="convergence">"#);
     let _ = writeln!(
         page,
         "<p>Two slabs of constant conductivity: largest relative error {:.1e}.</p>",
         report.slab.largest
     );
-    let list = |orders: Vec<f64>| {
-        orders
-            .iter()
-            .map(|o| format!("{o:.3}"))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
+    let list = |orders: Vec<f64>| orders.iter().map(|o| format!("{o:.3}")).collect::<Vec<_>>().join(", ");
     let _ = writeln!(
         page,
         "<p>Observed order on successive grids: {}.</p>",

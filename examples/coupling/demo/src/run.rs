@@ -27,33 +27,22 @@ impl Runner {
         let build = build.canonicalize().unwrap_or_else(|_| build.to_path_buf());
         for program in ["coupling-fluid", "coupling-solid"] {
             if !build.join(program).is_file() {
-                bail!(
-                    "{} is not there; build it with: make -C examples/coupling",
-                    build.join(program).display()
-                );
+                bail!("{} is not there; build it with: make -C examples/coupling", build.join(program).display());
             }
         }
-        Ok(Self {
-            build,
-            prefix: Vec::new(),
-        })
+        Ok(Self { build, prefix: Vec::new() })
     }
 
     /// The same programs behind a command, given as a shell would read it.
     pub fn under(&self, command: &str) -> Result<Self> {
-        let prefix = shell_words::split(command)
-            .with_context(|| format!("cannot read the command {command:?}"))?;
-        Ok(Self {
-            build: self.build.clone(),
-            prefix,
-        })
+        let prefix = shell_words::split(command).with_context(|| format!("cannot read the command {command:?}"))?;
+        Ok(Self { build: self.build.clone(), prefix })
     }
 
     /// Runs a case. `directory` (made if need be) takes the case file, logs, results and fields.
     /// All programs have ended when this returns, whether well, with an error, by time-out or by Ctrl-C.
     pub fn run(&self, case: &Case, layout: Layout, directory: &Path) -> Result<Outcome> {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
         let directory = directory.canonicalize()?;
         let file = directory.join("case.toml");
         case.write(&file)?;
@@ -63,12 +52,7 @@ impl Runner {
         let deadline = Instant::now() + Duration::from_secs_f64(case.timeout());
         let start = |words: Vec<String>, name: &str| {
             let words = [self.prefix.clone(), words].concat();
-            Program::start(
-                name,
-                &words,
-                &directory.join(format!("{name}.log")),
-                &environment(),
-            )
+            Program::start(name, &words, &directory.join(format!("{name}.log")), &environment())
         };
 
         let (mut names, address) = naming_service(&directory, &start)?;
@@ -79,20 +63,9 @@ impl Runner {
         let code = |name: &str, ranks: u32, scratch: &Path| {
             let program = self.build.join(format!("coupling-{name}"));
             let mut words: Vec<String> = MPIRUN.map(Into::into).into();
-            words.extend([
-                "--mca".into(),
-                "orte_tmpdir_base".into(),
-                text(scratch),
-                "-n".into(),
-                ranks.to_string(),
-            ]);
+            words.extend(["--mca".into(), "orte_tmpdir_base".into(), text(scratch), "-n".into(), ranks.to_string()]);
             words.extend([text(&program), "--case".into(), text(&file)]);
-            words.extend([
-                "--naming".into(),
-                address.to_string(),
-                "--output".into(),
-                text(&directory),
-            ]);
+            words.extend(["--naming".into(), address.to_string(), "--output".into(), text(&directory)]);
             start(words, name)
         };
         let mut solid = code("solid", layout.solid, scratch[0].path())?;
@@ -105,29 +78,15 @@ impl Runner {
 }
 
 /// No pinning, as two launchers would pin to the same CPU; waiting ranks let others run.
-const MPIRUN: [&str; 7] = [
-    "mpirun",
-    "--oversubscribe",
-    "--bind-to",
-    "none",
-    "--mca",
-    "mpi_yield_when_idle",
-    "1",
-];
+const MPIRUN: [&str; 7] = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"];
 
 fn short_directory() -> Result<tempfile::TempDir> {
-    tempfile::Builder::new()
-        .prefix("cpl")
-        .tempdir()
-        .context("cannot make a temporary directory")
+    tempfile::Builder::new().prefix("cpl").tempdir().context("cannot make a temporary directory")
 }
 
 /// Open MPI refuses to run as root unless told twice.
 fn environment() -> [(&'static str, &'static str); 2] {
-    [
-        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-    ]
+    [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]
 }
 
 fn text(path: &Path) -> String {
@@ -145,17 +104,11 @@ fn naming_service(
         let _ = std::fs::remove_dir_all(&state); // no names of an earlier run
         std::fs::create_dir_all(&state)?;
         // Free now; should another process take it in between, omniNames ends at once and another port is tried.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-            .local_addr()?
-            .port();
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut words: Vec<String> = vec!["omniNames".into(), "-start".into(), port.to_string()];
         words.extend(["-always", "-nohostname", "-ignoreport", "-datadir"].map(Into::into));
-        words.extend([
-            text(&state),
-            "-ORBendPoint".into(),
-            format!("giop:tcp:{address}"),
-        ]);
+        words.extend([text(&state), "-ORBendPoint".into(), format!("giop:tcp:{address}")]);
         let mut names = start(words, "omninames")?;
         let deadline = Instant::now() + Duration::from_secs(15);
         while names.poll()?.is_none() {
@@ -164,10 +117,7 @@ fn naming_service(
             }
             check_interrupt()?;
             if Instant::now() > deadline {
-                bail!(
-                    "omniNames does not answer at {address}: {}",
-                    names.log_end()
-                );
+                bail!("omniNames does not answer at {address}: {}", names.log_end());
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -36,12 +36,7 @@ pub fn slab(runner: &Runner, case: &Case, layout: Layout, directory: &Path) -> R
         mean = mean.max(field.mean_error(|y| exact.temperature(y)) / exact.span());
         largest = largest.max(field.largest_error(|y| exact.temperature(y)) / exact.span());
     }
-    Ok(SlabErrors {
-        rows: case.number("solid.rows")? as u32,
-        mean,
-        largest,
-        outcome,
-    })
+    Ok(SlabErrors { rows: case.number("solid.rows")? as u32, mean, largest, outcome })
 }
 
 /// The Kirchhoff case on grids of 8, 16 and 32 rows.
@@ -50,12 +45,7 @@ pub fn grid_convergence(runner: &Runner, case: &Case, directory: &Path) -> Resul
         let mut case = case.clone();
         case.set("fluid", "rows", i64::from(rows));
         case.set("solid", "rows", i64::from(rows));
-        slab(
-            runner,
-            &case,
-            ONE_BY_ONE,
-            &directory.join(format!("rows-{rows}")),
-        )
+        slab(runner, &case, ONE_BY_ONE, &directory.join(format!("rows-{rows}")))
     };
     [8, 16, 32].into_iter().map(run).collect()
 }
@@ -63,10 +53,7 @@ pub fn grid_convergence(runner: &Runner, case: &Case, directory: &Path) -> Resul
 /// Order of convergence observed between neighbouring grids or time steps, each half of the one before.
 pub fn orders(errors: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let errors: Vec<f64> = errors.into_iter().collect();
-    errors
-        .windows(2)
-        .map(|pair| (pair[0] / pair[1]).log2())
-        .collect()
+    errors.windows(2).map(|pair| (pair[0] / pair[1]).log2()).collect()
 }
 
 /// Error of the final state for one time step.
@@ -101,24 +88,11 @@ pub fn time_convergence(runner: &Runner, demo: &Case, directory: &Path) -> Resul
         state.extend(Field::read_last(&at, "solid")?.values);
         states.push((step, state));
     }
-    let (finest, before) = (
-        states.pop().context("no state")?.1,
-        states.last().context("no state")?.1.clone(),
-    );
-    let limit: Vec<f64> = finest
-        .iter()
-        .zip(&before)
-        .map(|(fine, coarse)| 2.0 * fine - coarse)
-        .collect();
+    let (finest, before) = (states.pop().context("no state")?.1, states.last().context("no state")?.1.clone());
+    let limit: Vec<f64> = finest.iter().zip(&before).map(|(fine, coarse)| 2.0 * fine - coarse).collect();
     let error = |state: &[f64]| {
         let sum: f64 = state.iter().zip(&limit).map(|(a, b)| (a - b).powi(2)).sum();
         (sum / limit.len() as f64).sqrt()
     };
-    Ok(states
-        .iter()
-        .map(|(step, state)| TimeError {
-            step: *step,
-            error: error(state),
-        })
-        .collect())
+    Ok(states.iter().map(|(step, state)| TimeError { step: *step, error: error(state) }).collect())
 }

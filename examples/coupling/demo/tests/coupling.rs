@@ -19,21 +19,16 @@ fn example() -> PathBuf {
 }
 
 fn case(name: &str) -> Case {
-    Case::read(&example().join("cases").join(format!("{name}.toml")))
-        .expect("the case file is readable")
+    Case::read(&example().join("cases").join(format!("{name}.toml"))).expect("the case file is readable")
 }
 
 /// Why the codes cannot be built here, if so.
 fn missing() -> Option<String> {
     let wanted = ["mpicxx", "mpirun", "omniidl", "omniNames", "make"];
     let there = |program: &&str| {
-        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-            .any(|path| path.join(program).is_file())
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|path| path.join(program).is_file())
     };
-    let lost: Vec<_> = wanted
-        .into_iter()
-        .filter(|program| !there(program))
-        .collect();
+    let lost: Vec<_> = wanted.into_iter().filter(|program| !there(program)).collect();
     let advice = "install the packages in examples/coupling/packages.txt";
     (!lost.is_empty()).then(|| format!("{} not found; {advice}", lost.join(", ")))
 }
@@ -55,11 +50,7 @@ fn runner() -> Option<(Runner, MutexGuard<'static, ()>)> {
             .env_remove("MAKELEVEL")
             .output()
             .expect("make runs");
-        assert!(
-            output.status.success(),
-            "building the codes failed: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "building the codes failed: {}", String::from_utf8_lossy(&output.stderr));
         Ok(build)
     });
     match built {
@@ -99,13 +90,8 @@ fn the_steady_state_of_two_slabs_is_the_exact_one() {
         return;
     };
     for layout in [ONE_BY_ONE, Layout { fluid: 2, solid: 3 }] {
-        let errors =
-            validate::slab(&runner, &case("validate-slab"), layout, directory().path()).unwrap();
-        assert!(
-            errors.largest < 1e-9,
-            "{layout:?}: relative error {:e}",
-            errors.largest
-        );
+        let errors = validate::slab(&runner, &case("validate-slab"), layout, directory().path()).unwrap();
+        assert!(errors.largest < 1e-9, "{layout:?}: relative error {:e}", errors.largest);
     }
 }
 
@@ -114,18 +100,12 @@ fn with_conductivity_by_temperature_it_converges_at_second_order_to_the_exact_so
     let Some((runner, _turn)) = runner() else {
         return;
     };
-    let grids =
-        validate::grid_convergence(&runner, &case("validate-kirchhoff"), directory().path())
-            .unwrap();
+    let grids = validate::grid_convergence(&runner, &case("validate-kirchhoff"), directory().path()).unwrap();
     assert_eq!(grids.len(), 3);
     for order in validate::orders(grids.iter().map(|errors| errors.mean)) {
         assert!((1.9..=2.1).contains(&order), "observed order {order}");
     }
-    assert!(
-        grids[2].mean < 2e-6,
-        "error on the finest grid {:e}",
-        grids[2].mean
-    );
+    assert!(grids[2].mean < 2e-6, "error on the finest grid {:e}", grids[2].mean);
 }
 
 #[test]
@@ -146,25 +126,11 @@ fn energy_is_conserved_in_both_codes_and_across_the_interface_in_every_layout() 
     };
     for (fluid, solid) in [(1, 1), (2, 3), (3, 2)] {
         let layout = Layout { fluid, solid };
-        let outcome = runner
-            .run(&small_demo(), layout, directory().path())
-            .unwrap();
-        assert!(
-            outcome.fluid.energy_interface.abs() > 1.0,
-            "heat does cross the interface"
-        );
-        assert!(
-            outcome.interface_error() < 1e-10,
-            "{layout:?}: interface {:e}",
-            outcome.interface_error()
-        );
+        let outcome = runner.run(&small_demo(), layout, directory().path()).unwrap();
+        assert!(outcome.fluid.energy_interface.abs() > 1.0, "heat does cross the interface");
+        assert!(outcome.interface_error() < 1e-10, "{layout:?}: interface {:e}", outcome.interface_error());
         for code in [&outcome.fluid, &outcome.solid] {
-            assert!(
-                code.balance_error() < 1e-10,
-                "{layout:?}: {} {:e}",
-                code.code,
-                code.balance_error()
-            );
+            assert!(code.balance_error() < 1e-10, "{layout:?}: {} {:e}", code.code, code.balance_error());
         }
     }
 }
@@ -174,14 +140,10 @@ fn every_layout_gives_the_fields_of_one_by_one_to_the_last_bit() {
     let Some((runner, _turn)) = runner() else {
         return;
     };
-    let reference = runner
-        .run(&small_demo(), ONE_BY_ONE, directory().path())
-        .unwrap();
+    let reference = runner.run(&small_demo(), ONE_BY_ONE, directory().path()).unwrap();
     for (fluid, solid) in [(2, 3), (3, 2), (1, 4), (4, 1), (3, 3)] {
         let layout = Layout { fluid, solid };
-        let outcome = runner
-            .run(&small_demo(), layout, directory().path())
-            .unwrap();
+        let outcome = runner.run(&small_demo(), layout, directory().path()).unwrap();
         assert_eq!(outcome.checksums(), reference.checksums(), "{layout:?}");
     }
 }
@@ -192,16 +154,9 @@ fn both_codes_agree_on_what_was_exchanged_and_a_repetition_gives_the_same_bits()
         return;
     };
     let layout = Layout { fluid: 2, solid: 3 };
-    let first = runner
-        .run(&small_demo(), layout, directory().path())
-        .unwrap();
-    let second = runner
-        .run(&small_demo(), layout, directory().path())
-        .unwrap();
-    assert_eq!(
-        first.fluid.interface_checksum,
-        first.solid.interface_checksum
-    );
+    let first = runner.run(&small_demo(), layout, directory().path()).unwrap();
+    let second = runner.run(&small_demo(), layout, directory().path()).unwrap();
+    assert_eq!(first.fluid.interface_checksum, first.solid.interface_checksum);
     assert_eq!(first.checksums(), second.checksums());
     assert_eq!(first.fluid.bytes, first.solid.bytes);
     assert_eq!(first.fluid.bytes, 48.0 * 8.0 * (2.0 * 300.0 + 1.0));
@@ -212,9 +167,7 @@ fn a_checksum_tells_a_different_case() {
     let Some((runner, _turn)) = runner() else {
         return;
     };
-    let first = runner
-        .run(&small_demo(), ONE_BY_ONE, directory().path())
-        .unwrap();
+    let first = runner.run(&small_demo(), ONE_BY_ONE, directory().path()).unwrap();
     let mut other = small_demo();
     other.set("fluid", "inlet_temperature", 900.000_000_1);
     let second = runner.run(&other, ONE_BY_ONE, directory().path()).unwrap();
@@ -228,22 +181,13 @@ fn a_prefix_is_put_before_the_programs_and_changes_no_bit() {
     let Some((runner, _turn)) = runner() else {
         return;
     };
-    let plain = runner
-        .run(&small_demo(), ONE_BY_ONE, directory().path())
-        .unwrap();
+    let plain = runner.run(&small_demo(), ONE_BY_ONE, directory().path()).unwrap();
     let behind = runner.under("env 'COUPLING_TEST=a b'").unwrap();
-    let outcome = behind
-        .run(&small_demo(), ONE_BY_ONE, directory().path())
-        .unwrap();
+    let outcome = behind.run(&small_demo(), ONE_BY_ONE, directory().path()).unwrap();
     assert_eq!(outcome.checksums(), plain.checksums());
     let absent = runner.under("/nonexistent/prefix --").unwrap();
-    let error = absent
-        .run(&small_demo(), ONE_BY_ONE, directory().path())
-        .unwrap_err();
-    assert!(
-        format!("{error:#}").contains("/nonexistent/prefix"),
-        "{error:#}"
-    );
+    let error = absent.run(&small_demo(), ONE_BY_ONE, directory().path()).unwrap_err();
+    assert!(format!("{error:#}").contains("/nonexistent/prefix"), "{error:#}");
 }
 
 #[test]
@@ -252,21 +196,15 @@ fn under_motet_the_results_are_the_same_bits() {
         return;
     };
     let built = example().join("../../target/release/motet");
-    let motet = std::env::var_os("MOTET_BIN")
-        .map(PathBuf::from)
-        .or_else(|| built.is_file().then_some(built));
+    let motet = std::env::var_os("MOTET_BIN").map(PathBuf::from).or_else(|| built.is_file().then_some(built));
     let Some(motet) = motet else {
         skip("no motet; build it, or name it in MOTET_BIN");
         return;
     };
     let under = compare::under_motet(&runner, &motet).unwrap();
     for layout in [Layout { fluid: 1, solid: 2 }, Layout { fluid: 3, solid: 2 }] {
-        let plain = runner
-            .run(&small_demo(), layout, directory().path())
-            .unwrap();
-        let with = under
-            .run(&small_demo(), layout, directory().path())
-            .unwrap();
+        let plain = runner.run(&small_demo(), layout, directory().path()).unwrap();
+        let with = under.run(&small_demo(), layout, directory().path()).unwrap();
         assert_eq!(with.checksums(), plain.checksums(), "{layout:?}");
     }
 }
@@ -278,25 +216,14 @@ fn a_faulty_case_is_one_clear_line_and_leaves_nothing_running() {
     };
     let error_of = |case: &Case| {
         let directory = directory();
-        let error = format!(
-            "{:#}",
-            runner.run(case, ONE_BY_ONE, directory.path()).unwrap_err()
-        );
+        let error = format!("{:#}", runner.run(case, ONE_BY_ONE, directory.path()).unwrap_err());
         let path = directory.path().canonicalize().unwrap();
-        assert_eq!(
-            processes_with(&path.to_string_lossy()),
-            Vec::<String>::new(),
-            "left running"
-        );
+        assert_eq!(processes_with(&path.to_string_lossy()), Vec::<String>::new(), "left running");
         error
     };
     let mut misspelt = small_demo();
     misspelt.set("fluid", "hight", 0.1);
-    assert!(
-        error_of(&misspelt).contains("hight is not a known key"),
-        "{}",
-        error_of(&misspelt)
-    );
+    assert!(error_of(&misspelt).contains("hight is not a known key"), "{}", error_of(&misspelt));
     let mut unstable = small_demo();
     unstable.set("time", "step", 1.0);
     assert!(error_of(&unstable).contains("time.step is too long"));
