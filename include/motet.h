@@ -61,7 +61,8 @@ int motet_upgrade(int fd, const struct motet_upgrade_options *options, motet_str
  * they stay readable by the peer in any case. Does not close the descriptor. Wakes calls blocked on the stream (-EBADF). */
 int motet_close(motet_stream s);
 
-/* Sends or receives like send(2)/recv(2), blocking unless MSG_DONTWAIT is given or the descriptor is O_NONBLOCK.
+/* Sends or receives like send(2)/recv(2), blocking unless MSG_DONTWAIT is given or the descriptor was
+ * O_NONBLOCK when it was upgraded.
  * Flags: MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_WAITALL (others: -EOPNOTSUPP). A receive of 0 is end of file. */
 ssize_t motet_send(motet_stream s, const void *data, size_t length, int flags);
 ssize_t motet_recv(motet_stream s, void *data, size_t length, int flags);

@@ -5,7 +5,7 @@
 //! repetition. Plain TCP always counts with its better placement. What it is not: a test. Nothing fails for being slow.
 //!
 //! How it measures: [`pair`] starts two processes on CPUs chosen by [`place`]; they are programs of `tests/bench` or our own
-//! executable as a [`worker`]. [`report`] is the data; [`table`] and [`plot`] show it.
+//! executable as a `worker`. [`report`] is the data; [`table`] and [`plot`] show it.
 #![forbid(unsafe_code)]
 
 pub mod bench;

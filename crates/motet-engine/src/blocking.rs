@@ -69,8 +69,7 @@ impl Engine {
         if flags & MSG_WAITALL != 0 && flags & motet_proto::MSG_PEEK == 0 {
             return self.recv_all(handle, bufs, flags & !MSG_WAITALL);
         }
-        let blocks = flags & MSG_DONTWAIT == 0
-            && !(record.state() == motet_wire::record::State::Plain && socket::is_nonblocking(fd));
+        let blocks = flags & MSG_DONTWAIT == 0 && record.life.nonblocking.load(Relaxed) == 0;
         let peek = flags & motet_proto::MSG_PEEK != 0;
         loop {
             match self.recv_begin(handle, bufs, blocks, peek, false) {
@@ -211,6 +210,7 @@ impl Engine {
 
     /// Sleeps until the descriptor has the event, the deadline passes or somebody wakes the stream.
     fn sleep(&self, record: &Record, handle: Handle, fd: i32, events: u16) -> Result<(), Errno> {
+        self.before_sleep();
         let deadline = Some(record.life.deadline.load(Relaxed)).filter(|&d| d != 0);
         let Some((_, local)) = self.look_up(handle) else { return Err(EBADF) };
         BELL.with(|bell| {

@@ -195,7 +195,7 @@ impl Engine {
             ((used as usize) < self.node.capacity()).then_some(used + 1)
         });
         let index = index.ok()?;
-        if index as usize % CHUNK == 0 {
+        if (index as usize).is_multiple_of(CHUNK) {
             let size = (CHUNK * motet_wire::record::SIZE) as u64;
             // Pages now rather than SIGBUS later.
             memory::allocate(&self.node_file, node::offset(index as usize) as u64, size).ok()?;
@@ -365,7 +365,7 @@ fn reset(record: &Record) {
     ] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.shared, &life.fd] {
+    for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking, &life.fd] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&who.pid, &who.uid, &who.gid] {

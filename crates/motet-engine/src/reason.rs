@@ -45,6 +45,7 @@ reasons! {
     NESTED = 20, "the descriptor is in a nested epoll set";
     PEER_GONE = 21, "the peer is gone";
     DISABLED = 22, "Motet is switched off";
+    NAME_TAKEN = 23, "somebody else holds the name under which the two ends would meet";
 }
 
 #[cfg(test)]

@@ -399,4 +399,5 @@ fn describe(record: &Record, fd: i32, connected: bool, local: SocketAddr, peer: 
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     record.who.began.store(now.as_secs(), Relaxed);
     record.life.owner.store(thread::pid(), Relaxed);
+    record.life.nonblocking.store(u32::from(socket::is_nonblocking(fd)), Relaxed);
 }

@@ -45,7 +45,7 @@ fn contended<'a, B: Base>(lock: &'a AtomicU64, token: u64, mut holder: u64, base
             relax();
         } else {
             base.yield_now();
-            if round % 1024 == 0
+            if round.is_multiple_of(1024)
                 && !base.exists(holder)
                 && lock.compare_exchange(holder, token, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {

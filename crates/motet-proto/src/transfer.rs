@@ -102,7 +102,7 @@ pub fn receive<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &mut [u
     let piece = transfer.piece.load(Relaxed);
     let from = transfer.from.load(Relaxed);
     let Some(plan) = Plan::check(length, piece, buf.len()) else { return broken(record) };
-    if may_copy(record, slot, base) {
+    if may_copy(record, slot, base) && base.tcp_alive() {
         let pid = record.who.pid.load(Relaxed);
         while let Some((start, end)) = plan.claim(&transfer.next) {
             if !base.copy_from(pid, from.wrapping_add(start as u64), &mut buf[start..end]) {
@@ -135,15 +135,16 @@ pub fn send<B: Base>(
             && transfer.at[0].load(Relaxed) == tail
             && transfer.at[1].load(Relaxed) == record.tx.tcp.load(Relaxed)
     };
-    if !here() {
-        if record.tx.hopeful.load(Relaxed) == 0 || !soon(base, slot, tail, here) {
-            record.tx.hopeful.store(0, Relaxed);
-            return None;
-        }
+    if !here() && (record.tx.hopeful.load(Relaxed) == 0 || !soon(base, slot, tail, here)) {
+        record.tx.hopeful.store(0, Relaxed);
+        return None;
     }
     let copies = may_copy(record, slot, base);
     if !ours(record, base) || !(copies || transfer.may_copy.load(Acquire) != 0) {
         return None;
+    }
+    if !base.tcp_alive() {
+        return None; // its pid may be somebody else's by now
     }
     let into = transfer.into.load(Relaxed);
     let length = buf.len().min(usize::try_from(transfer.into_length.load(Relaxed)).unwrap_or(0));

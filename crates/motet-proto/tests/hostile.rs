@@ -86,7 +86,7 @@ fn one(seed: u64, memory: &Rc<Exposed>) {
     let mut world = World::new(memory, Prng(seed), 3000, Plan::new());
     world.single_copy();
     world.weave = 3 + seed % 20;
-    world.sides[0].record.rx.bulk.store(if seed % 2 == 0 { 60 } else { 0 }, Relaxed);
+    world.sides[0].record.rx.bulk.store(if seed.is_multiple_of(2) { 60 } else { 0 }, Relaxed);
     let (shared, dice) = (memory.clone(), std::cell::RefCell::new(Prng(!seed)));
     world.scribble = Some(Box::new(move |world| {
         let mut dice = dice.borrow_mut();

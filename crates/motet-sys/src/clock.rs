@@ -57,10 +57,12 @@ pub fn cpu() -> u32 {
         let mut aux = 0;
         // SAFETY: RDTSCP exists on every x86-64 that Linux still runs on; the kernel keeps the CPU number in TSC_AUX.
         unsafe { core::arch::x86_64::__rdtscp(&mut aux) };
-        return aux & 0xfff;
+        aux & 0xfff
     }
     #[cfg(not(target_arch = "x86_64"))]
-    return rustix::thread::sched_getcpu() as u32;
+    {
+        rustix::thread::sched_getcpu() as u32
+    }
 }
 
 #[cfg(test)]

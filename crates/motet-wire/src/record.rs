@@ -163,8 +163,8 @@ pub struct Life {
     pub deadline: AtomicU64,
     /// Messages seen while the upgrade is pending.
     pub ticks: AtomicU32,
-    /// 1 when the other process holds it too (after fork).
-    pub shared: AtomicU32,
+    /// 1 when the descriptor was O_NONBLOCK when the engine took it.
+    pub nonblocking: AtomicU32,
 }
 
 /// Events worth a counter.

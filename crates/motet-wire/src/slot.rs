@@ -201,7 +201,7 @@ impl Slot {
     /// or the ring is no power of two.
     pub fn over(mapping: Mapping, offset: usize, ring: usize, end: usize) -> Option<Self> {
         let base = mapping.at(offset, Self::size(ring))?;
-        (offset % 4096 == 0 && ring.is_power_of_two() && end < 2).then_some(Self {
+        (offset.is_multiple_of(4096) && ring.is_power_of_two() && end < 2).then_some(Self {
             base,
             ring,
             bulk: std::ptr::null_mut(),
@@ -213,7 +213,7 @@ impl Slot {
     /// The same with two large rings of `size` bytes each at `offset`. `None` as for [`Slot::over`].
     pub fn with_bulk(self, mapping: Mapping, offset: usize, size: usize) -> Option<Self> {
         let bulk = mapping.at(offset, size.checked_mul(2)?)?;
-        (offset % 4096 == 0 && size.is_power_of_two()).then_some(Self { bulk, bulk_size: size, ..self })
+        (offset.is_multiple_of(4096) && size.is_power_of_two()).then_some(Self { bulk, bulk_size: size, ..self })
     }
 
     /// The large ring that this end receives from, as memory to populate or give back.
@@ -273,10 +273,11 @@ impl Slot {
             direction.lines.transfer.reset();
         }
         let head = self.head();
-        for end in 0..2 {
-            head.attached[end].store(0, Ordering::Relaxed);
-            head.left[end].store(0, Ordering::Relaxed);
-            head.cookies[end].store(cookies[end], Ordering::Release);
+        for flag in head.attached.iter().chain(&head.left) {
+            flag.store(0, Ordering::Relaxed);
+        }
+        for (word, cookie) in head.cookies.iter().zip(cookies) {
+            word.store(cookie, Ordering::Release);
         }
     }
 

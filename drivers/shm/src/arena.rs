@@ -19,8 +19,11 @@ use std::sync::{Arc, Mutex};
 const GROWTH: [usize; 4] = [1, 4, 16, 64];
 
 static ARENAS: Mutex<Option<HashMap<Key, Vec<Segment>>>> = Mutex::new(None);
-static OFFERED: Mutex<Option<HashMap<[u8; 16], (Geometry, Mapping)>>> = Mutex::new(None);
+static OFFERED: Mutex<Option<Offered>> = Mutex::new(None);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Segments that peers have offered, by nonce.
+type Offered = HashMap<[u8; 16], (Geometry, Mapping)>;
 
 /// Which peer a segment is for. A pid that is not visible to us (0) shares nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -114,7 +114,8 @@ impl Listening {
     /// Opens the rendezvous of this connection.
     pub fn begin(pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
         let netns = socket::netns_cookie(pair.fd).map_err(|_| Reason::NOT_PERMITTED)?;
-        let listener = socket::listen_abstract(&name(netns, pair.cookie)).map_err(|_| Reason::NO_MEMORY)?;
+        let listener = socket::listen_abstract(&name(netns, pair.cookie))
+            .map_err(|e| if e == EADDRINUSE { Reason::NAME_TAKEN } else { Reason::NO_MEMORY })?;
         Ok(Box::new(Self { pair: *pair, netns, listener: PrivateFd::new(listener), guest: None }))
     }
 
@@ -129,11 +130,11 @@ impl Listening {
             return Err(Reason::BAD_OFFER);
         }
         let slot = arena::take(file.ok_or(Reason::BAD_OFFER)?, offer.slot, offer.nonce)?;
-        let cookies = &slot.head().cookies;
-        if [cookies[0].load(Ordering::Acquire), cookies[1].load(Ordering::Acquire)] != [offer.offerer, offer.other] {
+        // Attached first, checked then: an offerer that sees us attached does not give the slot to another connection.
+        slot.head().attached[1].store(1, Ordering::SeqCst);
+        if slot.head().cookies.each_ref().map(|c| c.load(Ordering::SeqCst)) != [offer.offerer, offer.other] {
             return Err(Reason::BAD_OFFER);
         }
-        slot.head().attached[1].store(1, Ordering::Release);
         Ok(Wire { slot, peer, peer_cookie: offer.offerer })
     }
 }
@@ -172,3 +173,4 @@ impl Connecting for Listening {
 }
 
 const EAGAIN: i32 = 11;
+const EADDRINUSE: i32 = 98;

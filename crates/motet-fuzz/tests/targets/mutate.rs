@@ -6,7 +6,7 @@ pub struct Prng(pub u64);
 
 impl Prng {
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,7 +16,7 @@ impl Prng {
 
     /// Below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+        (self.draw() % n as u64) as usize
     }
 }
 
@@ -29,9 +29,9 @@ pub fn mutate(input: &mut Vec<u8>, prng: &mut Prng) {
         let at = prng.below(input.len().max(1));
         match prng.below(8) {
             0 if !input.is_empty() => input[at] ^= 1 << prng.below(8),
-            1 if !input.is_empty() => input[at] = prng.next() as u8,
+            1 if !input.is_empty() => input[at] = prng.draw() as u8,
             2 => input.truncate(at),
-            3 => input.extend((0..1 + prng.below(16)).map(|_| prng.next() as u8)),
+            3 => input.extend((0..1 + prng.below(16)).map(|_| prng.draw() as u8)),
             4 => {
                 let part: Vec<u8> = input[at.min(input.len())..].iter().copied().take(1 + prng.below(32)).collect();
                 let to = prng.below(input.len() + 1);
@@ -39,7 +39,7 @@ pub fn mutate(input: &mut Vec<u8>, prng: &mut Prng) {
             }
             _ => {
                 let value = match prng.below(3) {
-                    0 => prng.next(),
+                    0 => prng.draw(),
                     1 => 1 << prng.below(64),
                     _ => EDGES[prng.below(EDGES.len())],
                 };

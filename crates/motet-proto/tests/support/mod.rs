@@ -63,6 +63,9 @@ pub struct Side {
     pub failed: Cell<Option<Errno>>,
 }
 
+/// What a hostile peer does between two steps.
+pub type Scribble = Box<dyn Fn(&World)>;
+
 /// Both.
 pub struct World {
     pub sides: [Side; 2],
@@ -78,7 +81,7 @@ pub struct World {
     inside: Cell<bool>,
     pub calls: Cell<u64>,
     /// Called instead of the other end's random step: a hostile peer.
-    pub scribble: Option<Box<dyn Fn(&World)>>,
+    pub scribble: Option<Scribble>,
 }
 
 /// The byte at a position of what `side` sends.
