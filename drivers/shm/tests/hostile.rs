@@ -249,7 +249,7 @@ fn a_squatted_name_is_harmless() {
     let netns = socket::netns_cookie(pair.fd).unwrap();
     let name = format!("motet/{VERSION}/{netns:x}/{:x}", pair.cookie);
     let _squatter = socket::listen_abstract(name.as_bytes()).unwrap();
-    assert_eq!(Shm.connect(&pair).err(), Some(Reason::NO_MEMORY), "the name is taken");
+    assert_eq!(Shm.connect(&pair).err(), Some(Reason::NAME_TAKEN), "the name is taken");
 }
 
 /// A wire whose two ends are both the real thing, as a control.
