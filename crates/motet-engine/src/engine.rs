@@ -356,6 +356,7 @@ fn reset(record: &Record) {
         &rx.wide,
         &rx.bulk,
         &rx.bulk_ring,
+        &rx.near,
         &rx.busy,
         &rx.ready,
         &rx.mark_known,

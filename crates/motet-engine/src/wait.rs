@@ -167,6 +167,12 @@ impl<'a> Wait<'a> {
                 for (record, slot) in watched.iter().flatten() {
                     rx::publish_cpu(slot, &kernel(record));
                 }
+                // Anybody else who wants this CPU gets it now and then; their time is not spun away.
+                thread::yield_now();
+                let lent = clock::ticks().wrapping_sub(now);
+                if lent > ticks(rx::PROBE / 2) {
+                    self.start += lent / 2;
+                }
                 return Some(Step::Probe);
             }
             if watched.iter().flatten().any(|(record, slot)| rx::same_cpu(slot, &kernel(record))) {

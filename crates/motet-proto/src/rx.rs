@@ -390,17 +390,21 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
     let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
     let changed = || !gate.still_waiting(head) || posted && transfer::taken(slot);
     // A running peer answers within this: no clock, nothing to undo. (Without the pause it is slower by a tenth.)
-    if (0..EAGER).any(|_| {
-        relax();
-        changed()
-    }) {
+    let mut near = record.rx.near.load(Relaxed) != 0;
+    if !near
+        && (0..EAGER).any(|_| {
+            relax();
+            changed()
+        })
+    {
         paid(record);
         return Spun::Ring;
     }
-    let start = base.now();
+    let mut start = base.now();
     let mut next_probe = start; // TCP bytes sent before the gate rose are in the kernel
     let result = loop {
-        if (0..32).any(|_| {
+        let looks = if near { 1 } else { 32 };
+        if (0..looks).any(|_| {
             relax();
             changed()
         }) {
@@ -411,23 +415,31 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
             record.life.woken.store(0, Relaxed);
             break Spun::Woken;
         }
-        if now >= next_probe {
+        let probing = now >= next_probe;
+        if probing {
             if base.tcp_readable() {
                 break Spun::Kernel;
             }
             next_probe = now + probe;
             publish_cpu(slot, base);
         }
-        if now - start > budget {
+        if now.saturating_sub(start) > budget {
             break Spun::Nothing;
         }
-        if same_cpu(slot, base) {
+        // The peer needs this CPU at once; anybody else gets it now and then. Their time is not spun away.
+        near = same_cpu(slot, base);
+        if probing || near {
             base.yield_now();
-            if base.now() - now > hog {
-                break if gate.still_waiting(head) { Spun::Nothing } else { Spun::Ring };
+            let lent = base.now().saturating_sub(now);
+            if lent > hog {
+                break if changed() { Spun::Ring } else { Spun::Nothing };
+            }
+            if !probing || lent > probe / 2 {
+                start += lent / 2;
             }
         }
     };
+    record.rx.near.store(u32::from(near), Relaxed);
     match result {
         Spun::Ring => paid(record),
         Spun::Nothing => failed(record),

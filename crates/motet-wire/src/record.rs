@@ -96,7 +96,8 @@ pub struct Rx {
     pub bulk: AtomicU32,
     /// What became of the large ring's pages.
     pub bulk_ring: AtomicU32,
-    _pad: AtomicU32,
+    /// 1 when the peer was on our CPU when we last had to wait for it.
+    pub near: AtomicU32,
 }
 
 /// What becomes of a stream.
