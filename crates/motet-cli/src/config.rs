@@ -63,10 +63,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let rows = SETTINGS.iter().zip(&loaded.origins).map(|(setting, origin)| Row {
         name: setting.name,
         variable: setting.env,
-        value: match (setting.name, &loaded.config.profile) {
-            ("profile", Some(path)) if origin.text.is_empty() => path.display().to_string(),
-            _ => origin.text.clone(),
-        },
+        value: origin.text.clone(),
         from: origin.place.as_ref().map_or("default".into(), ToString::to_string),
         default: setting.default,
         accepts: setting.kind.describe(),

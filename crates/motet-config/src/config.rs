@@ -21,7 +21,7 @@ pub struct Config {
     pub spin: u64,
     /// Single copy may be tried.
     pub single_copy: bool,
-    /// Bytes from which single copy is tried; 0 as measured.
+    /// Bytes from which single copy is tried; 0: 2 MiB.
     pub single_copy_min: u64,
     /// Most bytes that the receive pool keeps.
     pub pool: u64,
@@ -29,32 +29,6 @@ pub struct Config {
     pub hot: usize,
     /// File for one line of counters at exit; `%p` is the process id ([`Config::for_process`]).
     pub stats: Option<PathBuf>,
-    /// How much is logged.
-    pub log: LogLevel,
-    /// Where to; `None` is standard error. `%p` is the process id.
-    pub log_file: Option<PathBuf>,
-    /// File of measured sizes; `None` when neither a setting nor the environment names a place.
-    pub profile: Option<PathBuf>,
-}
-
-/// How much is logged; each level includes those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    /// Nothing.
-    Off,
-    /// What went wrong.
-    Error,
-    /// What is slower than it could be.
-    Warn,
-    /// What was decided.
-    Info,
-    /// Every step.
-    Debug,
-}
-
-impl LogLevel {
-    /// In the order of the table's words.
-    pub(crate) const ALL: [Self; 5] = [Self::Off, Self::Error, Self::Warn, Self::Info, Self::Debug];
 }
 
 /// Which drivers may be used. `tcp` always may: every stream starts on it.
@@ -106,9 +80,6 @@ impl Default for Config {
             pool: 0,
             hot: 0,
             stats: None,
-            log: LogLevel::Error,
-            log_file: None,
-            profile: None,
         };
         for setting in SETTINGS {
             // A test parses every default, so none is left out here.
@@ -127,7 +98,7 @@ impl Config {
         (loaded.config, loaded.problems)
     }
 
-    /// A file name of [`stats`](Self::stats) or [`log_file`](Self::log_file) with `%p` replaced by the process id.
+    /// A file name of [`stats`](Self::stats) with `%p` replaced by the process id.
     pub fn for_process(path: &std::path::Path, pid: u32) -> PathBuf {
         match path.to_str() {
             Some(text) => PathBuf::from(text.replace("%p", &pid.to_string())),
@@ -147,7 +118,7 @@ mod tests {
         }
         let config = Config::default();
         assert_eq!((config.ring, config.streams, config.spin, config.hot), (65536, 16384, 30000, 64));
-        assert!(config.single_copy && config.log == LogLevel::Error && !config.disable);
+        assert!(config.single_copy && !config.disable);
     }
 
     #[test]

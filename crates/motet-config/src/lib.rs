@@ -24,7 +24,7 @@ mod load;
 mod problem;
 mod settings;
 
-pub use config::{Config, Drivers, LogLevel};
+pub use config::{Config, Drivers};
 pub use kind::{Kind, Value};
 pub use load::{Loaded, Origin, Surroundings};
 pub use problem::{Place, Problem};

@@ -63,9 +63,6 @@ impl Surroundings {
         };
         self.apply_file(&mut loaded);
         self.apply_environment(&mut loaded);
-        if loaded.config.profile.is_none() {
-            loaded.config.profile = self.folder("XDG_CACHE_HOME", ".cache").map(|f| f.join("motet/profile.toml"));
-        }
         loaded
     }
 
@@ -199,7 +196,6 @@ mod tests {
         let loaded = with(&[("HOME", "/home/a"), ("MOTET_RING", "16K")], read);
         assert_eq!((loaded.config.ring, loaded.config.spin, loaded.config.hot), (16384, 1000, 64));
         assert_eq!(loaded.file, Some("/home/a/.config/motet.toml".into()));
-        assert_eq!(loaded.config.profile, Some("/home/a/.cache/motet/profile.toml".into()));
         assert!(loaded.problems.is_empty());
         assert_eq!(
             loaded.origins[2],

@@ -1,6 +1,6 @@
 //! The table. One row is all that a new setting needs, besides the field of [`Config`] that it fills.
 
-use crate::config::{Config, Drivers, LogLevel};
+use crate::config::{Config, Drivers};
 use crate::kind::{Kind, Value};
 
 /// One thing that can be set.
@@ -76,7 +76,7 @@ pub const SETTINGS: &[Setting] = &[
         env: "MOTET_SINGLE_COPY_MIN",
         kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
         default: "0",
-        help: "Smallest transfer that is tried as a single copy. 0 takes the size measured on this machine.",
+        help: "Smallest transfer that is tried as a single copy, into a receiver that already waits. 0 means 2 MiB.",
         apply: |c, v| c.single_copy_min = v.number(),
     },
     Setting {
@@ -103,31 +103,6 @@ pub const SETTINGS: &[Setting] = &[
         help: "File that each process appends one line of JSON with its counters to when it exits. `%p` stands for the \
                process id. Empty writes nothing.",
         apply: |c, v| c.stats = v.path(),
-    },
-    Setting {
-        name: "log",
-        env: "MOTET_LOG",
-        kind: Kind::Choice(&["off", "error", "warn", "info", "debug"]),
-        default: "error",
-        help: "How much the library says.",
-        apply: |c, v| c.log = LogLevel::ALL[v.choice()],
-    },
-    Setting {
-        name: "log_file",
-        env: "MOTET_LOG_FILE",
-        kind: Kind::Path,
-        default: "",
-        help: "File that the log is appended to. `%p` stands for the process id. Empty means standard error.",
-        apply: |c, v| c.log_file = v.path(),
-    },
-    Setting {
-        name: "profile",
-        env: "MOTET_PROFILE",
-        kind: Kind::Path,
-        default: "",
-        help: "File that keeps what was measured once on this machine. Empty means $XDG_CACHE_HOME/motet/profile.toml \
-               or ~/.cache/motet/profile.toml.",
-        apply: |c, v| c.profile = v.path(),
     },
 ];
 

@@ -400,8 +400,8 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
         paid(record);
         return Spun::Ring;
     }
-    let mut start = base.now();
-    let mut next_probe = start; // TCP bytes sent before the gate rose are in the kernel
+    let first = base.now();
+    let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
     let result = loop {
         let looks = if near { 1 } else { 32 };
         if (0..looks).any(|_| {
@@ -440,7 +440,10 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
         }
     };
     record.rx.near.store(u32::from(near), Relaxed);
+    // Found at last, but a sleep would have been as quick and would have left the CPU to others.
+    let late = base.now().saturating_sub(first) > 2 * budget;
     match result {
+        Spun::Ring if late => failed(record),
         Spun::Ring => paid(record),
         Spun::Nothing => failed(record),
         Spun::Kernel | Spun::Woken => {}

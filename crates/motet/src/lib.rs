@@ -35,6 +35,10 @@ use motet_engine::Engine;
 pub fn engine() -> Option<&'static Engine> {
     match Engine::running() {
         Some(engine) => Some(engine),
-        None => Engine::start(|| table::options(motet_config::Config::from_env().0)),
+        None => Engine::start(|| {
+            let config = motet_config::Config::from_env().0;
+            motet_sys::pool::limit(usize::try_from(config.pool).unwrap_or(usize::MAX));
+            table::options(config)
+        }),
     }
 }

@@ -1,6 +1,5 @@
-//! What Motet says about the links of a run, asked while the run is on: `motet why --json` and `motet ps --json`.
-//!
-//! The only place that reads these formats. It takes any JSON: every object that names a path or a driver is one link.
+//! What Motet says about the links of a run, asked while the run is on: `motet ps -l --json`. The only place that reads
+//! that format.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,10 +33,10 @@ pub struct Measured {
 pub fn watch(motet: &Path, stop: &AtomicBool) -> Measured {
     let mut best = Measured::default();
     while !stop.load(Ordering::SeqCst) {
-        let answers: Vec<Value> = ["why", "ps"].iter().filter_map(|verb| ask(motet, verb)).collect();
+        let answers: Vec<Value> = ask(motet).into_iter().collect();
         let mut links = Vec::new();
         for answer in &answers {
-            collect(answer, "", &mut links);
+            collect(answer, &mut links);
         }
         if !links.is_empty() && links.len() >= best.links.len() {
             best = Measured { links, answers };
@@ -48,11 +47,11 @@ pub fn watch(motet: &Path, stop: &AtomicBool) -> Measured {
 }
 
 /// One question, answered within two seconds or not at all.
-fn ask(motet: &Path, verb: &str) -> Option<Value> {
+fn ask(motet: &Path) -> Option<Value> {
     let file = tempfile::NamedTempFile::new().ok()?;
     let output = file.reopen().ok()?;
     let mut child = Command::new(motet)
-        .args([verb, "--json"])
+        .args(["ps", "-l", "--json"])
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(Stdio::null())
@@ -73,35 +72,33 @@ fn ask(motet: &Path, verb: &str) -> Option<Value> {
     serde_json::from_str(&std::fs::read_to_string(file.path()).ok()?).ok()
 }
 
-fn word(object: &serde_json::Map<String, Value>, keys: &[&str]) -> Option<String> {
-    keys.iter().find_map(|key| match object.get(*key)? {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    })
+/// The streams of `motet ps -l --json`, each once: from the end that made the connection.
+fn collect(answer: &Value, links: &mut Vec<Link>) {
+    let list = |value: &Value, key: &str| value.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+    let processes = list(answer, "processes");
+    let name_of = |pid: &Value| {
+        let found = processes.iter().find(|p| p.get("pid") == Some(pid));
+        found.and_then(|p| program(p)).unwrap_or_else(|| "?".into())
+    };
+    for process in &processes {
+        let Some(here) = program(process) else { continue };
+        for stream in list(process, "streams").iter().filter(|s| s.get("connected") == Some(&Value::Bool(true))) {
+            let moved = |way: &str, path: &str| stream.get(way)?.get(path)?.as_u64();
+            let sum = |path: &str| Some(moved("sent", path)? + moved("received", path)?);
+            let path = stream.get("path").and_then(Value::as_str).unwrap_or("?").to_string();
+            let bytes = sum(if path == "tcp" { "tcp" } else { "fast" });
+            let there = stream.get("peer_pid").map_or_else(|| "?".into(), &name_of);
+            let peer = stream.get("peer").and_then(Value::as_str).unwrap_or("");
+            links.push(Link { between: format!("{here} - {there} at {peer}"), path, bytes });
+        }
+    }
 }
 
-/// Every object with a path is a link; `around` is the name of the process that it was found under.
-fn collect(value: &Value, around: &str, links: &mut Vec<Link>) {
-    match value {
-        Value::Array(items) => items.iter().for_each(|item| collect(item, around, links)),
-        Value::Object(object) => {
-            let here = word(object, &["program", "command", "name", "pid", "local"]).unwrap_or_else(|| around.into());
-            if let Some(path) = word(object, &["path", "driver", "in_use"]) {
-                let peer = word(object, &["peer", "remote", "peer_pid", "to"]).unwrap_or_default();
-                let bytes = ["bytes", "bytes_total"].iter().find_map(|key| object.get(*key)?.as_u64());
-                let sides = ["bytes_sent", "bytes_received"].map(|key| object.get(key).and_then(Value::as_u64));
-                let sum = sides.iter().flatten().copied().reduce(u64::wrapping_add);
-                let link = Link { between: format!("{here} - {peer}"), path, bytes: bytes.or(sum) };
-                if !links.contains(&link) {
-                    links.push(link);
-                }
-                return;
-            }
-            object.values().for_each(|inner| collect(inner, &here, links));
-        }
-        _ => {}
-    }
+/// The program of a process, without its folder and arguments, if it is one of the demo's.
+fn program(process: &Value) -> Option<String> {
+    let command = process.get("command")?.as_str()?.split_whitespace().next()?;
+    let name = command.rsplit('/').next()?;
+    (name.starts_with("coupling-") || name == "omniNames").then(|| name.to_string())
 }
 
 #[cfg(test)]
@@ -109,22 +106,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_found_wherever_they_are() {
+    fn a_link_is_reported_once_with_its_bytes() {
         let answer: Value = serde_json::from_str(
-            r#"{"processes": [{"pid": 7, "links": [{"peer": 9, "path": "shm", "bytes_sent": 3, "bytes_received": 4},
-                                                   {"peer": 11, "driver": "tcp"}]}]}"#,
+            r#"{"processes": [
+                {"pid": 7, "command": "/b/coupling-fluid case", "streams": [
+                    {"connected": true, "peer_pid": 9, "peer": "127.0.0.1:5", "path": "shm",
+                     "sent": {"fast": 3, "tcp": 100}, "received": {"fast": 4, "tcp": 0}}]},
+                {"pid": 9, "command": "coupling-solid", "streams": [{"connected": false, "path": "shm"}]},
+                {"pid": 5, "command": "mpirun -n 2", "streams": [{"connected": true, "path": "tcp"}]}]}"#,
         )
         .unwrap();
         let mut links = Vec::new();
-        collect(&answer, "", &mut links);
-        assert_eq!(links[0], Link { between: "7 - 9".into(), path: "shm".into(), bytes: Some(7) });
-        assert_eq!(links[1], Link { between: "7 - 11".into(), path: "tcp".into(), bytes: None });
-    }
-
-    #[test]
-    fn an_answer_without_links_says_nothing() {
-        let mut links = Vec::new();
-        collect(&serde_json::json!({"processes": []}), "", &mut links);
-        assert!(links.is_empty());
+        collect(&answer, &mut links);
+        let between = "coupling-fluid - coupling-solid at 127.0.0.1:5".to_string();
+        assert_eq!(links, [Link { between, path: "shm".into(), bytes: Some(7) }]);
     }
 }
