@@ -28,7 +28,7 @@ pub unsafe fn write(to: *mut u8, from: *const u8, n: usize, bypass: bool) {
 /// Copies out of a ring.
 ///
 /// # Safety
-/// As for [`write`].
+/// As for [`write()`].
 #[inline(always)]
 pub unsafe fn read(to: *mut u8, from: *const u8, n: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -78,7 +78,7 @@ fn collect(answer: &Value, links: &mut Vec<Link>) {
     let processes = list(answer, "processes");
     let name_of = |pid: &Value| {
         let found = processes.iter().find(|p| p.get("pid") == Some(pid));
-        found.and_then(|p| program(p)).unwrap_or_else(|| "?".into())
+        found.and_then(program).unwrap_or_else(|| "?".into())
     };
     for process in &processes {
         let Some(here) = program(process) else { continue };
