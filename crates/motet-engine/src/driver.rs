@@ -18,7 +18,7 @@ pub struct Capabilities {
     pub shared_memory: bool,
     /// Works between hosts.
     pub between_hosts: bool,
-    /// Larger is better: expected one-way latency of a short message, ns.
+    /// Expected one-way latency of a short message, ns: among drivers that reach a peer the smallest wins.
     pub latency: u32,
     /// Expected bandwidth, MB/s.
     pub bandwidth: u32,
