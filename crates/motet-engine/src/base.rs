@@ -55,6 +55,10 @@ impl Base for Kernel {
         copy::write_to(pid, address, from) == Ok(from.len())
     }
 
+    fn enter_pages(&mut self, ring: Mapping) {
+        memory::populate(ring);
+    }
+
     fn populate(&mut self, ring: Mapping) -> bool {
         let taken = BULK.fetch_add(ring.length(), Relaxed);
         if taken + ring.length() <= BULK_LIMIT && memory::populate(ring) {

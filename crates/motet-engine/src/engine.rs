@@ -334,6 +334,9 @@ fn reset(record: &Record) {
         &tx.copied,
         &rx.copied,
         &tx.review,
+        &tx.spent,
+        &tx.lingered,
+        &rx.slept,
     ] {
         word.store(0, Ordering::Relaxed);
     }
@@ -351,8 +354,10 @@ fn reset(record: &Record) {
         &tx.may_copy,
         &tx.wide,
         &tx.last,
-        &tx.bypass,
-        &tx.rate,
+        &tx.way,
+        &tx.window,
+        &tx.rates[0],
+        &tx.rates[1],
         &rx.wide,
         &rx.bulk,
         &rx.bulk_ring,

@@ -128,7 +128,7 @@ impl Engine {
         }
         let may_raise =
             || !local.in_set.load(Relaxed) || lock(&local.set).as_ref().is_none_or(|set| set.may_raise(handle));
-        let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.before_sleep());
+        let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.may_linger());
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
             rx::Step::Failed(ECONNRESET) => self.reset(record),
@@ -240,10 +240,27 @@ impl Engine {
     /// Before this thread sleeps: no byte of ours stays in a ring whose reader may be waiting elsewhere (invariant 6).
     #[inline]
     pub fn before_sleep(&self) {
+        self.leave_nothing_unread(false);
+    }
+
+    /// The same for a thread that can just as well spin: true when it should, as a peer is reading what we sent.
+    #[inline]
+    pub(crate) fn may_linger(&self) -> bool {
+        self.leave_nothing_unread(self.options.spin > 0)
+    }
+
+    #[inline]
+    fn leave_nothing_unread(&self, may_linger: bool) -> bool {
+        let mut reading = false;
         self.sweep_unread(|record, local| match local.slot.slot() {
+            Some(slot) if may_linger && tx::is_being_read(record, &slot) => {
+                reading = true;
+                true
+            }
             Some(slot) => !tx::take_back(record, &slot, &mut kernel(record)),
             None => false,
         });
+        reading
     }
 
     /// The connection is beyond repair: both ends learn it from the kernel.

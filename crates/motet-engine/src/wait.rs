@@ -97,7 +97,11 @@ impl<'a> Wait<'a> {
                     None => self.phase = Phase::Tired,
                 },
                 Phase::Tired => {
-                    engine.before_sleep();
+                    if engine.may_linger() && self.raise(engine) {
+                        self.start = clock::ticks();
+                        self.phase = Phase::Spinning;
+                        continue;
+                    }
                     self.phase = Phase::Asleep;
                     if self.fall_asleep(engine) {
                         return Step::Sleep;

@@ -2,24 +2,24 @@
 //!
 //! Two measured facts. A line that the other CPU's cache still holds is slow to overwrite, so a stream is fastest through a
 //! ring larger than the caches between two uses of a line: several MiB. And between CPUs that share no cache that ring is
-//! slow, unless the writer bypasses the caches. Which of the two holds changes with the placement of virtual CPUs, so both
-//! ends measure their copies: [`Copying`] is the writer's decision.
+//! slow, unless the writer bypasses the caches. Which of the two holds changes with the placement of virtual CPUs, so the
+//! writer measures what it gets through: [`Copying`].
 
 use crate::Base;
 use motet_wire::record::{Record, Tx};
-use motet_wire::slot::{Lines, Slot};
+use motet_wire::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
 
-/// A transfer of this size speaks for bulk, and is timed.
+/// A transfer of this size speaks for bulk, and is timed in the large ring.
 pub const LARGE: usize = 8 << 10;
 /// Large takes in excess of small ones that make a stream bulk.
 const BULK: u32 = 32;
-/// Bytes that decide how to copy.
-const WINDOW: u64 = 256 << 10;
-/// Bytes copied around the caches before the other way is tried again.
+/// Bytes of large puts in a window: the large ring once around.
+const WINDOW: u32 = 4 << 20;
+/// Bytes copied one way before the other is tried again, unless it is known to be slower.
 const REVIEW: u64 = 128 << 20;
-/// Copies slower than this (MB/s) cross between caches that share nothing.
-const SLOW: u32 = 4_000;
+/// A stream through the caches that is as fast as this (MB/s) needs no other way.
+const FAST: u32 = 12_000;
 
 /// Notes a take of `n` bytes.
 #[inline(always)]
@@ -55,40 +55,85 @@ pub fn is_populated(record: &Record) -> bool {
     record.rx.bulk_ring.load(Relaxed) == u32::MAX - 1
 }
 
-/// MB/s of `n` bytes in `ticks`.
-pub fn rate<B: Base>(base: &B, n: usize, ticks: u64) -> u32 {
-    let ns = ((ticks << 10) / base.ticks_per_1024ns().max(1)).max(1);
-    u32::try_from(n as u64 * 1000 / ns).unwrap_or(u32::MAX)
-}
-
-/// How the writer copies large puts.
+/// How the writer copies large puts into the large ring: through its caches or around them, whichever has moved more bytes a
+/// second lately, waiting for the reader included. Two windows are one try: the first brings the ring's lines where they are
+/// used, the second counts.
 pub struct Copying<'a>(pub &'a Tx);
+
+/// Values of `tx.way`; added to the last two while their first window runs.
+const NEW: u32 = 0;
+const THROUGH: u32 = 1;
+const AROUND: u32 = 2;
+const SETTLING: u32 = 4;
 
 impl Copying<'_> {
     /// Around the caches?
     #[inline(always)]
     pub fn bypass(&self) -> bool {
-        self.0.bypass.load(Relaxed) != 0
+        self.0.way.load(Relaxed) & AROUND != 0
     }
 
-    /// Notes a large put of `n` bytes at `rate`, and decides anew when enough has passed.
-    pub fn note(&self, lines: &Lines, n: usize, rate: u32) {
+    /// Before the first large put: the pages are there, but not yet in this process's page tables.
+    #[inline(always)]
+    pub fn begin<B: Base>(&self, slot: &Slot, base: &mut B) {
+        if self.0.way.load(Relaxed) == NEW {
+            if let Some(memory) = slot.bulk_out_memory() {
+                base.enter_pages(memory);
+            }
+            self.0.way.store(THROUGH | SETTLING, Relaxed);
+        }
+    }
+
+    /// Notes a large put of `n` bytes that took `ticks`, and decides anew when a window is full.
+    #[inline(always)]
+    pub fn note<B: Base>(&self, base: &B, n: usize, ticks: u64) {
         let tx = self.0;
-        tx.rate.store(tx.rate.load(Relaxed).max(rate), Relaxed);
-        let left = tx.review.load(Relaxed);
-        if left > n as u64 {
-            tx.review.store(left - n as u64, Relaxed);
-            return;
+        let bytes = tx.window.load(Relaxed).saturating_add(n as u32);
+        tx.window.store(bytes, Relaxed);
+        tx.spent.store(tx.spent.load(Relaxed) + ticks, Relaxed);
+        if bytes >= WINDOW {
+            self.decide(base, bytes);
         }
-        if self.bypass() {
-            tx.bypass.store(0, Relaxed); // one window through the caches shows whether that is better by now
-            tx.review.store(WINDOW, Relaxed);
-        } else {
-            let reader = lines.consumer.rate.load(Relaxed); // a hint: a lie slows down the liar
-            let slow = tx.rate.load(Relaxed) < SLOW || (1..SLOW).contains(&reader);
-            tx.bypass.store(u32::from(slow), Relaxed);
-            tx.review.store(if slow { REVIEW } else { WINDOW }, Relaxed);
-        }
-        tx.rate.store(0, Relaxed);
+    }
+
+    #[cold]
+    fn decide<B: Base>(&self, base: &B, bytes: u32) {
+        let tx = self.0;
+        let ns = ((tx.spent.load(Relaxed) << 10) / base.ticks_per_1024ns().max(1)).max(1);
+        let rate = u32::try_from(u64::from(bytes) * 1000 / ns).unwrap_or(u32::MAX);
+        tx.window.store(0, Relaxed);
+        tx.spent.store(0, Relaxed);
+        let rates = [0, 1].map(|way| tx.rates[way].load(Relaxed));
+        let next = match tx.way.load(Relaxed) {
+            settling if settling & SETTLING != 0 => settling & !SETTLING,
+            THROUGH => {
+                tx.rates[0].store(rate, Relaxed);
+                let known_better = rates[1] > rate + rate / 4;
+                if rate >= FAST || !known_better && self.later(u64::from(bytes)) {
+                    THROUGH
+                } else {
+                    tx.review.store(REVIEW, Relaxed);
+                    AROUND | SETTLING
+                }
+            }
+            _ => {
+                tx.rates[1].store(rate, Relaxed);
+                let better = rate > rates[0] + rates[0] / 4;
+                if better && self.later(u64::from(bytes)) {
+                    AROUND
+                } else {
+                    tx.review.store(REVIEW, Relaxed);
+                    THROUGH | SETTLING
+                }
+            }
+        };
+        tx.way.store(next, Relaxed);
+    }
+
+    /// Whether the next try of the other way is still to come.
+    fn later(&self, bytes: u64) -> bool {
+        let left = self.0.review.load(Relaxed).saturating_sub(bytes);
+        self.0.review.store(left, Relaxed);
+        left > 0
     }
 }

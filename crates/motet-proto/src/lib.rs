@@ -51,6 +51,8 @@ pub trait Base {
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool;
     /// Brings the pages of a large ring into being, for this process; false when there is no memory (or no budget) for them.
     fn populate(&mut self, ring: Mapping) -> bool;
+    /// Enters pages that the peer has populated into this process's page tables, rather than one fault at a time.
+    fn enter_pages(&mut self, ring: Mapping);
     /// Monotonic time in ticks.
     fn now(&self) -> u64;
     /// Ticks in a nanosecond times 1024.

@@ -41,8 +41,10 @@ pub struct Ask {
     pub large: usize,
 }
 
-/// Most bytes taken at once, so that the producer gets its space back meanwhile.
-const PIECE: usize = 256 << 10;
+/// Bytes after which the producer gets its space back while a large take goes on.
+const PIECE: usize = 64 << 10;
+/// A sleep in the kernel that was as short as this (ns) should have been a spin.
+const WAKE_UP: u64 = 20_000;
 /// Kernel readiness is looked at this often (ns) while spinning.
 pub const PROBE: u64 = 5_000;
 /// A yield that takes this long (ns) met somebody who computes: waiting in the kernel is better.
@@ -56,7 +58,8 @@ const ABANDONED: u64 = 50_000_000;
 /// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
 const MAX_FAILED: u32 = 9;
 
-/// Begins a receive into `bufs`. `may_raise` is asked before the gate opens; `before_sleep` runs once before [`Step::Kernel`] or [`Step::Poll`] of a blocking call.
+/// Begins a receive into `bufs`. `may_raise` is asked before the gate opens; `before_sleep` runs before [`Step::Kernel`] or
+/// [`Step::Poll`] of a blocking call; it answers whether waiting outside the kernel is better for now.
 #[inline]
 pub fn begin<B: Base>(
     record: &Record,
@@ -65,7 +68,7 @@ pub fn begin<B: Base>(
     bufs: &mut [IoSliceMut<'_>],
     ask: Ask,
     may_raise: impl Fn() -> bool,
-    mut before_sleep: impl FnMut(&mut B),
+    mut before_sleep: impl FnMut(&mut B) -> bool,
 ) -> Step {
     let Some(slot) = slot.filter(|_| record.rx.ready.load(Relaxed) != 0) else {
         return match hold(record, base) {
@@ -76,7 +79,7 @@ pub fn begin<B: Base>(
             }
         };
     };
-    let mut spun = false;
+    let (mut spun, mut stay) = (false, false);
     let mut retries = 0;
     loop {
         match take(record, slot, base, bufs, ask.peek) {
@@ -120,7 +123,7 @@ pub fn begin<B: Base>(
             && !spun
             && !ask.kernel_only
             && ask.spin > 0
-            && should_spin(record)
+            && (stay || should_spin(record))
             && raise(record, slot, base, &may_raise)
         {
             spun = true;
@@ -135,10 +138,14 @@ pub fn begin<B: Base>(
                 Waited::Sleep => {}
             }
         }
-        if ask.blocking {
-            before_sleep(base);
+        if ask.blocking && before_sleep(base) && spun {
+            (spun, stay) = (false, true);
+            continue;
         }
         if enter_kernel(record, slot, base) {
+            if ask.blocking {
+                record.rx.slept.store(base.now(), Relaxed);
+            }
             return Step::Kernel;
         }
     }
@@ -175,6 +182,8 @@ pub fn end<B: Base>(record: &Record, base: &mut B, received: usize) {
     let _held = hold(record, base);
     record.rx.tcp.store(record.rx.tcp.load(Relaxed) + received as u64, Relaxed);
     leave(record);
+    bulk::took(record, received);
+    woke(record, base);
 }
 
 /// What [`take`] found.
@@ -235,14 +244,10 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
     if let Some((from, to)) = lines.gate.read_inline(head, &mut short) {
         n = n.min(to - from);
         scatter(bufs, 0, &short[from..from + n]);
-    } else if n < bulk::LARGE {
+    } else if n <= PIECE || peek {
         ring.read(head, bufs, 0, n);
     } else {
-        n = n.min(PIECE);
-        let start = base.now();
-        ring.read(head, bufs, 0, n);
-        let rate = bulk::rate(base, n, base.now().wrapping_sub(start));
-        lines.consumer.rate.store(rate, Relaxed);
+        return take_pieces(record, slot, base, bufs, n);
     }
     if peek {
         // As `advance` below: what was copied counts only if the producer had not taken it back (and used its place anew).
@@ -252,11 +257,37 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
         rx.mark_known.store(0, Relaxed);
         return Take::Retry;
     }
+    advance(record, slot, base, head, n)
+}
+
+/// Takes `n` bytes piece by piece.
+fn take_pieces<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], n: usize) -> Take {
+    let ring = slot.in_ring(record.rx.wide.load(Relaxed) != 0);
+    let mut done = 0;
+    while done < n {
+        let (head, piece) = (record.rx.head.load(Relaxed), (n - done).min(PIECE));
+        ring.read(head, bufs, done, piece);
+        match advance(record, slot, base, head, piece) {
+            Take::Done(_) => done += piece,
+            other if done == 0 => return other,
+            _ => break,
+        }
+    }
+    Take::Done(done)
+}
+
+/// Consumes `n` bytes that were copied out, if the producer has not taken them back.
+#[inline(always)]
+fn advance<B: Base>(record: &Record, slot: &Slot, base: &mut B, head: u64, n: usize) -> Take {
+    let (rx, lines) = (&record.rx, slot.inward());
     match lines.consumer.advance(head, n as u64) {
         Advance::Done => {
             rx.head.store(head + n as u64, Relaxed);
             hear(record, lines.gate.ack.load(Relaxed));
             bulk::took(record, n);
+            if n >= bulk::LARGE && rx.wide.load(Relaxed) == 0 {
+                widen(record, slot, base);
+            }
             Take::Done(n)
         }
         Advance::Taken => {
@@ -267,6 +298,15 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
             rx.mark_known.store(0, Relaxed);
             Take::Retry
         }
+    }
+}
+
+/// Turns to the large ring if it is time and the ring is empty: right after a take, before a producer that waited for space
+/// has written more.
+#[cold]
+fn widen<B: Base>(record: &Record, slot: &Slot, base: &mut B) {
+    if bulk::wants_wide(record, slot, base) && slot.inward().gate.widen(record.rx.head.load(Relaxed)) {
+        record.rx.wide.store(1, Relaxed);
     }
 }
 
@@ -322,8 +362,8 @@ pub fn raise<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl 
         rx.wide.store(0, Relaxed);
         record.events.raised.fetch_add(1, Relaxed);
     }
-    if wide && rx.wide.load(Relaxed) == 0 && lines.gate.widen(head) {
-        rx.wide.store(1, Relaxed);
+    if wide && rx.wide.load(Relaxed) == 0 {
+        widen(record, slot, base);
     }
     true
 }
@@ -476,6 +516,19 @@ pub fn failed(record: &Record) {
     record.events.spin_miss.fetch_add(1, Relaxed);
 }
 
+/// After a blocking receive that was left to the kernel: what came soon speaks for spinning.
+fn woke<B: Base>(record: &Record, base: &B) {
+    let (rx, slept) = (&record.rx, record.rx.slept.load(Relaxed));
+    if slept == 0 {
+        return;
+    }
+    rx.slept.store(0, Relaxed);
+    if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP) {
+        rx.skip.store(rx.skip.load(Relaxed) / 4, Relaxed);
+        rx.failed.store(rx.failed.load(Relaxed) / 2, Relaxed);
+    }
+}
+
 /// Tells the peer on which CPU we wait.
 pub fn publish_cpu<B: Base>(slot: &Slot, base: &B) {
     let line = &slot.inward().consumer;
@@ -597,6 +650,7 @@ fn take_tcp<B: Base>(record: &Record, base: &mut B, bufs: &mut [IoSliceMut<'_>],
         Ok(n) => {
             if !peek {
                 record.rx.tcp.store(record.rx.tcp.load(Relaxed) + n as u64, Relaxed);
+                bulk::took(record, n);
             }
             Take::Done(n)
         }

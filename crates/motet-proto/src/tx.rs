@@ -40,10 +40,14 @@ pub const READY: u32 = 1;
 const FINISHED: u32 = 2;
 /// Payload up to this may be put on the strength of the last put.
 const SHORT: usize = 2048;
-/// A sender that found the ring full waits this long (ns) for the consumer before it spills to TCP.
+/// A sender that found the ring full waits this long (ns) for space before it spills to TCP: for the large ring, whose
+/// consumer may be copying a large piece around the caches, longer.
 const FULL_WAIT: u64 = 20_000;
+const FULL_WAIT_WIDE: u64 = 100_000;
 /// The same for a sender that must not block.
 const FULL_WAIT_NONBLOCKING: u64 = 2_000;
+/// Waiting for half the ring turns into waiting for any space after this (ns).
+const SOME_WAIT: u64 = 2_000;
 /// A sender whose bytes stay unread looks at the connection this often (ns), so a dead peer is noticed.
 const ALIVE_CHECK: u64 = 10_000_000;
 /// Most attempts to take bytes back from a consumer that keeps meeting TAKEN.
@@ -195,6 +199,8 @@ fn put<B: Base>(
         return Ok(Put::Changed);
     }
     let wide = mode == Mode::Wide;
+    let timed = wide && piece >= bulk::LARGE;
+    let start = if timed { base.now() } else { 0 };
     let ring = slot.out_ring(wide);
     let mut seen = tx.head_seen.load(Relaxed);
     if seen != tail {
@@ -211,7 +217,12 @@ fn put<B: Base>(
         }
     }
     if tail - seen == ring.size() {
-        seen = wait_for_space(record, lines, base, tail, ring.size(), nonblocking)?;
+        let wait = match (nonblocking, wide) {
+            (true, _) => FULL_WAIT_NONBLOCKING,
+            (false, false) => FULL_WAIT,
+            (false, true) => FULL_WAIT_WIDE,
+        };
+        seen = wait_for_space(record, lines, base, tail, ring.size(), wait)?;
         if tail - seen == ring.size() {
             if skip > 0 {
                 return Ok(Put::Published(0)); // part of the call is done: the next one may find space
@@ -231,12 +242,13 @@ fn put<B: Base>(
                 lines.gate.write_inline(tail, &short[..n]);
             }
         }
-    } else if n < bulk::LARGE || !wide {
-        ring.write(tail, bufs, skip, n);
-    } else {
-        let (copying, start) = (bulk::Copying(tx), base.now());
+    } else if timed {
+        let copying = bulk::Copying(tx);
+        copying.begin(slot, base);
         ring.bypassing(copying.bypass()).write(tail, bufs, skip, n);
-        copying.note(lines, n, bulk::rate(base, n, base.now().wrapping_sub(start)));
+        copying.note(base, n, base.now().wrapping_sub(start));
+    } else {
+        ring.write(tail, bufs, skip, n);
     }
     let tcp = tx.tcp.load(Relaxed);
     if tx.mark.load(Relaxed) != tcp {
@@ -259,6 +271,15 @@ fn put<B: Base>(
 pub fn finish<B: Base>(record: &Record, base: &mut B) {
     let _held = acquire(&record.tx.lock, base);
     record.tx.ready.store(FINISHED, Relaxed);
+}
+
+/// Whether the peer is busy reading a good deal of what we sent: then a thread that wants to sleep may as well wait for that,
+/// rather than take the bytes back. Looks at what was read since it was asked last.
+pub fn is_being_read(record: &Record, slot: &Slot) -> bool {
+    let tx = &record.tx;
+    let (head, tail) = (slot.outward().consumer.seen_head(), tx.tail.load(Relaxed));
+    let before = tx.lingered.swap(head, Relaxed);
+    head < tail && head.saturating_sub(before) >= slot.out_ring(false).size() / 4
 }
 
 /// Moves bytes that the peer has not read back to TCP, as many as TCP accepts now. True when none is left in the ring.
@@ -370,9 +391,9 @@ fn wait_for_space<B: Base>(
     base: &mut B,
     tail: u64,
     size: u64,
-    nonblocking: bool,
+    wait: u64,
 ) -> Result<u64, Broken> {
-    let wait = base.ticks(if nonblocking { FULL_WAIT_NONBLOCKING } else { FULL_WAIT });
+    let (wait, some) = (base.ticks(wait), base.ticks(SOME_WAIT));
     let start = base.now();
     let there = lines.consumer.cpu.load(Relaxed);
     if there != 0 && there == base.cpu() + 1 {
@@ -382,7 +403,7 @@ fn wait_for_space<B: Base>(
         let head = look_at_head(record, lines, tail)?;
         // Half the ring at once: fewer, larger transfers than chasing the consumer line by line.
         let waited = base.now().wrapping_sub(start);
-        if tail - head <= size / 2 || (tail - head < size && waited > wait / 8) || waited > wait {
+        if tail - head <= size / 2 || (tail - head < size && waited > some) || waited > wait {
             return Ok(head);
         }
         if lines.gate.mode(tail)? == Mode::Tcp {

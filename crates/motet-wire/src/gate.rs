@@ -69,11 +69,9 @@ pub struct ConsumerLine {
     head: AtomicU64,
     /// The CPU on which the consumer last waited, plus one; 0 when unknown.
     pub cpu: AtomicU32,
-    /// How fast the consumer copied lately, MB/s.
-    pub rate: AtomicU32,
     /// Times that the consumer met TAKEN.
     met: AtomicU32,
-    _reserved: [AtomicU32; 11],
+    _reserved: [AtomicU32; 12],
 }
 
 impl GateLine {
@@ -260,7 +258,7 @@ impl ConsumerLine {
     /// A line with head 0.
     pub fn new() -> Self {
         let zero = || AtomicU32::new(0);
-        Self { head: AtomicU64::new(0), cpu: zero(), rate: zero(), met: zero(), _reserved: [(); 11].map(|()| zero()) }
+        Self { head: AtomicU64::new(0), cpu: zero(), met: zero(), _reserved: [(); 12].map(|()| zero()) }
     }
 
     /// Back to the state of [`ConsumerLine::new`].

@@ -52,13 +52,19 @@ pub struct Tx {
     pub may_copy: AtomicU32,
     /// 1 when the unread bytes lie in the large ring.
     pub wide: AtomicU32,
-    /// 1 while large puts bypass the caches.
-    pub bypass: AtomicU32,
-    /// Best copying rate of this window of large puts, MB/s.
-    pub rate: AtomicU32,
+    /// How large puts are copied, and whether that is being tried: `motet_proto::bulk`.
+    pub way: AtomicU32,
+    /// Bytes of large puts since the way of copying was last looked at.
+    pub window: AtomicU32,
+    /// Throughput of the two ways when last tried, MB/s: through the caches, around them.
+    pub rates: [AtomicU32; 2],
+    /// Ticks that the puts of `window` took.
+    pub spent: AtomicU64,
+    /// The peer's head when this side last wanted to sleep.
+    pub lingered: AtomicU64,
     /// How the last put went: 0 not at all, 1 into the ring, 2 into the large one.
     pub last: AtomicU32,
-    /// Bytes until the way of copying is looked at again.
+    /// Bytes until the other way of copying is tried again.
     pub review: AtomicU64,
 }
 
@@ -98,6 +104,8 @@ pub struct Rx {
     pub bulk_ring: AtomicU32,
     /// 1 when the peer was on our CPU when we last had to wait for it.
     pub near: AtomicU32,
+    /// When a blocking receive was last left to the kernel, ticks; 0: not since.
+    pub slept: AtomicU64,
 }
 
 /// What becomes of a stream.

@@ -218,9 +218,18 @@ impl Slot {
 
     /// The large ring that this end receives from, as memory to populate or give back.
     pub fn bulk_memory(&self) -> Option<Mapping> {
+        self.bulk_of(1 - self.end)
+    }
+
+    /// The large ring that this end sends into.
+    pub fn bulk_out_memory(&self) -> Option<Mapping> {
+        self.bulk_of(self.end)
+    }
+
+    fn bulk_of(&self, direction: usize) -> Option<Mapping> {
         // SAFETY: `with_bulk` checked that both large rings lie in a mapping that stays.
         (!self.bulk.is_null())
-            .then(|| unsafe { Mapping::new(self.bulk.add((1 - self.end) * self.bulk_size), self.bulk_size) })
+            .then(|| unsafe { Mapping::new(self.bulk.add(direction * self.bulk_size), self.bulk_size) })
     }
 
     /// Which end this is: 0 the offerer, 1 the other.

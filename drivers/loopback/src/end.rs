@@ -85,6 +85,8 @@ impl Base for End {
         true
     }
 
+    fn enter_pages(&mut self, _ring: Mapping) {}
+
     fn now(&self) -> u64 {
         self.clock.look()
     }

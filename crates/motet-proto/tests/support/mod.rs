@@ -238,7 +238,13 @@ impl World {
         let mut data = vec![0; length];
         let cut = length / 4;
         let mut base = self.base(side, thread);
-        let sweep = |_: &mut Woven<'_>| self.before_sleep(side, thread);
+        let sweep = |_: &mut Woven<'_>| {
+            let linger = tx::is_being_read(&me.record, &me.slot);
+            if !linger {
+                self.before_sleep(side, thread);
+            }
+            linger
+        };
         let step = if length % 3 == 1 {
             let (a, b) = data.split_at_mut(cut);
             rx::begin(
@@ -443,6 +449,9 @@ impl Base for Woven<'_> {
     }
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
         if self.world.scribble.is_some() { address % 8 != 3 } else { self.end.copy_to(pid, address, from) }
+    }
+    fn enter_pages(&mut self, ring: motet_wire::mapping::Mapping) {
+        self.end.enter_pages(ring)
     }
     fn populate(&mut self, ring: motet_wire::mapping::Mapping) -> bool {
         self.end.populate(ring)
