@@ -96,7 +96,7 @@ impl Honest<'_> {
         let mut data = vec![0; length];
         let ask = rx::Ask { blocking, peek, kernel_only: false, spin: 1000, large: usize::MAX };
         let mut bufs = [IoSliceMut::new(&mut data)];
-        match rx::begin(&self.record, Some(slot), &mut self.end, &mut bufs, ask, || true, |_| ()) {
+        match rx::begin(&self.record, Some(slot), &mut self.end, &mut bufs, ask, || true, |_| tx::is_being_read(&self.record, slot)) {
             rx::Step::Kernel => {
                 let n = self.end.connection(|c| c.receive(0, &mut bufs, usize::MAX, peek)).unwrap_or(0);
                 rx::end(&self.record, &mut self.end, if peek { 0 } else { n });
