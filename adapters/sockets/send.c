@@ -51,25 +51,32 @@ static ssize_t send_failed(struct sending *x, ssize_t step)
     return -1;
 }
 
-/* A blocking send of which the ring took a part: the rest, wherever it may go now. */
-static ssize_t send_rest(struct sending *x, ssize_t done, ssize_t total)
+/* Most bytes of a blocking send that go to the kernel at once: the peer may wake up and open the gate meanwhile. */
+#define KERNEL_PIECE (128u << 10)
+
+/* A blocking send in steps, each to wherever the engine says; `step` is its first answer. Ends early where the kernel would:
+ * error, signal, SO_SNDTIMEO. */
+static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_t step, ssize_t total)
 {
     struct iovec rest[IOV_MAX];
-    while (done < total) {
-        int count = iov_after(x->iov, x->count, (size_t)done, rest);
-        ssize_t step = ENGINE(engine.send_begin(x->stream, rest, count, x->flags));
+    ssize_t done = 0;
+    for (;;) {
+        size_t piece = 0;
         if (step == MOTET_KERNEL) {
+            int count = iov_first(rest, iov_after(x->iov, x->count, (size_t)done, rest), KERNEL_PIECE, &piece);
             struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)count};
             pthread_cleanup_push(send_cancelled, x);
             step = REAL(sendmsg)(x->fd, &message, x->flags & ~MOTET_PLAIN);
             pthread_cleanup_pop(0);
             ENGINE_DO(engine.send_end(x->stream, step));
-            if (step < 0) return done;
+            if (step < 0) return done > 0 ? done : -1;
         }
-        if (step <= 0) return done;
+        if (step <= 0) return done > 0 ? done : send_failed(x, step);
         done += step;
+        if (done >= total || (size_t)step < piece) return done;
+        int count = iov_after(x->iov, x->count, (size_t)done, rest);
+        step = ENGINE(engine.send_begin(x->stream, rest, count, x->flags));
     }
-    return done;
 }
 
 /* True: make the kernel call, then send_finish(). False: x->result and errno are the answer. */
@@ -106,17 +113,15 @@ static bool send_start(struct sending *x)
     bool blocks = !(x->flags & MSG_DONTWAIT) && table_blocks(x->fd, word);
     int flags = blocks ? x->flags : x->flags | MSG_DONTWAIT;
     ssize_t step = ENGINE(engine.send_begin(x->stream, x->iov, x->count, flags));
-    if (step == MOTET_KERNEL) return true;
+    if (step == MOTET_KERNEL && (!blocks || total <= KERNEL_PIECE || x->flags & MOTET_PLAIN)) return true;
     if (UNLIKELY(step == -EBADF)) {
         x->mode = SENDING_PLAIN; /* closed by another thread meanwhile: the kernel knows what to say */
         return true;
     }
-    if (UNLIKELY(step < 0))
-        x->result = send_failed(x, step);
-    else if (UNLIKELY(step < total && blocks))
-        x->result = send_rest(x, step, total);
+    if (UNLIKELY(step < total && blocks))
+        x->result = send_in_steps(x, step, total);
     else
-        x->result = step;
+        x->result = LIKELY(step >= 0) ? step : send_failed(x, step);
     return false;
 }
 

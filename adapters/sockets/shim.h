@@ -170,6 +170,21 @@ static inline int iov_after(const struct iovec *iov, int count, size_t skip, str
     return kept;
 }
 
+/* Of these buffers the first `limit` bytes; how many they are, at most that. */
+static inline int iov_first(struct iovec *iov, int count, size_t limit, size_t *length)
+{
+    *length = 0;
+    for (int i = 0; i < count; i++) {
+        if (iov[i].iov_len >= limit - *length) {
+            iov[i].iov_len = limit - *length;
+            *length = limit;
+            return i + 1;
+        }
+        *length += iov[i].iov_len;
+    }
+    return count;
+}
+
 /* Calls the engine with the depth word raised and errno kept. */
 #define ENGINE_DO(call) do { int kept_ = errno; shim_depth++; call; shim_depth--; errno = kept_; } while (0)
 #define ENGINE(call) ({ int kept_ = errno; shim_depth++; __typeof__(call) result_ = (call); shim_depth--; errno = kept_; result_; })

@@ -12,8 +12,8 @@ use motet_wire::sync::Ordering::Relaxed;
 
 /// A transfer of this size speaks for bulk, and is timed in the large ring.
 pub const LARGE: usize = 8 << 10;
-/// Large takes in excess of small ones that make a stream bulk.
-const BULK: u32 = 32;
+/// A stream is bulk from this score on: one for every `LARGE` bytes of large takes, less one for every small take.
+pub const BULK: u32 = 64;
 /// Bytes of large puts in a window: the large ring once around.
 const WINDOW: u32 = 4 << 20;
 /// Bytes copied one way before the other is tried again, unless it is known to be slower.
@@ -27,11 +27,17 @@ pub fn took(record: &Record, n: usize) {
     let score = record.rx.bulk.load(Relaxed);
     if n >= LARGE {
         if score < 2 * BULK {
-            record.rx.bulk.store(score + 1, Relaxed);
+            record.rx.bulk.store((score + (n / LARGE) as u32).min(2 * BULK), Relaxed);
         }
     } else if score > 0 {
         record.rx.bulk.store(score - 1, Relaxed);
     }
+}
+
+/// Whether bulk data flows, by whatever path.
+#[inline(always)]
+pub fn flows(record: &Record) -> bool {
+    record.rx.bulk.load(Relaxed) >= BULK
 }
 
 /// Whether the next epoch should use the large ring. The first time, its pages are brought into being.

@@ -111,6 +111,16 @@ pub fn begin<B: Base>(
             }
             Take::Empty => {}
         }
+        if bulk::flows(record)
+            && !ask.kernel_only
+            && (ask.blocking || record.rx.evidence.load(Relaxed) > 0)
+            && !slot.inward().gate.tail().1
+            && base.tcp_pending() > 0
+            && raise(record, slot, base, &may_raise)
+            && let Some(step) = take_pending(record, slot, base, bufs, ask.peek)
+        {
+            return step; // from its next send on, the peer finds the gate open
+        }
         if !ask.blocking && slot.inward().gate.tail().1 && !ask.kernel_only {
             if !base.tcp_readable() {
                 return not_ready(record, slot, base);

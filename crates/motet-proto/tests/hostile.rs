@@ -7,7 +7,7 @@ mod support;
 
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan};
-use motet_proto::{EAGAIN, ECONNRESET, rx, tx};
+use motet_proto::{EAGAIN, ECONNRESET, bulk, rx, tx};
 use motet_wire::record::State;
 use motet_wire::sync::Ordering::Relaxed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -86,7 +86,7 @@ fn one(seed: u64, memory: &Rc<Exposed>) {
     let mut world = World::new(memory, Prng(seed), 3000, Plan::new());
     world.single_copy();
     world.weave = 3 + seed % 20;
-    world.sides[0].record.rx.bulk.store(if seed.is_multiple_of(2) { 60 } else { 0 }, Relaxed);
+    world.sides[0].record.rx.bulk.store(if seed.is_multiple_of(2) { bulk::BULK } else { 0 }, Relaxed);
     let (shared, dice) = (memory.clone(), std::cell::RefCell::new(Prng(!seed)));
     world.scribble = Some(Box::new(move |world| {
         let mut dice = dice.borrow_mut();
@@ -175,7 +175,7 @@ fn a_head_that_runs_ahead_or_back_is_a_reset() {
 fn a_small_ring_opened_over_bytes_of_the_large_one_is_a_reset() {
     let memory = Exposed::with_bulk(4096, 16384).unwrap();
     let world = World::new(&memory, Prng(1), 3000, Plan::new());
-    world.sides[1].record.rx.bulk.store(60, Relaxed);
+    world.sides[1].record.rx.bulk.store(bulk::BULK, Relaxed);
     assert!(rx::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
     assert_eq!(world.send(0, 16384, SEND), tx::Step::Done(16384));
     memory.write(MODE, &(16384u64 << 2 | 1).to_ne_bytes());

@@ -11,7 +11,7 @@ use motet_driver_loopback::end::End;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::{rx, tx};
+use motet_proto::{bulk, rx, tx};
 use motet_wire::record::{Record, State};
 use motet_wire::sync::Ordering::Relaxed;
 use std::io::{IoSlice, IoSliceMut};
@@ -47,7 +47,7 @@ fn interpret(input: &[u8], memory: &Exposed) {
     honest.record.tx.mark.store(u64::MAX, Relaxed);
     honest.record.tx.ready.store(1, Relaxed);
     honest.record.rx.ready.store(1, Relaxed);
-    honest.record.rx.bulk.store(40, Relaxed); // as after many large receives: the large ring is wanted
+    honest.record.rx.bulk.store(bulk::BULK, Relaxed); // as after many large receives: the large ring is wanted
     honest.record.life.state.store(State::Attached as u32, Relaxed);
     memory.ends[1].outward().mark.ready.store(1, Relaxed);
     let mut input = input.iter().copied();
@@ -96,7 +96,15 @@ impl Honest<'_> {
         let mut data = vec![0; length];
         let ask = rx::Ask { blocking, peek, kernel_only: false, spin: 1000, large: usize::MAX };
         let mut bufs = [IoSliceMut::new(&mut data)];
-        match rx::begin(&self.record, Some(slot), &mut self.end, &mut bufs, ask, || true, |_| tx::is_being_read(&self.record, slot)) {
+        match rx::begin(
+            &self.record,
+            Some(slot),
+            &mut self.end,
+            &mut bufs,
+            ask,
+            || true,
+            |_| tx::is_being_read(&self.record, slot),
+        ) {
             rx::Step::Kernel => {
                 let n = self.end.connection(|c| c.receive(0, &mut bufs, usize::MAX, peek)).unwrap_or(0);
                 rx::end(&self.record, &mut self.end, if peek { 0 } else { n });
