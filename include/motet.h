@@ -137,6 +137,10 @@ unsigned motet_rx_ready(motet_stream s);
 uint64_t motet_rx_position(motet_stream s); /* stream position after the last byte on the wire: edges compare it */
 size_t motet_rx_bytes(motet_stream s);      /* bytes on the wire, for FIONREAD: add them to the kernel's count */
 
+/* TCP_NODELAY. A stream whose wire is up keeps it set in the kernel, as two paths and Nagle's algorithm do not mix, whatever
+ * the program sets. `set`: 0 or 1, or -1 to ask. Returns what the program sees, or -1: the kernel's option is the program's. */
+int motet_nodelay(motet_stream s, int set);
+
 /* Gate for good: the stream stays on TCP from now on (stdio, exec, descriptor passing ...). Returns 1 when all wire bytes
  * have been read, 0 while some remain (they are still delivered by motet_recv_begin). */
 int motet_plain(motet_stream s, uint32_t reason);

@@ -136,7 +136,7 @@ void candidate_sleep_end(int fd);
 
 #define ENGINE_LIST(X)                                                                                                  \
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
-    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(plain) X(wait_begin) X(wait_begin_set) X(wait_step)        \
+    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(wait_begin) X(wait_begin_set) X(wait_step)        \
     X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(fork_prepare)              \
     X(fork_parent) X(fork_child) X(leave) X(owns_fd)
 
@@ -230,6 +230,7 @@ struct posix_spawnattr;
     X(int, dup3, (int, int, int))                                                                                       \
     X(int, ioctl, (int, unsigned long, ...))                                                                            \
     X(int, setsockopt, (int, int, int, const void *, socklen_t))                                                        \
+    X(int, getsockopt, (int, int, int, void *, socklen_t *))                                                            \
     X(ssize_t, readv, (int, const struct iovec *, int))                                                                 \
     X(ssize_t, writev, (int, const struct iovec *, int))                                                                \
     X(ssize_t, recv, (int, void *, size_t, int))                                                                        \

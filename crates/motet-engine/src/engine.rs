@@ -371,7 +371,9 @@ fn reset(record: &Record) {
     ] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking, &life.fd] {
+    for word in
+        [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking, &life.nodelay, &life.fd]
+    {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&who.pid, &who.uid, &who.gid] {

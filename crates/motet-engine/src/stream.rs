@@ -181,6 +181,9 @@ impl Engine {
         let Some((record, local)) = self.look_up(handle) else { return true };
         record.life.plain.store(1, Release);
         record.life.reason.store(reason.0, Relaxed);
+        if record.life.nodelay.swap(0, AcqRel) == 1 {
+            socket::set_nodelay(record.life.fd.load(Relaxed) as i32, false);
+        }
         let Some(slot) = local.slot.slot() else {
             if record.state() == State::Candidate {
                 self.stay_plain(record, reason);
@@ -190,6 +193,16 @@ impl Engine {
         let mut base = kernel(record);
         tx::take_back(record, &slot, &mut base);
         rx::close_gate_over_bytes(record, &slot, &mut base)
+    }
+
+    /// TCP_NODELAY as the program sees it, after it set it to `set`. `None`: the kernel's option is the program's.
+    pub fn nodelay(&self, handle: Handle, set: Option<bool>) -> Option<bool> {
+        let (record, _) = self.look_up(handle)?;
+        let seen = record.life.nodelay.load(Acquire).checked_sub(1)? != 0;
+        if let Some(on) = set {
+            record.life.nodelay.store(1 + u32::from(on), Release);
+        }
+        Some(set.unwrap_or(seen))
     }
 
     /// Half-close: bytes in the ring first, then the kernel's FIN.
@@ -323,7 +336,9 @@ impl Engine {
     }
 
     fn attach(&self, record: &Record, local: &Local, wire: Wire) {
-        socket::set_nodelay(record.life.fd.load(Relaxed) as i32); // two paths and Nagle's algorithm do not mix
+        let fd = record.life.fd.load(Relaxed) as i32;
+        record.life.nodelay.store(1 + u32::from(socket::nodelay(fd)), Release);
+        socket::set_nodelay(fd, true); // two paths and Nagle's algorithm do not mix
         record.who.pid.store(wire.peer.pid as u32, Relaxed);
         record.who.uid.store(wire.peer.uid, Relaxed);
         record.who.gid.store(wire.peer.gid, Relaxed);

@@ -122,8 +122,13 @@ fn queue(fd: RawFd, request: usize) -> Result<u64, Errno> {
 }
 
 /// Sets TCP_NODELAY.
-pub fn set_nodelay(fd: RawFd) {
-    let _ = rustix::net::sockopt::set_tcp_nodelay(crate::fds::borrow(fd), true);
+pub fn set_nodelay(fd: RawFd, on: bool) {
+    let _ = rustix::net::sockopt::set_tcp_nodelay(crate::fds::borrow(fd), on);
+}
+
+/// Whether TCP_NODELAY is set.
+pub fn nodelay(fd: RawFd) -> bool {
+    rustix::net::sockopt::tcp_nodelay(crate::fds::borrow(fd)).unwrap_or(false)
 }
 
 /// Whether the descriptor is O_NONBLOCK.

@@ -51,6 +51,13 @@ fn every_form_of_receive_answers_as_the_kernel() {
 }
 
 #[test]
+fn nodelay_is_set_on_upgrade_and_the_program_sees_its_own() {
+    both("nodelay", &[]).took_the_fast_path(1);
+    let outcome = Program::c("nodelay", &["kernel"]).run(Mode::Equipped);
+    assert!(outcome.printed.contains("cleared: 0, by a duplicate: 0\nthe kernel's: 1\n"), "{}", outcome.printed);
+}
+
+#[test]
 fn half_closed_connections_deliver_what_was_sent_before() {
     both("half_close", &[]).took_the_fast_path(1);
 }

@@ -174,6 +174,8 @@ pub struct Life {
     pub ticks: AtomicU32,
     /// 1 when the descriptor was O_NONBLOCK when the engine took it.
     pub nonblocking: AtomicU32,
+    /// TCP_NODELAY as the program sees it, plus one, once the engine has set the kernel's; 0: the kernel's is the program's.
+    pub nodelay: AtomicU32,
 }
 
 /// Events worth a counter.
