@@ -7,7 +7,7 @@
  *                 engine.c     opening libmotet.so.0, once, at the first eligible socket
  *                 send.c, receive.c, splice.c   payload
  *                 poll.c, epoll.c, interest.c   waiting
- *                 life.c, descriptors.c         close, dup, fcntl; fork, exec, exit
+ *                 descriptors.c, life.c, exec.c close, dup, fcntl; fork, confinement, exit; exec and spawn
  *                 real.c       the C library's own functions
  * What it isn't: a protocol. Rings, gates and peers are the engine's (include/motet.h); nothing here knows of them.
  *
@@ -47,6 +47,7 @@
 
 /* ---------------------------------------------------------------- constants: all of them are here */
 
+#define SHIM_KILL_FILE "/etc/motet/disable" /* while it exists, processes that begin stay plain */
 #define SHIM_SLOTS 65536           /* descriptors from here on are never tracked */
 #define SHIM_SENDS_BEFORE 3        /* a connected socket is taken under the engine at this send ... */
 #define SHIM_RECEIVES_BEFORE 2     /* ... an accepted one at this receive */
@@ -63,6 +64,7 @@ enum shim_reason {
     REASON_PASSED = 18,      /* descriptor passing by SCM_RIGHTS */
     REASON_UNSEEN_WAIT = 19, /* readiness is learned where it cannot be mirrored: O_ASYNC, foreign epoll, SO_RCVLOWAT ... */
     REASON_NESTED_EPOLL = 20,
+    REASON_CONFINED = 24,    /* seccomp */
 };
 
 /* ---------------------------------------------------------------- the table (table.c) */
@@ -151,6 +153,8 @@ bool engine_open(void);   /* opens it unless that was tried; false: everything s
 bool engine_is_open(void);
 bool engine_failed(void);
 bool engine_disabled(void);
+void engine_confine(void);  /* from now on no system call that the program does not make, and no socket taken */
+bool engine_confined(void);
 bool engine_owns(int fd);
 void engine_report(motet_stream s, int fd); /* one line into MOTET_SHIM_REPORT, when that is set */
 
@@ -203,7 +207,6 @@ void interest_after_fork(bool child);
 
 /* ---------------------------------------------------------------- life */
 
-void life_before_exec(void);
 void life_leave(void);
 int shim_private_number(int fd); /* moves a descriptor of ours above the program's range */
 
@@ -260,6 +263,7 @@ struct posix_spawnattr;
                          char *const[], char *const[]))                                                                 \
     X(int, posix_spawnp, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,         \
                           char *const[], char *const[]))                                                                \
+    X(int, prctl, (int, ...))                                                                                           \
     X(void, _exit, (int))
 
 struct real_calls {

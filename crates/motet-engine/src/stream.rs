@@ -192,6 +192,10 @@ impl Engine {
         };
         let mut base = kernel(record);
         tx::take_back(record, &slot, &mut base);
+        // Somebody may send past the engine from now on, and the mark would be wrong.
+        if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED].contains(&reason) {
+            tx::finish(record, &mut base);
+        }
         rx::close_gate_over_bytes(record, &slot, &mut base)
     }
 

@@ -244,6 +244,19 @@ fn a_missing_engine_is_silent() {
     assert!(outcome.streams.is_empty());
 }
 
+#[test]
+fn an_image_of_another_c_library_does_not_see_the_preload_object() {
+    both("foreign_image", &[]);
+    let own = Program::c("foreign_image", &["own"]).run(Mode::Equipped);
+    assert_eq!(own.printed, "own: preload object present, other one present, KEPT=yes\n", "{}", own.complaints);
+}
+
+#[test]
+fn a_process_that_confines_itself_with_seccomp_lives() {
+    both("confined", &["early"]);
+    both("confined", &["late"]).took_the_fast_path(1);
+}
+
 // ---- other languages -----------------------------------------------------------------------------------------------------
 
 #[test]
