@@ -24,11 +24,9 @@ pub struct Kernel(pub i32);
 
 impl Base for Kernel {
     #[inline]
-    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         let flags = MSG_DONTWAIT | if peek { motet_proto::MSG_PEEK } else { 0 };
-        let Some(first) = bufs.iter_mut().find(|b| !b.is_empty()) else { return Ok(0) };
-        let n = first.len().min(limit);
-        socket::receive(self.0, &mut [IoSliceMut::new(&mut first[..n])], flags)
+        socket::receive(self.0, bufs, flags)
     }
 
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {

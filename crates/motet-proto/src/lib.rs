@@ -35,8 +35,8 @@ pub const MSG_PEEK: i32 = 0x2;
 
 /// What a half needs from the world: the TCP connection under it, time, and the scheduler.
 pub trait Base {
-    /// Receives at most `limit` bytes from TCP without blocking; `Ok(0)` is end of file.
-    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno>;
+    /// Receives from TCP without blocking; `Ok(0)` is end of file.
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno>;
     /// Sends to TCP without blocking.
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno>;
     /// Whether a TCP receive would return at once (data, end of file, error).

@@ -415,9 +415,9 @@ impl Woven<'_> {
 }
 
 impl Base for Woven<'_> {
-    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         self.pause();
-        self.end.tcp_recv(bufs, limit, peek)
+        self.end.tcp_recv(bufs, peek)
     }
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
         self.pause();
