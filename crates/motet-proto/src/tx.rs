@@ -244,7 +244,7 @@ fn put<B: Base>(
         }
     } else if timed {
         let copying = bulk::Copying(tx);
-        copying.begin(slot, base);
+        copying.begin(slot.bulk_out_memory(), base);
         ring.bypassing(copying.bypass()).write(tail, bufs, skip, n);
         copying.note(base, n, base.now().wrapping_sub(start));
     } else {
