@@ -338,7 +338,7 @@ fn reset(record: &Record) {
         word.store(0, Ordering::Relaxed);
     }
     tx.mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
-    for word in [&rx.moved, &life.deadline, &events.raised, &events.spin_hit, &events.spin_miss, &events.spilled] {
+    for word in [&rx.moved, &life.deadline, &events.raised, &events.spin_miss, &events.spilled] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&events.downgraded, &events.single_copy, &events.lost_put, &who.cookies[0], &who.cookies[1]] {
