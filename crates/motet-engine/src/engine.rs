@@ -4,6 +4,7 @@
 //! [`Local`] is private to the process (a forked child has its own copy).
 
 use crate::driver::{Connecting, Driver};
+use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::set::Set;
 use motet_sys::fds::PrivateFd;
@@ -54,6 +55,8 @@ pub struct Local {
     pub pending: Mutex<Option<Box<dyn Connecting>>>,
     /// The driver of the wire, plus one.
     pub driver: AtomicU32,
+    /// The process at the other end, for single copy.
+    pub peer: Peer,
     /// The epoll set that the stream is in.
     pub set: Mutex<Option<Arc<Set>>>,
     /// Whether `set` holds one.

@@ -69,7 +69,7 @@ impl Engine {
             State::Plain => return tx::Step::Kernel,
             State::Broken | State::Free => return tx::Step::Failed(ECONNRESET),
         };
-        let mut base = kernel(record);
+        let mut base = Kernel(record.life.fd.load(Relaxed) as i32, Some(&local.peer));
         if let Some(slot) = &slot
             && record.tx.ready.load(Relaxed) == 0
         {
@@ -115,7 +115,7 @@ impl Engine {
             State::Plain => return rx::Step::Kernel,
             State::Broken | State::Free => return rx::Step::Failed(ECONNRESET),
         };
-        let mut base = kernel(record);
+        let mut base = Kernel(record.life.fd.load(Relaxed) as i32, Some(&local.peer));
         if let Some(slot) = &slot
             && record.rx.ready.load(Relaxed) == 0
         {
@@ -231,6 +231,7 @@ impl Engine {
             }
         }
         lock(&local.pending).take();
+        local.peer.forget();
         self.owners().remove(&record.who.cookies[0].load(Relaxed));
         self.wake(handle);
         self.free(handle);
@@ -343,13 +344,13 @@ impl Engine {
 
 /// The base under a record.
 #[inline(always)]
-pub fn kernel(record: &Record) -> Kernel {
-    Kernel(record.life.fd.load(Relaxed) as i32)
+pub fn kernel(record: &Record) -> Kernel<'static> {
+    Kernel(record.life.fd.load(Relaxed) as i32, None)
 }
 
 /// Initialises the sending half from the kernel's counters, once no kernel send is under way.
 #[cold]
-fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel) {
+fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
     let Acquired::Clean(_held) = acquire(&record.tx.lock, base) else { return };
     if record.tx.ready.load(Relaxed) != 0 || record.tx.busy.load(Relaxed) != 0 {
         return;
@@ -366,7 +367,7 @@ fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel) {
 
 /// Initialises the receiving half, once no kernel receive is under way.
 #[cold]
-pub fn attach_rx(record: &Record, _slot: &Slot, base: &mut Kernel) {
+pub fn attach_rx(record: &Record, _slot: &Slot, base: &mut Kernel<'_>) {
     let Acquired::Clean(_held) = acquire(&record.rx.lock, base) else { return };
     if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
         return;

@@ -159,7 +159,10 @@ fn wait<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSlice
     let spun = spin(record, slot, base, ask.spin, posted);
     if posted && !transfer::withdraw(slot) {
         paid(record);
-        return Waited::Done(transfer::receive(record, slot, base, &mut bufs[0]).map_or_else(Step::Failed, Step::Done));
+        return match transfer::receive(record, slot, base, &mut bufs[0]) {
+            Ok(0) => Waited::Look,
+            came => Waited::Done(came.map_or_else(Step::Failed, Step::Done)),
+        };
     }
     match spun {
         Spun::Ring => Waited::Look,

@@ -80,7 +80,7 @@ pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: 
             Ok(mode) => {
                 if let Some(first) = bufs.first()
                     && first.len() >= ask.large
-                    && let Some(sent) = transfer::send(record, slot, base, first, tail)
+                    && let Some(sent) = transfer::send(record, slot, base, (first, ask.nonblocking), tail)
                 {
                     return sent.map_or_else(Step::Failed, Step::Done);
                 }

@@ -185,6 +185,11 @@ fn what_a_killed_peer_had_sent_is_delivered() {
     }
 }
 
+#[test]
+fn a_stopped_receiver_of_large_blocks_stops_nobody_else() {
+    both("stopped_peer", &[]).took_the_fast_path(1);
+}
+
 // ---- who is equipped -----------------------------------------------------------------------------------------------------
 
 fn echo_between(server: Mode, client: Mode) -> (String, u64) {

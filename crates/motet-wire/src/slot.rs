@@ -35,7 +35,8 @@ pub struct Lines {
 
 /// Where a receiver that already waits shows its memory, so that large payload needs one copy only.
 ///
-/// State: IDLE -> POSTED (consumer) -> ACTIVE (producer) -> DONE (producer, all pieces copied) -> IDLE (consumer).
+/// State: IDLE -> POSTED (consumer) -> ACTIVE (producer) -> DONE (producer, all pieces copied) -> IDLE (consumer), or
+/// ACTIVE -> CUT (producer, which leaves a consumer that does not get on) -> IDLE.
 /// Addresses are those of the writer's own process: the other side only ever hands them to `process_vm_readv/writev`
 /// together with the pid that the kernel attested, so a lie harms the liar.
 #[repr(C, align(64))]
@@ -57,12 +58,15 @@ pub struct Transfer {
     pub length: AtomicU64,
     /// Bytes of a piece.
     pub piece: AtomicU64,
-    _line1: [AtomicU64; 5],
+    /// In state CUT: bytes that are there. What follows them comes another way.
+    pub kept: AtomicU64,
+    _line1: [AtomicU64; 4],
     /// Next piece to copy, claimed by either side.
     pub next: AtomicU64,
     _line2: [AtomicU64; 7],
-    /// Pieces finished by the producer / by the consumer.
-    pub finished: [AtomicU64; 2],
+    /// Pieces finished by the consumer.
+    pub finished: AtomicU64,
+    _reserved: AtomicU64,
     /// Address of a word of the producer's that holds the slot's cookies mixed: whoever can read it may copy.
     pub proof: AtomicU64,
     /// 1 when the consumer could read the producer's proof.
@@ -81,6 +85,8 @@ pub mod transfer {
     pub const ACTIVE: u32 = 2;
     /// All bytes are there.
     pub const DONE: u32 = 3;
+    /// The producer has left before the end.
+    pub const CUT: u32 = 4;
 }
 
 impl Transfer {
@@ -105,10 +111,12 @@ impl Default for Transfer {
             from: zero(),
             length: zero(),
             piece: zero(),
-            _line1: [(); 5].map(|()| zero()),
+            kept: zero(),
+            _line1: [(); 4].map(|()| zero()),
             next: zero(),
             _line2: [(); 7].map(|()| zero()),
-            finished: [zero(), zero()],
+            finished: zero(),
+            _reserved: zero(),
             proof: zero(),
             may_copy: AtomicU32::new(0),
             _pad1: AtomicU32::new(0),

@@ -81,6 +81,10 @@ impl Base for End {
         copy::write_to(pid, address, from) == Ok(from.len())
     }
 
+    fn same_process(&mut self, _pid: u32) -> bool {
+        !self.connection(|c| c.is_dead(1 - self.side))
+    }
+
     fn populate(&mut self, _ring: Mapping) -> bool {
         true
     }
@@ -99,6 +103,10 @@ impl Base for End {
 
     fn yield_now(&mut self) {
         self.clock.advance(1_000);
+    }
+
+    fn nap(&mut self, ns: u64) {
+        self.clock.advance(ns);
     }
 
     fn token(&self) -> u64 {
