@@ -179,7 +179,7 @@ int motet_set_idle(motet_set *set); /* 1 when no stream of the set is upgraded: 
 void motet_fork_prepare(void);
 void motet_fork_parent(void);
 void motet_fork_child(void);
-void motet_leave(void);       /* at exit: unread bytes go back to TCP where possible, the node leaves the directory */
+void motet_leave(void);       /* at exit: unread bytes go back to TCP where possible. Allocates nothing */
 int motet_owns_fd(int fd);    /* 1 for the engine's private descriptors, which a program must see as not open */
 
 #ifdef __cplusplus

@@ -227,8 +227,8 @@ impl Engine {
         lock(&self.ended).add(record, local);
     }
 
-    /// Counts over all streams of this process, ended ones included, and connections that stayed plain by reason.
-    pub fn totals(&self) -> (Totals, Vec<(u32, u64)>) {
+    /// Counts over all streams of this process, ended ones included. Does not allocate.
+    pub fn totals(&self) -> Totals {
         let mut totals = *lock(&self.ended);
         for index in 0..self.node.head().used.load(Ordering::Acquire) as usize {
             if let (Some(record), Some(local)) = (self.node.record(index), self.local(index))
@@ -238,8 +238,13 @@ impl Engine {
                 totals.add(record, local);
             }
         }
-        let plain = self.node.head().plain.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
-        (totals, plain.filter(|(_, n)| *n > 0).collect())
+        totals
+    }
+
+    /// Connections that stayed plain, by reason code.
+    pub fn plain_counts(&self) -> impl Iterator<Item = (u32, u64)> {
+        let counts = self.node.head().plain.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
+        counts.filter(|(_, n)| *n > 0)
     }
 
     /// Counts a connection that stays plain.
