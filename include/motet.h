@@ -58,7 +58,10 @@ struct motet_upgrade_options {
 int motet_upgrade(int fd, const struct motet_upgrade_options *options, motet_stream *out);
 
 /* Ends the engine's part in a stream: bytes that the peer has not read move back to TCP where that is still possible;
- * they stay readable by the peer in any case. Does not close the descriptor. Wakes calls blocked on the stream (-EBADF). */
+ * they stay readable by the peer in any case. Does not close the descriptor. Wakes calls blocked on the stream (-EBADF).
+ * Returns 1 instead of 0 when bytes that came over the wire have not been read: they are lost, and the kernel, which does
+ * not know of them, would end the connection in order. A caller that now closes the last descriptor of the socket lets
+ * the peer know, as TCP would, by SO_LINGER {1, 0} before. */
 int motet_close(motet_stream s);
 
 /* Sends or receives like send(2)/recv(2), blocking unless MSG_DONTWAIT is given or the descriptor was

@@ -48,6 +48,10 @@ impl Base for Kernel<'_> {
         socket::alive(self.0)
     }
 
+    fn tcp_failed(&mut self) -> bool {
+        socket::failed(self.0)
+    }
+
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
         copy::read_from(pid, address, into) == Ok(into.len())
     }

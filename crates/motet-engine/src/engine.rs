@@ -206,11 +206,24 @@ impl Engine {
         Some(index)
     }
 
-    /// Gives a record back; its handle becomes stale.
+    /// Makes a handle stale: whoever looks it up from now on is told so. False when somebody else did.
+    pub fn retire(&self, handle: Handle) -> bool {
+        let index = ((handle >> 32) as usize).wrapping_sub(1);
+        let Some(record) = self.node.record(index) else { return false };
+        let generation = handle as u32;
+        let retired = record.life.generation.compare_exchange(
+            generation,
+            generation.wrapping_add(1),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        retired.is_ok()
+    }
+
+    /// Gives the record of a retired handle back.
     pub fn free(&self, handle: Handle) {
         let index = (handle >> 32) as usize - 1;
         if let Some(record) = self.node.record(index) {
-            let _ = record.life.generation.fetch_add(1, Ordering::AcqRel);
             record.life.state.store(State::Free as u32, Ordering::Release);
             record.life.owner.store(0, Ordering::Release);
             lock(&self.free).push_back(index as u32);

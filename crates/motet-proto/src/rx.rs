@@ -137,6 +137,9 @@ pub fn begin<B: Base>(
         }
         if ask.blocking {
             before_sleep(base);
+            if record.state() == State::Broken {
+                return Step::Failed(ECONNRESET);
+            }
         }
         if enter_kernel(record, slot, base) {
             return Step::Kernel;

@@ -186,6 +186,16 @@ fn what_a_killed_peer_had_sent_is_delivered() {
 }
 
 #[test]
+fn a_close_over_unread_bytes_resets_the_connection() {
+    for how in ["close", "part", "copies", "onto", "exit", "forked"] {
+        let equipped = both("unread_close", &[how]);
+        let reset = equipped.printed.lines().all(|line| line.ends_with("Connection reset by peer"));
+        assert_eq!(reset, how != "forked", "{}", equipped.printed);
+        equipped.took_the_fast_path(1);
+    }
+}
+
+#[test]
 fn a_stopped_receiver_of_large_blocks_stops_nobody_else() {
     both("stopped_peer", &[]).took_the_fast_path(1);
 }

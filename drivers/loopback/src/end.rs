@@ -73,6 +73,10 @@ impl Base for End {
         self.connection(|c| c.alive(self.side))
     }
 
+    fn tcp_failed(&mut self) -> bool {
+        self.connection(|c| c.is_reset())
+    }
+
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
         copy::read_from(pid, address, into) == Ok(into.len())
     }

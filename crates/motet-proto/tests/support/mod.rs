@@ -437,7 +437,13 @@ impl Base for Woven<'_> {
         self.pause();
         self.end.tcp_alive()
     }
+    fn tcp_failed(&mut self) -> bool {
+        self.pause();
+        self.end.tcp_failed()
+    }
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
+        self.pause();
+        self.world.on_copy.iter().for_each(|run| run(self.world));
         match &self.world.scribble {
             // A hostile peer's addresses are those of another process; here they would be our own memory.
             Some(_) if address != transfer::proof(&self.world.sides[1].record) => {
