@@ -172,7 +172,7 @@ static void before_exec(void)
     for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
         if (word_kind(table_word(fd)) != KIND_STREAM) continue;
         int flags = REAL(fcntl)(fd, F_GETFD);
-        if (flags >= 0 && !(flags & FD_CLOEXEC)) ENGINE(engine.plain(table_handle(fd), REASON_EXEC));
+        if (flags >= 0 && !(flags & FD_CLOEXEC)) table_make_plain(fd, REASON_EXEC);
     }
     errno = kept;
 }

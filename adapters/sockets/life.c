@@ -70,8 +70,12 @@ void life_leave(void)
     static _Atomic bool left;
     if (atomic_exchange(&left, true)) return;
     int kept = errno;
-    for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
-        if (word_kind(table_word(fd)) == KIND_STREAM) engine_report(table_handle(fd), fd);
+    for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
+        uint64_t word = table_word(fd);
+        if (word_kind(word) != KIND_STREAM) continue;
+        engine_report(table_handle(fd), fd);
+        if (!(word & WORD_ELSEWHERE) && ENGINE(engine.rx_bytes(table_handle(fd))) > 0) table_reset_at_close(fd);
+    }
     ENGINE_DO(engine.leave());
     errno = kept;
 }

@@ -87,6 +87,7 @@ enum kind {
 #define WORD_SENDS_SHIFT 8
 #define WORD_RECEIVES_SHIFT 16
 #define WORD_COUNT_MASK 0xffull
+#define WORD_ELSEWHERE 0x1000000ull /* another process may have the socket: fork, exec, SCM_RIGHTS */
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
@@ -118,6 +119,7 @@ void table_lock_for_fork(void);
 void table_unlock_after_fork(bool child);
 void table_set(int fd, uint64_t word); /* forgets whatever was known of fd before, the engine's stream included */
 void table_replace(int fd, uint64_t word); /* under the lock: same socket, other state */
+void table_reset_at_close(int fd); /* unread bytes are lost with this descriptor: the peer learns it as it would of TCP's */
 void table_make_plain(int fd, uint32_t reason); /* candidate: plain for good; stream: gate for good */
 bool table_has_streams(void);
 bool table_in_own_process(void);       /* false in a vfork child, where only the system call may be made */

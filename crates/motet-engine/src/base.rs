@@ -1,5 +1,6 @@
 //! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::Base`] in production.
 
+use crate::peer::Peer;
 use motet_proto::{Base, Errno};
 use motet_sys::{clock, copy, memory, socket, thread};
 use motet_wire::mapping::Mapping;
@@ -18,11 +19,11 @@ pub fn give_back(ring: Mapping) {
     BULK.fetch_sub(ring.length(), Relaxed);
 }
 
-/// A TCP descriptor.
+/// A TCP descriptor, and the process at its other end where that matters.
 #[derive(Debug)]
-pub struct Kernel(pub i32);
+pub struct Kernel<'a>(pub i32, pub Option<&'a Peer>);
 
-impl Base for Kernel {
+impl Base for Kernel<'_> {
     #[inline]
     fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         let flags = MSG_DONTWAIT | if peek { motet_proto::MSG_PEEK } else { 0 };
@@ -45,6 +46,10 @@ impl Base for Kernel {
         socket::alive(self.0)
     }
 
+    fn tcp_failed(&mut self) -> bool {
+        socket::failed(self.0)
+    }
+
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
         copy::read_from(pid, address, into) == Ok(into.len())
     }
@@ -55,6 +60,10 @@ impl Base for Kernel {
 
     fn enter_pages(&mut self, ring: Mapping) {
         memory::populate(ring);
+    }
+
+    fn same_process(&mut self, pid: u32) -> bool {
+        self.1.is_some_and(|peer| peer.is_still(pid))
     }
 
     fn populate(&mut self, ring: Mapping) -> bool {
@@ -83,6 +92,10 @@ impl Base for Kernel {
 
     fn yield_now(&mut self) {
         thread::yield_now();
+    }
+
+    fn nap(&mut self, ns: u64) {
+        thread::nap(ns);
     }
 
     #[inline(always)]

@@ -4,6 +4,7 @@
 //! [`Local`] is private to the process (a forked child has its own copy).
 
 use crate::driver::{Connecting, Driver};
+use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::set::Set;
 use motet_sys::fds::PrivateFd;
@@ -54,6 +55,8 @@ pub struct Local {
     pub pending: Mutex<Option<Box<dyn Connecting>>>,
     /// The driver of the wire, plus one.
     pub driver: AtomicU32,
+    /// The process at the other end, for single copy.
+    pub peer: Peer,
     /// The epoll set that the stream is in.
     pub set: Mutex<Option<Arc<Set>>>,
     /// Whether `set` holds one.
@@ -203,11 +206,24 @@ impl Engine {
         Some(index)
     }
 
-    /// Gives a record back; its handle becomes stale.
+    /// Makes a handle stale: whoever looks it up from now on is told so. False when somebody else did.
+    pub fn retire(&self, handle: Handle) -> bool {
+        let index = ((handle >> 32) as usize).wrapping_sub(1);
+        let Some(record) = self.node.record(index) else { return false };
+        let generation = handle as u32;
+        let retired = record.life.generation.compare_exchange(
+            generation,
+            generation.wrapping_add(1),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        retired.is_ok()
+    }
+
+    /// Gives the record of a retired handle back.
     pub fn free(&self, handle: Handle) {
         let index = (handle >> 32) as usize - 1;
         if let Some(record) = self.node.record(index) {
-            let _ = record.life.generation.fetch_add(1, Ordering::AcqRel);
             record.life.state.store(State::Free as u32, Ordering::Release);
             record.life.owner.store(0, Ordering::Release);
             lock(&self.free).push_back(index as u32);
@@ -224,8 +240,8 @@ impl Engine {
         lock(&self.ended).add(record, local);
     }
 
-    /// Counts over all streams of this process, ended ones included, and connections that stayed plain by reason.
-    pub fn totals(&self) -> (Totals, Vec<(u32, u64)>) {
+    /// Counts over all streams of this process, ended ones included. Does not allocate.
+    pub fn totals(&self) -> Totals {
         let mut totals = *lock(&self.ended);
         for index in 0..self.node.head().used.load(Ordering::Acquire) as usize {
             if let (Some(record), Some(local)) = (self.node.record(index), self.local(index))
@@ -235,8 +251,13 @@ impl Engine {
                 totals.add(record, local);
             }
         }
-        let plain = self.node.head().plain.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
-        (totals, plain.filter(|(_, n)| *n > 0).collect())
+        totals
+    }
+
+    /// Connections that stayed plain, by reason code.
+    pub fn plain_counts(&self) -> impl Iterator<Item = (u32, u64)> {
+        let counts = self.node.head().plain.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
+        counts.filter(|(_, n)| *n > 0)
     }
 
     /// Counts a connection that stays plain.
@@ -341,7 +362,7 @@ fn reset(record: &Record) {
         word.store(0, Ordering::Relaxed);
     }
     tx.mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
-    for word in [&rx.moved, &life.deadline, &events.raised, &events.spin_hit, &events.spin_miss, &events.spilled] {
+    for word in [&rx.moved, &life.deadline, &events.raised, &events.spin_miss, &events.spilled] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&events.downgraded, &events.single_copy, &events.lost_put, &who.cookies[0], &who.cookies[1]] {

@@ -9,7 +9,7 @@ use crate::engine::{Engine, Handle, Local, lock};
 use crate::reason::Reason;
 use crate::route;
 use motet_proto::lock::{Acquired, acquire};
-use motet_proto::{ECONNRESET, Errno, rx, tx};
+use motet_proto::{ECONNRESET, EINTR, Errno, rx, tx};
 use motet_sys::{clock, socket, thread};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
@@ -69,7 +69,7 @@ impl Engine {
             State::Plain => return tx::Step::Kernel,
             State::Broken | State::Free => return tx::Step::Failed(ECONNRESET),
         };
-        let mut base = kernel(record);
+        let mut base = Kernel(record.life.fd.load(Relaxed) as i32, Some(&local.peer));
         if let Some(slot) = &slot
             && record.tx.ready.load(Relaxed) == 0
         {
@@ -115,7 +115,7 @@ impl Engine {
             State::Plain => return rx::Step::Kernel,
             State::Broken | State::Free => return rx::Step::Failed(ECONNRESET),
         };
-        let mut base = kernel(record);
+        let mut base = Kernel(record.life.fd.load(Relaxed) as i32, Some(&local.peer));
         if let Some(slot) = &slot
             && record.rx.ready.load(Relaxed) == 0
         {
@@ -132,6 +132,7 @@ impl Engine {
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
             rx::Step::Failed(ECONNRESET) => self.reset(record),
+            rx::Step::Failed(EINTR) if self.look_up(handle).is_none() => return rx::Step::Failed(EBADF), // woken by `close`
             _ => {}
         }
         step
@@ -221,19 +222,28 @@ impl Engine {
         socket::shutdown(record.life.fd.load(Relaxed) as i32, how)
     }
 
-    /// Ends the engine's part in a stream.
-    pub fn close(&self, handle: Handle) -> Result<(), Errno> {
+    /// Ends the engine's part in a stream. True when bytes that came over the wire have not been read: TCP answers a close of
+    /// the socket's last descriptor with a reset then. (False where the descriptor was given to another program, which may go
+    /// on with it. Whether a forked process has it too is the caller's to know.)
+    pub fn close(&self, handle: Handle) -> Result<bool, Errno> {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
         let mut base = kernel(record);
         self.leave_set(handle, local);
+        // First: whoever is woken below finds the stream closed.
+        if !self.retire(handle) {
+            return Err(EBADF);
+        }
         self.count_ended(record, local);
         // A descriptor that was closed behind our back may be somebody else's by now.
         let same = socket::cookie(base.0) == Ok(record.who.cookies[0].load(Relaxed));
+        let mut unread = false;
         if let Some(slot) = local.slot.slot() {
             if same {
                 tx::take_back(record, &slot, &mut base);
             }
-            rx::close_gate_over_bytes(record, &slot, &mut base);
+            let alone = record.life.plain.load(Relaxed) == 0 && record.life.owner.load(Relaxed) == thread::pid();
+            let empty = rx::close_gate_over_bytes(record, &slot, &mut base);
+            unread = !empty && same && alone;
             if motet_proto::bulk::is_populated(record)
                 && let Some(memory) = slot.bulk_memory()
             {
@@ -248,10 +258,11 @@ impl Engine {
             }
         }
         lock(&local.pending).take();
+        local.peer.forget();
         self.owners().remove(&record.who.cookies[0].load(Relaxed));
-        self.wake(handle);
+        self.wake_up(record, local);
         self.free(handle);
-        Ok(())
+        Ok(unread)
     }
 
     /// Before this thread sleeps: no byte of ours stays in a ring whose reader may be waiting elsewhere (invariant 6).
@@ -379,13 +390,13 @@ impl Engine {
 
 /// The base under a record.
 #[inline(always)]
-pub fn kernel(record: &Record) -> Kernel {
-    Kernel(record.life.fd.load(Relaxed) as i32)
+pub fn kernel(record: &Record) -> Kernel<'static> {
+    Kernel(record.life.fd.load(Relaxed) as i32, None)
 }
 
 /// Initialises the sending half from the kernel's counters, once no kernel send is under way.
 #[cold]
-fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel) {
+fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
     let Acquired::Clean(_held) = acquire(&record.tx.lock, base) else { return };
     if record.tx.ready.load(Relaxed) != 0 || record.tx.busy.load(Relaxed) != 0 {
         return;
@@ -402,7 +413,7 @@ fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel) {
 
 /// Initialises the receiving half, once no kernel receive is under way.
 #[cold]
-pub fn attach_rx(record: &Record, _slot: &Slot, base: &mut Kernel) {
+pub fn attach_rx(record: &Record, _slot: &Slot, base: &mut Kernel<'_>) {
     let Acquired::Clean(_held) = acquire(&record.rx.lock, base) else { return };
     if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
         return;

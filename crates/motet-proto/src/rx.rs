@@ -148,9 +148,15 @@ pub fn begin<B: Base>(
                 Waited::Sleep => {}
             }
         }
-        if ask.blocking && before_sleep(base) && spun {
-            (spun, stay) = (false, true);
-            continue;
+        if ask.blocking {
+            let linger = before_sleep(base) && spun;
+            if record.state() == State::Broken {
+                return Step::Failed(ECONNRESET);
+            }
+            if linger {
+                (spun, stay) = (false, true);
+                continue;
+            }
         }
         if enter_kernel(record, slot, base) {
             if ask.blocking {
@@ -176,7 +182,10 @@ fn wait<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSlice
     let spun = spin(record, slot, base, ask.spin, posted);
     if posted && !transfer::withdraw(slot) {
         paid(record);
-        return Waited::Done(transfer::receive(record, slot, base, &mut bufs[0]).map_or_else(Step::Failed, Step::Done));
+        return match transfer::receive(record, slot, base, &mut bufs[0]) {
+            Ok(0) => Waited::Look,
+            came => Waited::Done(came.map_or_else(Step::Failed, Step::Done)),
+        };
     }
     match spun {
         Spun::Ring => Waited::Look,

@@ -84,7 +84,7 @@ pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: 
             Ok(mode) => {
                 if let Some(first) = bufs.first()
                     && first.len() >= ask.large
-                    && let Some(sent) = transfer::send(record, slot, base, first, tail)
+                    && let Some(sent) = transfer::send(record, slot, base, (first, ask.nonblocking), tail)
                 {
                     return sent.map_or_else(Step::Failed, Step::Done);
                 }
@@ -309,6 +309,9 @@ pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
         broken(record);
         return false;
     }
+    if base.tcp_failed() {
+        return false; // a send would spend the error that the program is to hear of
+    }
     record.events.downgraded.fetch_add(1, Relaxed);
     for _ in 0..PASSES {
         let met = lines.consumer.met();
@@ -365,6 +368,10 @@ fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u
                 if sent < n {
                     break;
                 }
+            }
+            Err(ECONNRESET) => {
+                broken(record); // spent after all: the next call tells it
+                break;
             }
             Err(_) => break,
         }

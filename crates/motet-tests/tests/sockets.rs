@@ -192,6 +192,33 @@ fn what_a_killed_peer_had_sent_is_delivered() {
     }
 }
 
+#[test]
+fn a_close_over_unread_bytes_resets_the_connection() {
+    for how in ["close", "part", "copies", "onto", "exit", "forked"] {
+        let equipped = both("unread_close", &[how]);
+        let reset = equipped.printed.lines().all(|line| line.ends_with("Connection reset by peer"));
+        assert_eq!(reset, how != "forked", "{}", equipped.printed);
+        equipped.took_the_fast_path(1);
+    }
+}
+
+#[test]
+fn a_stopped_receiver_of_large_blocks_stops_nobody_else() {
+    both("stopped_peer", &[]).took_the_fast_path(1);
+}
+
+#[test]
+fn a_process_may_end_in_a_signal_handler() {
+    let file = std::env::temp_dir().join(format!("motet-stats-{}", std::process::id()));
+    let program = Program::c("ends_in_handler", &[]).with("MOTET_STATS", file.to_str().expect("a plain name"));
+    program.same_both_ways().took_the_fast_path(1);
+    let lines = std::fs::read_to_string(&file).unwrap_or_default();
+    let _ = std::fs::remove_file(&file);
+    if motet_tests::engine().is_some() {
+        assert_eq!(lines.matches("\"upgraded\":1,").count(), 2, "one line of each process: {lines}");
+    }
+}
+
 // ---- who is equipped -----------------------------------------------------------------------------------------------------
 
 fn echo_between(server: Mode, client: Mode) -> (String, u64) {

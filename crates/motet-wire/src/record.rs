@@ -184,9 +184,7 @@ pub struct Life {
 pub struct Events {
     /// Gates raised.
     pub raised: AtomicU64,
-    /// Spins that paid, and that did not.
-    pub spin_hit: AtomicU64,
-    /// See `spin_hit`.
+    /// Spins that did not pay. (Those that did are not counted: that is the path of a short message.)
     pub spin_miss: AtomicU64,
     /// Times a full ring spilled to TCP.
     pub spilled: AtomicU64,
@@ -196,7 +194,7 @@ pub struct Events {
     pub single_copy: AtomicU64,
     /// Times a put found the gate just closed.
     pub lost_put: AtomicU64,
-    _reserved: AtomicU64,
+    _reserved: [AtomicU64; 2],
 }
 
 /// Who is at the other end.
