@@ -59,7 +59,13 @@ impl Surroundings {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, value)| ours(name) && !value.is_empty())
             .collect();
-        Self { variables, read: file::read, read_profile: profile::read, machine: Machine::here, root: profile::is_root() }
+        Self {
+            variables,
+            read: file::read,
+            read_profile: profile::read,
+            machine: Machine::here,
+            root: profile::is_root(),
+        }
     }
 
     /// Puts the settings together.

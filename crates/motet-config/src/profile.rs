@@ -269,8 +269,11 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
     if !folder.exists() {
         std::fs::DirBuilder::new().recursive(true).mode(if root { 0o755 } else { 0o700 }).create(folder)?;
     }
-    let folder =
-        rustix::fs::open(folder, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())?;
+    let folder = rustix::fs::open(
+        folder,
+        OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY,
+        Mode::empty(),
+    )?;
     let owner = rustix::fs::fstat(&folder)?.st_uid;
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
         return Err(io::Error::other("the folder is somebody else's"));

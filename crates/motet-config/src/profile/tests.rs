@@ -149,7 +149,10 @@ fn root_keeps_to_its_own_place() {
 fn this_machine_has_a_name() {
     let here = Machine::here();
     assert!(!here.processor.is_empty() && here.cpus > 0 && !here.kernel.is_empty(), "{here:?}");
-    assert_eq!([count_cpus("0-3,6"), count_cpus("0"), count_cpus(""), count_cpus("3-1"), count_cpus("x")], [5, 1, 0, 0, 0]);
+    assert_eq!(
+        [count_cpus("0-3,6"), count_cpus("0"), count_cpus(""), count_cpus("3-1"), count_cpus("x")],
+        [5, 1, 0, 0, 0]
+    );
 }
 
 proptest::proptest! {
