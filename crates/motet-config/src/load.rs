@@ -242,7 +242,8 @@ mod tests {
             Ok(Some("single_copy_min = 0".into()))
         }
         let row = SETTINGS.iter().position(|s| s.name == "single_copy_min").unwrap();
-        let cases: &[(&[(&str, &str)], fn(&Path) -> io::Result<Option<String>>, u64, &str)] = &[
+        type Case<'a> = (&'a [(&'a str, &'a str)], fn(&Path) -> io::Result<Option<String>>, u64, &'a str);
+        let cases: &[Case<'_>] = &[
             (&[("MOTET_PROFILE", "/here")], no_file, 524_288, "profile /here"),
             (&[("MOTET_PROFILE", "/here"), ("HOME", "/h")], sets, 1 << 20, "/h/.config/motet.toml:1"),
             (&[("MOTET_PROFILE", "/here"), ("HOME", "/h")], measured, 524_288, "profile /here"),

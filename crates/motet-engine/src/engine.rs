@@ -316,13 +316,14 @@ impl Engine {
 
     /// Before a fork: no lock of the engine may be held by a thread that the child does not have.
     pub fn quiet(&self) -> Quiet<'_> {
-        Quiet { _guards: (lock(&self.free), lock(&self.owners), self.log.hold()) }
+        Quiet { _engine: (lock(&self.free), lock(&self.owners)), _log: self.log.hold() }
     }
 }
 
 /// Keeps the engine's locks while a process forks.
 pub struct Quiet<'a> {
-    _guards: (MutexGuard<'a, VecDeque<u32>>, MutexGuard<'a, HashMap<u64, Handle>>, MutexGuard<'a, log::File>),
+    _engine: (MutexGuard<'a, VecDeque<u32>>, MutexGuard<'a, HashMap<u64, Handle>>),
+    _log: MutexGuard<'a, log::File>,
 }
 
 /// Locks; a panic elsewhere does not make the engine unusable.
