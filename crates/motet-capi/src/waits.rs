@@ -194,6 +194,7 @@ pub extern "C" fn motet_leave() {
     guard((), || {
         if let Some(engine) = engine() {
             engine.before_sleep();
+            engine.log_exit();
             motet_api::stats::write(engine);
         }
     });

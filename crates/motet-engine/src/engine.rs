@@ -4,6 +4,7 @@
 //! [`Local`] is private to the process (a forked child has its own copy).
 
 use crate::driver::{Connecting, Driver};
+use crate::log::{self, Log};
 use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::set::Set;
@@ -13,6 +14,7 @@ use motet_wire::node::{self, Node};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::SlotCell;
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -38,6 +40,12 @@ pub struct Options {
     pub hot: usize,
     /// Smallest transfer that may go by single copy, bytes; `usize::MAX`: none.
     pub single_copy: usize,
+    /// Smallest of them that both sides make together, bytes.
+    pub half_copy: usize,
+    /// File for a line per event ([`crate::log`]); `%p` is the process id.
+    pub log: Option<PathBuf>,
+    /// The profile that sizes came from, for the log.
+    pub profile: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Options {
@@ -75,6 +83,8 @@ const CHUNK: usize = 64;
 pub struct Engine {
     /// What the leaf decided.
     pub options: Options,
+    /// What happened, for people.
+    pub log: Log,
     node: Node,
     node_file: PrivateFd,
     locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
@@ -139,8 +149,11 @@ impl Engine {
         head.creator.store(thread::pid(), Ordering::Relaxed);
         head.magic.store(node::MAGIC, Ordering::Release);
         motet_sys::clock::ticks_per_1024ns();
+        let log = Log::new(options.log.clone());
+        log.start(&options);
         Ok(Self {
             options,
+            log,
             node,
             node_file: PrivateFd::new(fd),
             locals: (0..streams / CHUNK).map(|_| OnceLock::new()).collect(),
@@ -324,13 +337,14 @@ impl Engine {
 
     /// Before a fork: no lock of the engine may be held by a thread that the child does not have.
     pub fn quiet(&self) -> Quiet<'_> {
-        Quiet { _guards: (lock(&self.free), lock(&self.owners)) }
+        Quiet { _engine: (lock(&self.free), lock(&self.owners)), _log: self.log.hold() }
     }
 }
 
 /// Keeps the engine's locks while a process forks.
 pub struct Quiet<'a> {
-    _guards: (MutexGuard<'a, VecDeque<u32>>, MutexGuard<'a, HashMap<u64, Handle>>),
+    _engine: (MutexGuard<'a, VecDeque<u32>>, MutexGuard<'a, HashMap<u64, Handle>>),
+    _log: MutexGuard<'a, log::File>,
 }
 
 /// Locks; a panic elsewhere does not make the engine unusable.

@@ -40,6 +40,7 @@ impl Engine {
         }
         let Some((handle, record, _)) = self.allocate() else {
             self.count_plain(Reason::TABLE_FULL);
+            self.log.refused(fd, (local, peer), Reason::TABLE_FULL);
             return Err(EMFILE);
         };
         owners.insert(cookie, handle);
@@ -67,7 +68,10 @@ impl Engine {
                 local.slot.slot()
             }
             State::Plain => return tx::Step::Kernel,
-            State::Broken | State::Free => return tx::Step::Failed(ECONNRESET),
+            State::Broken | State::Free => {
+                self.reset(record);
+                return tx::Step::Failed(ECONNRESET);
+            }
         };
         let mut base = Kernel(record.life.fd.load(Relaxed) as i32, Some(&local.peer));
         if let Some(slot) = &slot
@@ -75,7 +79,7 @@ impl Engine {
         {
             attach_tx(record, slot, &mut base);
         }
-        let ask = tx::Ask { kernel_only, nonblocking, large: self.options.single_copy };
+        let ask = tx::Ask { kernel_only, nonblocking, large: self.options.single_copy, half: self.options.half_copy };
         let step = tx::begin(record, slot.as_ref(), &mut base, bufs, ask);
         match step {
             tx::Step::Done(_) => self.mark_unread(handle, local),
@@ -113,7 +117,10 @@ impl Engine {
                 local.slot.slot()
             }
             State::Plain => return rx::Step::Kernel,
-            State::Broken | State::Free => return rx::Step::Failed(ECONNRESET),
+            State::Broken | State::Free => {
+                self.reset(record);
+                return rx::Step::Failed(ECONNRESET);
+            }
         };
         let mut base = Kernel(record.life.fd.load(Relaxed) as i32, Some(&local.peer));
         if let Some(slot) = &slot
@@ -180,7 +187,7 @@ impl Engine {
     /// The stream stays on TCP from now on. True when the ring is empty.
     pub fn plain(&self, handle: Handle, reason: Reason) -> bool {
         let Some((record, local)) = self.look_up(handle) else { return true };
-        record.life.plain.store(1, Release);
+        let first = record.life.plain.swap(1, AcqRel) == 0;
         record.life.reason.store(reason.0, Relaxed);
         if record.life.nodelay.swap(0, AcqRel) == 1 {
             socket::set_nodelay(record.life.fd.load(Relaxed) as i32, false);
@@ -191,6 +198,9 @@ impl Engine {
             }
             return true;
         };
+        if first {
+            self.log.plain(record, reason);
+        }
         let mut base = kernel(record);
         tx::take_back(record, &slot, &mut base);
         // Somebody may send past the engine from now on, and the mark would be wrong.
@@ -256,6 +266,10 @@ impl Engine {
             {
                 driver.close(&slot);
             }
+            if same {
+                self.reset(record);
+            }
+            self.log.closed(record);
         }
         lock(&local.pending).take();
         local.peer.forget();
@@ -285,16 +299,20 @@ impl Engine {
                 reading = true;
                 true
             }
-            Some(slot) => !tx::take_back(record, &slot, &mut kernel(record)),
-            None => false,
+            Some(slot) if !tx::take_back(record, &slot, &mut kernel(record)) => {
+                self.reset(record);
+                record.state() != State::Broken
+            }
+            _ => false,
         });
         reading
     }
 
-    /// The connection is beyond repair: both ends learn it from the kernel.
-    fn reset(&self, record: &Record) {
+    /// If the connection is beyond repair, both ends learn it from the kernel.
+    pub(crate) fn reset(&self, record: &Record) {
         if record.state() == State::Broken && record.life.reason.swap(Reason::BROKEN.0, AcqRel) != Reason::BROKEN.0 {
             self.count_plain(Reason::BROKEN);
+            self.log.reset(record, Reason::BROKEN);
             let _ = socket::shutdown(record.life.fd.load(Relaxed) as i32, 2);
         }
     }
@@ -363,6 +381,8 @@ impl Engine {
         local.slot.set(Some(wire.slot));
         record.life.state.store(State::Attached as u32, Release);
         self.count_memory();
+        let driver = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n));
+        self.log.attached(record, driver.copied());
     }
 
     fn stay_plain(&self, record: &Record, reason: Reason) {
@@ -370,6 +390,7 @@ impl Engine {
         record.life.reason.store(reason.0, Relaxed);
         record.life.state.store(State::Plain as u32, Release);
         self.count_plain(reason);
+        self.log.plain(record, reason);
     }
 
     fn pair(&self, record: &Record) -> Option<Pair> {

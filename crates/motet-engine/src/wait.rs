@@ -206,6 +206,7 @@ impl<'a> Wait<'a> {
             set.sleep(&mut hot);
             for handle in hot {
                 if let Some((record, slot)) = engine.attached(handle) {
+                    engine.reset(record);
                     if set.armed(handle) {
                         ready |= !rx::close_gate(record, &slot, &mut kernel(record)) && rx::ready(record, &slot);
                     } else {
@@ -222,6 +223,7 @@ impl<'a> Wait<'a> {
         }
         self.each(engine, |record, slot, _| {
             if !ready {
+                engine.reset(record); // a peer that broke the protocol may never wake anybody
                 let mut base = kernel(record);
                 asleep += 1;
                 if !rx::enter_kernel(record, slot, &mut base) {

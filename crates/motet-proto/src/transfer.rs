@@ -23,7 +23,8 @@ use motet_wire::slot::transfer::{ACTIVE, CUT, DONE, IDLE, POSTED};
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use motet_wire::sync::{AtomicU64, relax};
 
-/// Largest piece, bytes. Up to twice this each side copies one half: dividing further only costs calls.
+/// Largest piece of a copy that both sides make, bytes. Up to twice this each copies one half: dividing further only costs
+/// calls.
 const PIECE: usize = 2 << 20;
 /// Smallest piece, bytes: below, the call costs more than the copy.
 const SMALLEST: usize = 16 << 10;
@@ -151,13 +152,14 @@ pub fn receive<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &mut [u
 
 // ---- sender, under the lock of its half -----------------------------------------------------------------------------
 
-/// Sends `buf` into a waiting receiver's memory, as much as it takes. `None`: nobody waits, use the ring.
+/// Sends `buf` into a waiting receiver's memory, as much as it takes; from `half` bytes on both sides copy, below one of them.
+/// `None`: nobody waits, use the ring.
 pub fn send<B: Base>(
     record: &Record,
     slot: &Slot,
     base: &mut B,
     (buf, nonblocking): (&[u8], bool),
-    tail: u64,
+    (tail, half): (u64, usize),
 ) -> Option<Result<usize, Errno>> {
     let transfer = &slot.outward().transfer;
     let here = || {
@@ -181,7 +183,8 @@ pub fn send<B: Base>(
     if length == 0 {
         return None;
     }
-    let piece = (length / 2).next_multiple_of(4096).clamp(SMALLEST, PIECE);
+    let one = length.max(SMALLEST);
+    let piece = if length < half { one } else { (length / 2).next_multiple_of(4096).clamp(SMALLEST, PIECE) };
     transfer.from.store(buf.as_ptr() as u64, Relaxed);
     transfer.length.store(length as u64, Relaxed);
     transfer.piece.store(piece as u64, Relaxed);
@@ -250,7 +253,8 @@ impl Plan {
     /// What the sender says, bounded by what the receiver posted.
     fn check(length: u64, piece: u64, posted: usize) -> Option<Self> {
         let (length, piece) = (usize::try_from(length).ok()?, usize::try_from(piece).ok()?);
-        ((1..=posted).contains(&length) && (4096..=PIECE).contains(&piece)).then_some(Self { length, piece })
+        ((1..=posted).contains(&length) && (4096..=PIECE.max(posted)).contains(&piece))
+            .then_some(Self { length, piece })
     }
 
     fn pieces(&self) -> u64 {

@@ -31,6 +31,8 @@ pub struct Ask {
     pub nonblocking: bool,
     /// A buffer of this size and more may go by single copy.
     pub large: usize,
+    /// From this size on both sides make a single copy together.
+    pub half: usize,
 }
 
 /// Bytes after which a put is published, so that the consumer copies meanwhile.
@@ -84,7 +86,7 @@ pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: 
             Ok(mode) => {
                 if let Some(first) = bufs.first()
                     && first.len() >= ask.large
-                    && let Some(sent) = transfer::send(record, slot, base, (first, ask.nonblocking), tail)
+                    && let Some(sent) = transfer::send(record, slot, base, (first, ask.nonblocking), (tail, ask.half))
                 {
                     return sent.map_or_else(Step::Failed, Step::Done);
                 }

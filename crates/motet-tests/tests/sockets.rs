@@ -219,6 +219,54 @@ fn a_process_may_end_in_a_signal_handler() {
     }
 }
 
+// ---- the log -------------------------------------------------------------------------------------------------------------
+
+/// Descriptor numbers, closing of everything, forks, exec: as without a log, and the log is whole.
+#[test]
+fn a_log_changes_nothing_for_the_program() {
+    let folder = std::env::temp_dir().join(format!("motet-log-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder for the logs");
+    let programs: [(&str, &[&str]); 5] = [
+        ("numbers", &["0"]),
+        ("forks", &["child-serves-young"]),
+        ("forks", &["both-in-turn"]),
+        ("inherits", &["60"]),
+        ("killed_peer", &["30000"]),
+    ];
+    for (n, (program, arguments)) in programs.into_iter().enumerate() {
+        for name in ["one", "each.%p"] {
+            let log = folder.join(format!("{n}.{name}"));
+            let program = Program::c(program, arguments).with("MOTET_LOG", log.to_str().expect("UTF-8"));
+            program.same_both_ways().took_the_fast_path(u64::from(n == 0));
+        }
+    }
+    if motet_tests::engine().is_none() {
+        return eprintln!("SKIPPED the log itself: libmotet.so.0 is not built (make build)");
+    }
+    let mut all = String::new();
+    for file in std::fs::read_dir(&folder).expect("the logs") {
+        let path = file.expect("a log").path();
+        let text = std::fs::read_to_string(&path).expect("text");
+        let own = path.to_string_lossy().rsplit_once("each.").map(|(_, pid)| format!(" pid={pid} "));
+        for line in text.lines() {
+            assert!(line.contains("Z mono=") && line.contains(" event="), "{}: {line}", path.display());
+            assert!(own.as_ref().is_none_or(|own| line.contains(own)), "{}: {line}", path.display());
+        }
+        all += &text;
+    }
+    for event in ["start", "attached", "closed", "exit"] {
+        assert!(all.contains(&format!(" event={event} ")), "{event} in:\n{all}");
+    }
+    std::fs::remove_dir_all(folder).expect("removed");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_changes_nothing_either() {
+    for path in ["/proc/no/such/log", "/dev/stdout", "/proc/self/fd/2", "/"] {
+        Program::c("ping_pong", &["4", "300", "64"]).with("MOTET_LOG", path).same_both_ways().took_the_fast_path(5000);
+    }
+}
+
 // ---- who is equipped -----------------------------------------------------------------------------------------------------
 
 fn echo_between(server: Mode, client: Mode) -> (String, u64) {
