@@ -7,6 +7,8 @@
 //! What it is not: a benchmark. Nothing here measures time; a run that takes longer than [`LIMIT`] has hung.
 #![forbid(unsafe_code)]
 
+pub mod programs;
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
