@@ -82,10 +82,10 @@ pub fn skip<T>(test: &str, reason: &str) -> Option<T> {
     None
 }
 
-/// A program by name or path.
+/// A program by name or path; the distribution's own goes first, because the unprivileged user can run it.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
+    let folders = ["/usr/bin", "/usr/sbin"].map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
     let candidates = folders.map(|folder| folder.join(program));
     candidates
         .into_iter()
