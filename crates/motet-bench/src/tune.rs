@@ -2,7 +2,7 @@
 //!
 //! What it is: three pairs of processes with the engine's own streams, one that copies through the ring, one whose single
 //! copies are made by one side, one whose are made by both. They send bursts of each size in turn, in three manners
-//! ([`MANNERS`]); a size's gain is the median over repetitions of ratios within one. What it is not: the bench (`motet bench`
+//! (`MANNERS`); a size's gain is the median over repetitions of ratios within one. What it is not: the bench (`motet bench`
 //! shows what comes of it), nor exact: it takes about two seconds, and a size must win by a margin to count.
 
 use crate::bench::Bench;
@@ -56,7 +56,7 @@ pub struct Ways {
 pub struct Size {
     /// Bytes.
     pub size: usize,
-    /// By manner ([`MANNERS`]), one entry a repetition.
+    /// By manner (`MANNERS`), one entry a repetition.
     pub manners: [Vec<Ways>; 3],
 }
 

@@ -58,12 +58,12 @@ pub struct Tx {
     pub window: AtomicU32,
     /// Throughput of the two ways when last tried, MB/s: through the caches, around them.
     pub rates: [AtomicU32; 2],
+    /// How the last put went: 0 not at all, 1 into the ring, 2 into the large one.
+    pub last: AtomicU32,
     /// Ticks that the puts of `window` took.
     pub spent: AtomicU64,
     /// The peer's head when this side last wanted to sleep.
     pub lingered: AtomicU64,
-    /// How the last put went: 0 not at all, 1 into the ring, 2 into the large one.
-    pub last: AtomicU32,
     /// Bytes until the other way of copying is tried again.
     pub review: AtomicU64,
 }
