@@ -1,8 +1,10 @@
 //! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::Base`] in production.
 
+use crate::engine::Handle;
 use motet_proto::{Base, Errno};
 use motet_sys::{clock, copy, memory, socket, thread};
 use motet_wire::mapping::Mapping;
+use motet_wire::record::{Life, Record};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -18,33 +20,50 @@ pub fn give_back(ring: Mapping) {
     BULK.fetch_sub(ring.length(), Relaxed);
 }
 
-/// A TCP descriptor.
+/// A stream's TCP descriptor, and what tells whether its record still is the stream's.
 #[derive(Debug)]
-pub struct Kernel(pub i32);
+pub struct Kernel<'a> {
+    fd: i32,
+    life: &'a Life,
+    generation: u32,
+}
 
-impl Base for Kernel {
+impl<'a> Kernel<'a> {
+    /// The base under the stream with this handle.
+    #[inline(always)]
+    pub fn new(record: &'a Record, handle: Handle) -> Self {
+        Self { fd: record.life.fd.load(Relaxed) as i32, life: &record.life, generation: handle as u32 }
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+}
+
+impl Base for Kernel<'_> {
     #[inline]
     fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
         let flags = MSG_DONTWAIT | if peek { motet_proto::MSG_PEEK } else { 0 };
         let Some(first) = bufs.iter_mut().find(|b| !b.is_empty()) else { return Ok(0) };
         let n = first.len().min(limit);
-        socket::receive(self.0, &mut [IoSliceMut::new(&mut first[..n])], flags)
+        socket::receive(self.fd, &mut [IoSliceMut::new(&mut first[..n])], flags)
     }
 
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
-        socket::send(self.0, &[IoSlice::new(bytes)], MSG_DONTWAIT)
+        socket::send(self.fd, &[IoSlice::new(bytes)], MSG_DONTWAIT)
     }
 
     fn tcp_readable(&mut self) -> bool {
-        socket::readable(self.0)
+        socket::readable(self.fd)
     }
 
     fn tcp_pending(&mut self) -> u64 {
-        socket::pending(self.0)
+        socket::pending(self.fd)
     }
 
     fn tcp_alive(&mut self) -> bool {
-        socket::alive(self.0)
+        socket::alive(self.fd)
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
@@ -94,5 +113,10 @@ impl Base for Kernel {
 
     fn exists(&self, token: u64) -> bool {
         thread::exists(token)
+    }
+
+    #[inline(always)]
+    fn current(&self) -> bool {
+        self.life.generation.load(Relaxed) == self.generation
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A sleep is a poll on the TCP descriptor and on this thread's eventfd, so another thread can wake it.
 
-use crate::engine::{Engine, Handle, lock};
+use crate::engine::{Engine, Handle, Local, lock};
 use crate::stream::EBADF;
 use crate::wait::{Step, Wait};
 use motet_proto::{EAGAIN, EINTR, Errno, rx, tx};
@@ -126,10 +126,7 @@ impl Engine {
     /// Makes the blocked call on the stream, or the next one that would block, return EINTR.
     pub fn wake(&self, handle: Handle) {
         if let Some((record, local)) = self.look_up(handle) {
-            record.life.woken.store(1, SeqCst);
-            for &bell in lock(&local.sleepers).iter().filter(|&&bell| bell >= 0) {
-                socket::ring(bell);
-            }
+            ring(record, local);
         }
     }
 
@@ -242,6 +239,14 @@ impl Engine {
             }
             if self.look_up(handle).is_none() { Err(EBADF) } else { result }
         })
+    }
+}
+
+/// Rings for everybody who sleeps on the stream.
+pub(crate) fn ring(record: &Record, local: &Local) {
+    record.life.woken.store(1, SeqCst);
+    for &bell in lock(&local.sleepers).iter().filter(|&&bell| bell >= 0) {
+        socket::ring(bell);
     }
 }
 

@@ -11,6 +11,7 @@ use motet_sys::{memory, thread};
 use motet_wire::node::{self, Node};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::SlotCell;
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -52,6 +53,8 @@ pub struct Local {
     pub slot: SlotCell,
     /// The wire on its way up.
     pub pending: Mutex<Option<Box<dyn Connecting>>>,
+    /// The handle under which this process holds `slot`; 0 when it holds none.
+    pub attached: AtomicU64,
     /// The driver of the wire, plus one.
     pub driver: AtomicU32,
     /// The epoll set that the stream is in.
@@ -82,6 +85,8 @@ pub struct Engine {
     any_unread: AtomicU64,
     /// What streams that have ended had counted.
     ended: Mutex<Totals>,
+    /// The counts of links that the node file has heard of.
+    told: [AtomicU64; 2],
 }
 
 /// Counts over the streams of a process.
@@ -146,6 +151,7 @@ impl Engine {
             unread: (0..streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
             any_unread: AtomicU64::new(0),
             ended: Mutex::default(),
+            told: Default::default(),
         })
     }
 
@@ -203,11 +209,25 @@ impl Engine {
         Some(index)
     }
 
-    /// Gives a record back; its handle becomes stale.
-    pub fn free(&self, handle: Handle) {
+    /// The record of a handle that may be stale.
+    pub(crate) fn any(&self, handle: Handle) -> Option<(&Record, &Local)> {
+        let index = ((handle >> 32) as usize).wrapping_sub(1);
+        Some((self.node.record(index)?, self.local(index)?))
+    }
+
+    /// Makes a handle stale; true for the one caller that did so.
+    pub(crate) fn retire(&self, handle: Handle) -> bool {
+        let generation = handle as u32;
+        self.any(handle).is_some_and(|(record, _)| {
+            let next = generation.wrapping_add(1);
+            record.life.generation.compare_exchange(generation, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Gives back the record of a handle that was made stale.
+    pub(crate) fn free(&self, handle: Handle) {
         let index = (handle >> 32) as usize - 1;
         if let Some(record) = self.node.record(index) {
-            let _ = record.life.generation.fetch_add(1, Ordering::AcqRel);
             record.life.state.store(State::Free as u32, Ordering::Release);
             record.life.owner.store(0, Ordering::Release);
             lock(&self.free).push_back(index as u32);
@@ -246,10 +266,21 @@ impl Engine {
         }
     }
 
-    /// Tells `motet ps` how much memory the drivers have mapped.
+    /// Tells `motet ps` how much memory the drivers have mapped, and how many links they have opened and closed.
     pub fn count_memory(&self) {
+        let head = self.node.head();
         let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
-        self.node.head().segment_bytes.store(bytes as u64, Ordering::Relaxed);
+        head.segment_bytes.store(bytes as u64, Ordering::Relaxed);
+        // What is new since the last time, as forked relatives count in the same words.
+        for ((total, told), shown) in self.links().into_iter().zip(&self.told).zip(&head.links) {
+            shown.fetch_add(total.wrapping_sub(told.swap(total, Ordering::AcqRel)), Ordering::Relaxed);
+        }
+    }
+
+    /// Links that this process has opened, and closed.
+    pub fn links(&self) -> [u64; 2] {
+        let each = self.options.drivers.iter().map(|driver| driver.links());
+        each.fold([0, 0], |sum, links| [sum[0] + links[0], sum[1] + links[1]])
     }
 
     /// Notes that the peer may have bytes to read.
@@ -265,7 +296,7 @@ impl Engine {
 
     /// Calls `each` for every stream with bytes that the peer may not have read; it answers whether that is still so.
     #[inline]
-    pub fn sweep_unread(&self, mut each: impl FnMut(&Record, &Local) -> bool) {
+    pub fn sweep_unread(&self, mut each: impl FnMut(Handle, &Record, &Local) -> bool) {
         if self.any_unread.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -280,8 +311,11 @@ impl Engine {
                 if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
                     self.any_unread.fetch_sub(1, Ordering::Relaxed);
                     local.unread.store(false, Ordering::Relaxed);
-                    if each(record, local) {
-                        self.mark_unread((index as u64 + 1) << 32, local);
+                    // Read before the wire is: a handle that is good under the lock is that of the wire.
+                    let generation = record.life.generation.load(Ordering::Acquire);
+                    let handle = (index as u64 + 1) << 32 | u64::from(generation);
+                    if each(handle, record, local) {
+                        self.mark_unread(handle, local);
                     }
                 }
             }
@@ -299,17 +333,20 @@ impl Engine {
         }
         *lock(&self.ended) = Totals::default();
         self.options.drivers.iter().for_each(|d| d.forked());
+        self.told.iter().zip(self.links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));
     }
 
     /// Before a fork: no lock of the engine may be held by a thread that the child does not have.
     pub fn quiet(&self) -> Quiet<'_> {
-        Quiet { _guards: (lock(&self.free), lock(&self.owners)) }
+        let drivers = self.options.drivers.iter().map(|driver| driver.quiet()).collect();
+        Quiet { _guards: (lock(&self.free), lock(&self.owners)), _drivers: drivers }
     }
 }
 
 /// Keeps the engine's locks while a process forks.
 pub struct Quiet<'a> {
     _guards: (MutexGuard<'a, VecDeque<u32>>, MutexGuard<'a, HashMap<u64, Handle>>),
+    _drivers: Vec<Box<dyn Any>>,
 }
 
 /// Locks; a panic elsewhere does not make the engine unusable.
@@ -317,17 +354,15 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything but the generation, back to nothing.
+/// Everything but the generation and the locks (closing left them free), back to nothing.
 fn reset(record: &Record) {
     let Record { tx, rx, life, events, who } = record;
     for word in [
-        &tx.lock,
         &tx.tail,
         &tx.head_seen,
         &tx.tcp,
         &tx.alive,
         &tx.returned,
-        &rx.lock,
         &rx.head,
         &rx.tcp,
         &rx.mark,

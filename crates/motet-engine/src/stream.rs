@@ -4,7 +4,8 @@
 //! readiness, [`Engine::plain`], [`Engine::close`]; below them how a wire comes up.
 
 use crate::base::Kernel;
-use crate::driver::{Pair, Progress, Wire};
+use crate::blocking::ring;
+use crate::driver::{Driver, Pair, Progress, Wire};
 use crate::engine::{Engine, Handle, Local, lock};
 use crate::reason::Reason;
 use crate::route;
@@ -69,7 +70,7 @@ impl Engine {
             State::Plain => return tx::Step::Kernel,
             State::Broken | State::Free => return tx::Step::Failed(ECONNRESET),
         };
-        let mut base = kernel(record);
+        let mut base = Kernel::new(record, handle);
         if let Some(slot) = &slot
             && record.tx.ready.load(Relaxed) == 0
         {
@@ -91,7 +92,7 @@ impl Engine {
         if let Some((record, _)) = self.look_up(handle)
             && record.state() != State::Plain
         {
-            tx::end(record, &mut kernel(record), sent);
+            tx::end(record, &mut Kernel::new(record, handle), sent);
         }
     }
 
@@ -115,7 +116,7 @@ impl Engine {
             State::Plain => return rx::Step::Kernel,
             State::Broken | State::Free => return rx::Step::Failed(ECONNRESET),
         };
-        let mut base = kernel(record);
+        let mut base = Kernel::new(record, handle);
         if let Some(slot) = &slot
             && record.rx.ready.load(Relaxed) == 0
         {
@@ -143,7 +144,7 @@ impl Engine {
         if let Some((record, local)) = self.look_up(handle)
             && record.state() != State::Plain
         {
-            rx::end(record, &mut kernel(record), received);
+            rx::end(record, &mut Kernel::new(record, handle), received);
             if received > 0 && local.in_set.load(Relaxed) {
                 self.touched(handle, record, local);
             }
@@ -187,7 +188,7 @@ impl Engine {
             }
             return true;
         };
-        let mut base = kernel(record);
+        let mut base = Kernel::new(record, handle);
         tx::take_back(record, &slot, &mut base);
         rx::close_gate_over_bytes(record, &slot, &mut base)
     }
@@ -198,43 +199,68 @@ impl Engine {
         if let Some((record, slot)) = self.attached(handle)
             && how != 0
         {
-            tx::take_back(record, &slot, &mut kernel(record));
-            tx::finish(record, &mut kernel(record));
+            tx::take_back(record, &slot, &mut Kernel::new(record, handle));
+            tx::finish(record, &mut Kernel::new(record, handle));
         }
         socket::shutdown(record.life.fd.load(Relaxed) as i32, how)
     }
 
     /// Ends the engine's part in a stream.
+    ///
+    /// Payload first; then the handle becomes stale, and both locks are taken once: whoever holds one is done by then, and whoever
+    /// comes later sees that it means another stream (invariant 7). Only then is the wire let go of, and its memory perhaps with it.
     pub fn close(&self, handle: Handle) -> Result<(), Errno> {
-        let (record, local) = self.look_up(handle).ok_or(EBADF)?;
-        let mut base = kernel(record);
+        let Some((record, local)) = self.look_up(handle) else {
+            self.let_go(handle, |driver, slot| driver.abandon(slot)); // a forked relative may have ended the stream
+            return Err(EBADF);
+        };
+        let mut base = Kernel::new(record, handle);
         self.leave_set(handle, local);
-        self.count_ended(record, local);
         // A descriptor that was closed behind our back may be somebody else's by now.
-        let same = socket::cookie(base.0) == Ok(record.who.cookies[0].load(Relaxed));
+        let same = socket::cookie(base.fd()) == Ok(record.who.cookies[0].load(Relaxed));
         if let Some(slot) = local.slot.slot() {
             if same {
                 tx::take_back(record, &slot, &mut base);
             }
             rx::close_gate_over_bytes(record, &slot, &mut base);
+        }
+        let cookie = record.who.cookies[0].load(Relaxed);
+        if !self.retire(handle) {
+            return Err(EBADF); // another thread was quicker
+        }
+        self.count_ended(record, local);
+        drop(lock(&local.pending).take());
+        self.let_go(handle, |driver, slot| {
             if motet_proto::bulk::is_populated(record)
                 && let Some(memory) = slot.bulk_memory()
             {
                 crate::base::give_back(memory);
             }
-            slot.head().left[slot.end()].store(1, Release);
-            local.slot.set(None);
-            if let Some(driver) =
-                (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n))
-            {
-                driver.close(&slot);
-            }
-        }
-        lock(&local.pending).take();
-        self.owners().remove(&record.who.cookies[0].load(Relaxed));
-        self.wake(handle);
+            driver.close(slot);
+        });
+        self.owners().remove(&cookie);
+        ring(record, local);
         self.free(handle);
         Ok(())
+    }
+
+    /// Takes the wire from a handle that is stale now, if this process has one under it; `end` tells the driver.
+    fn let_go(&self, handle: Handle, end: impl FnOnce(&dyn Driver, &Slot)) {
+        let Some((record, local)) = self.any(handle) else { return };
+        if local.attached.compare_exchange(handle, 0, AcqRel, Relaxed).is_err() {
+            return;
+        }
+        let mut base = Kernel::new(record, handle);
+        drop(acquire(&record.tx.lock, &mut base));
+        drop(acquire(&record.rx.lock, &mut base));
+        if let Some(slot) = local.slot.slot() {
+            local.slot.set(None);
+            let at = (local.driver.load(Relaxed) as usize).checked_sub(1);
+            if let Some(driver) = at.and_then(|at| self.options.drivers.get(at)) {
+                end(*driver, &slot);
+            }
+            self.count_memory();
+        }
     }
 
     /// Before this thread sleeps: no byte of ours stays in a ring whose reader may be waiting elsewhere (invariant 6).
@@ -252,12 +278,12 @@ impl Engine {
     #[inline]
     fn leave_nothing_unread(&self, may_linger: bool) -> bool {
         let mut reading = false;
-        self.sweep_unread(|record, local| match local.slot.slot() {
+        self.sweep_unread(|handle, record, local| match local.slot.slot() {
             Some(slot) if may_linger && tx::is_being_read(record, &slot) => {
                 reading = true;
                 true
             }
-            Some(slot) => !tx::take_back(record, &slot, &mut kernel(record)),
+            Some(slot) => !tx::take_back(record, &slot, &mut Kernel::new(record, handle)),
             None => false,
         });
         reading
@@ -282,7 +308,8 @@ impl Engine {
             return;
         }
         let Ok(mut pending) = local.pending.try_lock() else { return };
-        if record.state() != State::Candidate {
+        // Asked anew: close makes the handle stale before it takes what is pending.
+        if self.look_up(handle).is_none() || record.state() != State::Candidate {
             return;
         }
         if n > PATIENCE {
@@ -304,7 +331,7 @@ impl Engine {
         match pending.as_mut().map(|p| p.step()) {
             Some(Progress::Up(wire)) => {
                 pending.take();
-                self.attach(record, local, wire);
+                self.attach(handle, record, local, wire);
             }
             Some(Progress::Never(reason)) => {
                 pending.take();
@@ -322,7 +349,7 @@ impl Engine {
         Ok(self.options.drivers.iter().position(|d| std::ptr::addr_eq(*d, best)).unwrap_or(0))
     }
 
-    fn attach(&self, record: &Record, local: &Local, wire: Wire) {
+    fn attach(&self, handle: Handle, record: &Record, local: &Local, wire: Wire) {
         socket::set_nodelay(record.life.fd.load(Relaxed) as i32); // two paths and Nagle's algorithm do not mix
         record.who.pid.store(wire.peer.pid as u32, Relaxed);
         record.who.uid.store(wire.peer.uid, Relaxed);
@@ -331,6 +358,7 @@ impl Engine {
         record.life.end.store(wire.slot.end() as u32, Relaxed);
         record.life.reason.store(Reason::FASTEST.0, Relaxed);
         local.slot.set(Some(wire.slot));
+        local.attached.store(handle, Release);
         record.life.state.store(State::Attached as u32, Release);
         self.count_memory();
     }
@@ -358,21 +386,15 @@ impl Engine {
     }
 }
 
-/// The base under a record.
-#[inline(always)]
-pub fn kernel(record: &Record) -> Kernel {
-    Kernel(record.life.fd.load(Relaxed) as i32)
-}
-
 /// Initialises the sending half from the kernel's counters, once no kernel send is under way.
 #[cold]
-fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel) {
+fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
     let Acquired::Clean(_held) = acquire(&record.tx.lock, base) else { return };
     if record.tx.ready.load(Relaxed) != 0 || record.tx.busy.load(Relaxed) != 0 {
         return;
     }
     let connected = record.who.role.load(Relaxed) == 1;
-    if let Ok(Some(sent)) = socket::sent_position(base.0, connected) {
+    if let Ok(Some(sent)) = socket::sent_position(base.fd(), connected) {
         record.tx.tcp.store(sent, Relaxed);
         record.tx.alive.store(clock::ticks(), Relaxed);
         record.tx.ready.store(1, Relaxed);
@@ -383,12 +405,12 @@ fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel) {
 
 /// Initialises the receiving half, once no kernel receive is under way.
 #[cold]
-pub fn attach_rx(record: &Record, _slot: &Slot, base: &mut Kernel) {
+pub fn attach_rx(record: &Record, _slot: &Slot, base: &mut Kernel<'_>) {
     let Acquired::Clean(_held) = acquire(&record.rx.lock, base) else { return };
     if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
         return;
     }
-    if let Ok(Some(received)) = socket::received_position(base.0) {
+    if let Ok(Some(received)) = socket::received_position(base.fd()) {
         record.rx.tcp.store(received, Relaxed);
         record.rx.ready.store(1, Release);
     }
