@@ -325,8 +325,10 @@ impl Engine {
         }
     }
 
-    /// In a forked child: epoll sets are the parent's, and so may be the locks that guard them.
+    /// In a forked child: epoll sets are the parent's, and so may be the locks that guard them. Records that the parent has
+    /// given back are its own to use again, and not those of each of its children.
     pub fn forked(&self) {
+        lock(&self.free).clear();
         for local in self.locals.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()) {
             local.in_set.store(false, Ordering::Relaxed);
             local.hot.store(false, Ordering::Relaxed);
@@ -339,13 +341,13 @@ impl Engine {
     /// Before a fork: no lock of the engine may be held by a thread that the child does not have.
     pub fn quiet(&self) -> Quiet<'_> {
         let drivers = self.options.drivers.iter().map(|driver| driver.quiet()).collect();
-        Quiet { _guards: (lock(&self.free), lock(&self.owners)), _drivers: drivers }
+        Quiet { _guards: (lock(&self.owners), lock(&self.free)), _drivers: drivers } // in this order, as `upgrade` does
     }
 }
 
 /// Keeps the engine's locks while a process forks.
 pub struct Quiet<'a> {
-    _guards: (MutexGuard<'a, VecDeque<u32>>, MutexGuard<'a, HashMap<u64, Handle>>),
+    _guards: (MutexGuard<'a, HashMap<u64, Handle>>, MutexGuard<'a, VecDeque<u32>>),
     _drivers: Vec<Box<dyn Any>>,
 }
 
