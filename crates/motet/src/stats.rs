@@ -17,7 +17,7 @@ pub fn write(engine: &Engine) {
 }
 
 fn line(engine: &Engine) -> String {
-    let (totals, plain) = engine.totals();
+    let ((totals, plain), links) = (engine.totals(), engine.links());
     let command = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     let command: String = command.trim_end().chars().filter(|c| !c.is_control() && !"\"\\".contains(*c)).collect();
     let plain: Vec<String> = plain.iter().map(|(code, n)| format!("\"{code}\":{n}")).collect();
@@ -25,7 +25,7 @@ fn line(engine: &Engine) -> String {
     let _ = writeln!(
         line,
         "{{\"pid\":{},\"command\":\"{command}\",\"streams\":{},\"upgraded\":{},\"sent_fast\":{},\"sent_tcp\":{},\
-         \"received_fast\":{},\"received_tcp\":{},\"spilled\":{},\"downgraded\":{},\"single_copy\":{},\"plain\":{{{}}}}}",
+         \"received_fast\":{},\"received_tcp\":{},\"spilled\":{},\"downgraded\":{},\"single_copy\":{},\"links\":{},\"links_closed\":{},\"plain\":{{{}}}}}",
         std::process::id(),
         totals.streams.0,
         totals.streams.1,
@@ -36,6 +36,8 @@ fn line(engine: &Engine) -> String {
         totals.events[0],
         totals.events[1],
         totals.events[2],
+        links[0],
+        links[1],
         plain.join(","),
     );
     line
