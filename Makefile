@@ -33,7 +33,7 @@ demo: setup ## the coupled simulation, plainly and under Motet, with a report (A
 	@scripts/build && scripts/demo $(ARGS)
 
 bench: setup ## measure against this machine's own floor (ARGS="…" go to `motet bench`)
-	@scripts/build --core && $(TARGET)/release/motet bench $(ARGS)
+	@scripts/build --core && { $(TARGET)/release/motet tune --once || true; } && $(TARGET)/release/motet bench $(ARGS)
 
 install: ## install what was built: PREFIX=/usr/local DESTDIR=
 	@test -x $(TARGET)/release/motet || $(MAKE) build

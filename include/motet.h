@@ -58,7 +58,10 @@ struct motet_upgrade_options {
 int motet_upgrade(int fd, const struct motet_upgrade_options *options, motet_stream *out);
 
 /* Ends the engine's part in a stream: bytes that the peer has not read move back to TCP where that is still possible;
- * they stay readable by the peer in any case. Does not close the descriptor. Wakes calls blocked on the stream (-EBADF). */
+ * they stay readable by the peer in any case. Does not close the descriptor. Wakes calls blocked on the stream (-EBADF).
+ * Returns 1 instead of 0 when bytes that came over the wire have not been read: they are lost, and the kernel, which does
+ * not know of them, would end the connection in order. A caller that now closes the last descriptor of the socket lets
+ * the peer know, as TCP would, by SO_LINGER {1, 0} before. */
 int motet_close(motet_stream s);
 
 /* Sends or receives like send(2)/recv(2), blocking unless MSG_DONTWAIT is given or the descriptor was
@@ -137,6 +140,10 @@ unsigned motet_rx_ready(motet_stream s);
 uint64_t motet_rx_position(motet_stream s); /* stream position after the last byte on the wire: edges compare it */
 size_t motet_rx_bytes(motet_stream s);      /* bytes on the wire, for FIONREAD: add them to the kernel's count */
 
+/* TCP_NODELAY. A stream whose wire is up keeps it set in the kernel, as two paths and Nagle's algorithm do not mix, whatever
+ * the program sets. `set`: 0 or 1, or -1 to ask. Returns what the program sees, or -1: the kernel's option is the program's. */
+int motet_nodelay(motet_stream s, int set);
+
 /* Gate for good: the stream stays on TCP from now on (stdio, exec, descriptor passing ...). Returns 1 when all wire bytes
  * have been read, 0 while some remain (they are still delivered by motet_recv_begin). */
 int motet_plain(motet_stream s, uint32_t reason);
@@ -179,7 +186,7 @@ int motet_set_idle(motet_set *set); /* 1 when no stream of the set is upgraded: 
 void motet_fork_prepare(void);
 void motet_fork_parent(void);
 void motet_fork_child(void);
-void motet_leave(void);       /* at exit: unread bytes go back to TCP where possible, the node leaves the directory */
+void motet_leave(void);       /* at exit: unread bytes go back to TCP where possible. Allocates nothing */
 int motet_owns_fd(int fd);    /* 1 for the engine's private descriptors, which a program must see as not open */
 
 #ifdef __cplusplus

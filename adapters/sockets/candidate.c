@@ -27,8 +27,8 @@ void candidate_new(int fd, bool accepted, int nonblock)
     if (nonblock >= 0) word |= WORD_NONBLOCK_KNOWN | (nonblock ? WORD_NONBLOCK : 0);
     if (accepted)
         table_set(fd, word);
-    else
-        table_replace(fd, word); /* connect() keeps what epoll_ctl() recorded for the fresh socket */
+    else /* connect() keeps what epoll_ctl() and fork() recorded for the fresh socket */
+        table_replace(fd, word | (table_word(fd) & WORD_ELSEWHERE));
 }
 
 void candidate_count(int fd, enum direction direction)
@@ -120,7 +120,7 @@ static void hand_over(int fd)
         failed = 1; /* somebody always sleeps on it: no more attempts */
     }
     for (int i = 0; i < count; i++) {
-        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED);
+        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED | WORD_ELSEWHERE);
         if (s != 0) {
             atomic_store(&shim_handles[members[i]], s);
             interest_upgraded(members[i], s);

@@ -258,14 +258,33 @@ SHIM_API int ioctl(int fd, unsigned long request, ...)
     return result;
 }
 
+/* The program's TCP_NODELAY: the engine keeps it once the wire is up, and the kernel's stays set. */
+static void nodelay_changed(int fd, bool on)
+{
+    if (word_kind(table_word(fd)) != KIND_STREAM || ENGINE(engine.nodelay(table_handle(fd), on)) < 0) return;
+    static const int set = 1;
+    REAL(setsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &set, sizeof set);
+}
+
 /* Options whose meaning lies in TCP's own queue. */
 SHIM_API int setsockopt(int fd, int level, int name, const void *value, socklen_t length)
 {
     int result = REAL(setsockopt)(fd, level, name, value, length);
     if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || result != 0 || shim_depth > 0) return result;
+    if (level == IPPROTO_TCP && name == TCP_NODELAY) nodelay_changed(fd, *(const int *)value != 0);
     if ((level == SOL_SOCKET && name == SO_RCVLOWAT && length >= sizeof(int) && *(const int *)value > 1) ||
         (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR)))
         table_make_plain(fd, REASON_UNSEEN_WAIT);
+    return result;
+}
+
+SHIM_API int getsockopt(int fd, int level, int name, void *value, socklen_t *length)
+{
+    int result = REAL(getsockopt)(fd, level, name, value, length);
+    if (LIKELY(level != IPPROTO_TCP || name != TCP_NODELAY) || result != 0 || shim_depth > 0) return result;
+    if (word_kind(table_word(fd)) != KIND_STREAM || *length < sizeof(int)) return result;
+    int seen = ENGINE(engine.nodelay(table_handle(fd), -1));
+    if (seen >= 0) *(int *)value = seen;
     return result;
 }
 

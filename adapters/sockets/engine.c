@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #define ENGINE_FILE "libmotet.so.0"
@@ -24,19 +25,30 @@ enum state { UNTRIED, OPENING, OPEN, FAILED };
 struct engine engine;
 static _Atomic int state = UNTRIED;
 static _Atomic int disabled = -1;
+static _Atomic bool confined;
 static const char *report_path;
 
-/* MOTET_DISABLE set to anything but 0 or nothing, or a process with raised privileges. */
+/* MOTET_DISABLE set to anything but 0 or nothing, the site's kill file, raised privileges, or a seccomp filter, under which a
+ * system call that the program never makes may be its last. */
 bool engine_disabled(void)
 {
     int known = atomic_load_explicit(&disabled, memory_order_relaxed);
     if (known < 0) {
         const char *value = getenv("MOTET_DISABLE");
-        known = (value && *value && strcmp(value, "0") != 0) || getauxval(AT_SECURE) != 0;
+        known = (value && *value && strcmp(value, "0") != 0) || getauxval(AT_SECURE) != 0 ||
+                syscall(SYS_faccessat, AT_FDCWD, SHIM_KILL_FILE, F_OK) == 0 || syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0;
         atomic_store_explicit(&disabled, known, memory_order_relaxed);
     }
     return known;
 }
+
+void engine_confine(void)
+{
+    atomic_store_explicit(&disabled, 1, memory_order_relaxed);
+    atomic_store_explicit(&confined, 1, memory_order_relaxed);
+}
+
+bool engine_confined(void) { return atomic_load_explicit(&confined, memory_order_relaxed); }
 
 bool engine_failed(void) { return atomic_load_explicit(&state, memory_order_acquire) == FAILED; }
 

@@ -1,20 +1,17 @@
-/* life.c: the process's turns: fork, exec, spawn, stdio, exit.
+/* life.c: the process's turns: fork, confinement, stdio, exit. (exec and spawn: exec.c.)
  *
  * What it is:   fork handlers that stop the table and the engine for the moment of the copy; gates closed for good on
- *               descriptors that a new program image or stdio will use without this object; the engine's leave at exit.
- * What it isn't: re-attachment after exec: a socket that survives exec is plain TCP in the new image.
+ *               descriptors that stdio will use without this object, and on all when the process is about to confine its
+ *               system calls; the engine's leave at exit.
  *
- * Signal safety: execve and _exit may be called in a handler; one that interrupted the engine (shim_depth > 0) makes only
- * the system call. Fork safety: in a vfork child every function here makes only the system call. */
+ * Signal safety: _exit may be called in a handler; one that interrupted the engine (shim_depth > 0) makes only the system
+ * call. Fork safety: in a vfork child every function here makes only the system call. */
 #include "shim.h"
 
-#include <fcntl.h>
-#include <paths.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-extern char **environ;
+#include <sys/prctl.h>
 
 /* ---------------------------------------------------------------- fork */
 
@@ -44,16 +41,41 @@ __attribute__((constructor(102))) static void life_begin(void)
     errno = kept;
 }
 
+/* ---------------------------------------------------------------- confinement */
+
+/* Under seccomp a system call that the program itself never makes may kill it. Whoever renounces new privileges is about to
+ * install a filter; from then on every connection stays, or becomes, plain. */
+SHIM_API int prctl(int option, ...)
+{
+    va_list list;
+    va_start(list, option);
+    unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long);
+    unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
+    va_end(list);
+    if ((option == PR_SET_SECCOMP || option == PR_SET_NO_NEW_PRIVS) && shim_depth == 0 && table_in_own_process()) {
+        int kept = errno;
+        engine_confine();
+        for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
+            if (word_kind(table_word(fd)) >= KIND_CANDIDATE) table_make_plain(fd, REASON_CONFINED);
+        errno = kept;
+    }
+    return REAL(prctl)(option, a, b, c, d);
+}
+
 /* ---------------------------------------------------------------- exit */
 
 void life_leave(void)
 {
-    if (!engine_is_open() || shim_depth > 0 || !table_in_own_process()) return;
+    if (!engine_is_open() || shim_depth > 0 || !table_in_own_process() || engine_confined()) return;
     static _Atomic bool left;
     if (atomic_exchange(&left, true)) return;
     int kept = errno;
-    for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
-        if (word_kind(table_word(fd)) == KIND_STREAM) engine_report(table_handle(fd), fd);
+    for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
+        uint64_t word = table_word(fd);
+        if (word_kind(word) != KIND_STREAM) continue;
+        engine_report(table_handle(fd), fd);
+        if (!(word & WORD_ELSEWHERE) && ENGINE(engine.rx_bytes(table_handle(fd))) > 0) table_reset_at_close(fd);
+    }
     ENGINE_DO(engine.leave());
     errno = kept;
 }
@@ -68,91 +90,6 @@ SHIM_API void _exit(int status)
 }
 
 SHIM_API void _Exit(int status) __attribute__((alias("_exit")));
-
-/* ---------------------------------------------------------------- exec and spawn */
-
-/* Streams that the new image inherits. */
-void life_before_exec(void)
-{
-    if (!engine_is_open() || shim_depth > 0 || !table_in_own_process()) return;
-    int kept = errno;
-    for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
-        if (word_kind(table_word(fd)) != KIND_STREAM) continue;
-        int flags = REAL(fcntl)(fd, F_GETFD);
-        if (flags >= 0 && !(flags & FD_CLOEXEC)) ENGINE(engine.plain(table_handle(fd), REASON_EXEC));
-    }
-    errno = kept;
-}
-
-SHIM_API int execve(const char *path, char *const arguments[], char *const environment[])
-{
-    life_before_exec();
-    return REAL(execve)(path, arguments, environment);
-}
-
-SHIM_API int execv(const char *path, char *const arguments[]) { return execve(path, arguments, environ); }
-
-SHIM_API int execvpe(const char *file, char *const arguments[], char *const environment[])
-{
-    life_before_exec();
-    return REAL(execvpe)(file, arguments, environment);
-}
-
-SHIM_API int execvp(const char *file, char *const arguments[]) { return execvpe(file, arguments, environ); }
-
-SHIM_API int fexecve(int fd, char *const arguments[], char *const environment[])
-{
-    life_before_exec();
-    return REAL(fexecve)(fd, arguments, environment);
-}
-
-/* The forms with a list: counted, then copied to the stack, so they stay usable after vfork and in handlers. */
-#define LIST_TO_ARRAY(first)                                                                                            \
-    va_list list;                                                                                                       \
-    va_start(list, first);                                                                                              \
-    size_t count = 1;                                                                                                   \
-    while (va_arg(list, char *)) count++;                                                                               \
-    va_end(list);                                                                                                       \
-    char *arguments[count + 1];                                                                                         \
-    va_start(list, first);                                                                                              \
-    arguments[0] = (char *)first;                                                                                       \
-    for (size_t i = 1; i <= count; i++) arguments[i] = va_arg(list, char *)
-
-SHIM_API int execl(const char *path, const char *first, ...)
-{
-    LIST_TO_ARRAY(first);
-    va_end(list);
-    return execve(path, arguments, environ);
-}
-
-SHIM_API int execlp(const char *file, const char *first, ...)
-{
-    LIST_TO_ARRAY(first);
-    va_end(list);
-    return execvpe(file, arguments, environ);
-}
-
-SHIM_API int execle(const char *path, const char *first, ...)
-{
-    LIST_TO_ARRAY(first);
-    char *const *environment = va_arg(list, char *const *);
-    va_end(list);
-    return execve(path, arguments, environment);
-}
-
-SHIM_API int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,
-                         char *const arguments[], char *const environment[])
-{
-    life_before_exec();
-    return REAL(posix_spawn)(pid, path, actions, attributes, arguments, environment);
-}
-
-SHIM_API int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
-                          const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[])
-{
-    life_before_exec();
-    return REAL(posix_spawnp)(pid, file, actions, attributes, arguments, environment);
-}
 
 /* ---------------------------------------------------------------- stdio */
 

@@ -7,7 +7,7 @@
  *                 engine.c     opening libmotet.so.0, once, at the first eligible socket
  *                 send.c, receive.c, splice.c   payload
  *                 poll.c, epoll.c, interest.c   waiting
- *                 life.c, descriptors.c         close, dup, fcntl; fork, exec, exit
+ *                 descriptors.c, life.c, exec.c close, dup, fcntl; fork, confinement, exit; exec and spawn
  *                 real.c       the C library's own functions
  * What it isn't: a protocol. Rings, gates and peers are the engine's (include/motet.h); nothing here knows of them.
  *
@@ -47,6 +47,7 @@
 
 /* ---------------------------------------------------------------- constants: all of them are here */
 
+#define SHIM_KILL_FILE "/etc/motet/disable" /* while it exists, processes that begin stay plain */
 #define SHIM_SLOTS 65536           /* descriptors from here on are never tracked */
 #define SHIM_SENDS_BEFORE 3        /* a connected socket is taken under the engine at this send ... */
 #define SHIM_RECEIVES_BEFORE 2     /* ... an accepted one at this receive */
@@ -63,6 +64,7 @@ enum shim_reason {
     REASON_PASSED = 18,      /* descriptor passing by SCM_RIGHTS */
     REASON_UNSEEN_WAIT = 19, /* readiness is learned where it cannot be mirrored: O_ASYNC, foreign epoll, SO_RCVLOWAT ... */
     REASON_NESTED_EPOLL = 20,
+    REASON_CONFINED = 24,    /* seccomp */
 };
 
 /* ---------------------------------------------------------------- the table (table.c) */
@@ -85,6 +87,7 @@ enum kind {
 #define WORD_SENDS_SHIFT 8
 #define WORD_RECEIVES_SHIFT 16
 #define WORD_COUNT_MASK 0xffull
+#define WORD_ELSEWHERE 0x1000000ull /* another process may have the socket: fork, exec, SCM_RIGHTS */
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
@@ -116,6 +119,7 @@ void table_lock_for_fork(void);
 void table_unlock_after_fork(bool child);
 void table_set(int fd, uint64_t word); /* forgets whatever was known of fd before, the engine's stream included */
 void table_replace(int fd, uint64_t word); /* under the lock: same socket, other state */
+void table_reset_at_close(int fd); /* unread bytes are lost with this descriptor: the peer learns it as it would of TCP's */
 void table_make_plain(int fd, uint32_t reason); /* candidate: plain for good; stream: gate for good */
 bool table_has_streams(void);
 bool table_in_own_process(void);       /* false in a vfork child, where only the system call may be made */
@@ -136,7 +140,7 @@ void candidate_sleep_end(int fd);
 
 #define ENGINE_LIST(X)                                                                                                  \
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
-    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(plain) X(wait_begin) X(wait_begin_set) X(wait_step)        \
+    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(wait_begin) X(wait_begin_set) X(wait_step)        \
     X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(fork_prepare)              \
     X(fork_parent) X(fork_child) X(leave) X(owns_fd)
 
@@ -151,6 +155,8 @@ bool engine_open(void);   /* opens it unless that was tried; false: everything s
 bool engine_is_open(void);
 bool engine_failed(void);
 bool engine_disabled(void);
+void engine_confine(void);  /* from now on no system call that the program does not make, and no socket taken */
+bool engine_confined(void);
 bool engine_owns(int fd);
 void engine_report(motet_stream s, int fd); /* one line into MOTET_SHIM_REPORT, when that is set */
 
@@ -203,7 +209,6 @@ void interest_after_fork(bool child);
 
 /* ---------------------------------------------------------------- life */
 
-void life_before_exec(void);
 void life_leave(void);
 int shim_private_number(int fd); /* moves a descriptor of ours above the program's range */
 
@@ -230,6 +235,7 @@ struct posix_spawnattr;
     X(int, dup3, (int, int, int))                                                                                       \
     X(int, ioctl, (int, unsigned long, ...))                                                                            \
     X(int, setsockopt, (int, int, int, const void *, socklen_t))                                                        \
+    X(int, getsockopt, (int, int, int, void *, socklen_t *))                                                            \
     X(ssize_t, readv, (int, const struct iovec *, int))                                                                 \
     X(ssize_t, writev, (int, const struct iovec *, int))                                                                \
     X(ssize_t, recv, (int, void *, size_t, int))                                                                        \
@@ -259,6 +265,7 @@ struct posix_spawnattr;
                          char *const[], char *const[]))                                                                 \
     X(int, posix_spawnp, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,         \
                           char *const[], char *const[]))                                                                \
+    X(int, prctl, (int, ...))                                                                                           \
     X(void, _exit, (int))
 
 struct real_calls {

@@ -54,7 +54,9 @@ void table_unlock_after_fork(bool child)
     for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
         uint64_t word = atomic_load(&shim_words[fd]);
         if (word_kind(word) == KIND_STREAM || word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_EPOLL)
-            atomic_fetch_or(&shim_words[fd], WORD_SHARED);
+            atomic_fetch_or(&shim_words[fd], WORD_SHARED | WORD_ELSEWHERE);
+        else if (word_kind(word) == KIND_FRESH)
+            atomic_fetch_or(&shim_words[fd], WORD_ELSEWHERE);
         if (child) atomic_store(&shim_sleepers[fd], 0);
     }
     interest_after_fork(child);
@@ -72,7 +74,7 @@ bool table_in_own_process(void)
         table_note_process();
         return true;
     }
-    return syscall(SYS_getpid) == known;
+    return engine_confined() || syscall(SYS_getpid) == known;
 }
 
 /* ---------------------------------------------------------------- words */
@@ -145,8 +147,14 @@ void table_set(int fd, uint64_t word)
     table_unlock(&guard);
     if (finished) {
         engine_report(finished, fd);
-        ENGINE(engine.close(finished));
+        if (ENGINE(engine.close(finished)) > 0 && !(old & WORD_ELSEWHERE)) table_reset_at_close(fd);
     }
+}
+
+void table_reset_at_close(int fd)
+{
+    struct linger now = {.l_onoff = 1, .l_linger = 0};
+    REAL(setsockopt)(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }
 
 void table_make_plain(int fd, uint32_t reason)
@@ -162,7 +170,10 @@ void table_make_plain(int fd, uint32_t reason)
         }
         table_unlock(&guard);
     }
-    if (word_kind(word) == KIND_STREAM) ENGINE(engine.plain(table_handle(fd), reason));
+    if (word_kind(word) == KIND_STREAM) {
+        if (reason == REASON_PASSED || reason == REASON_EXEC) atomic_fetch_or(&shim_words[fd], WORD_ELSEWHERE);
+        ENGINE(engine.plain(table_handle(fd), reason));
+    }
 }
 
 bool table_has_streams(void)

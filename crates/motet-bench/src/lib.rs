@@ -5,7 +5,7 @@
 //! repetition. Plain TCP always counts with its better placement. What it is not: a test. Nothing fails for being slow.
 //!
 //! How it measures: [`pair`] starts two processes on CPUs chosen by [`place`]; they are programs of `tests/bench` or our own
-//! executable as a `worker`. [`report`] is the data; [`table`] and [`plot`] show it.
+//! executable as a `worker`. [`tune`] measures where the ways of copying cross, for `motet tune`. [`report`] is the data; [`table`] and [`plot`] show it.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -17,6 +17,7 @@ pub mod report;
 pub mod rows;
 pub mod stats;
 pub mod table;
+pub mod tune;
 mod worker;
 
 use crate::bench::Bench;
@@ -111,9 +112,10 @@ fn measure(bench: &Bench, wanted: &[&rows::Row], options: &Options) -> Result<Re
     }
     let [floors, exchanges] = bench.floors();
     let fast = floors.iter().filter(|&&f| f <= floor::FAST).count();
+    let here = motet_config::profile::Machine::here();
     let machine = Machine {
-        processor: processor(),
-        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        processor: if here.processor.is_empty() { "unknown processor".into() } else { here.processor },
+        kernel: here.kernel,
         cpus: bench.cpus.count(),
         floor: Spread::of(&floors),
         exchange: Spread::of(&exchanges),
@@ -122,10 +124,4 @@ fn measure(bench: &Bench, wanted: &[&rows::Row], options: &Options) -> Result<Re
         repetitions: (bench.repetitions, bench.ms),
     };
     Ok(Report { machine, lines, curves })
-}
-
-fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
-    model.unwrap_or("unknown processor").trim().to_owned()
 }

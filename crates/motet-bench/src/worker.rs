@@ -23,6 +23,8 @@ pub fn run(words: &[String]) -> Result<()> {
             let buffers = buffers.first().map_or(Ok(1), |b| number(b))?;
             call_stream(connect(host, port, kind)?, number(size)?, number(ms)?, buffers)
         }
+        ["sweep", "serve"] => serve_sweep(accept_one(&listen()?, "engine")?),
+        ["sweep", "call", host, port] => call_sweep(connect(host, port, "engine")?),
         ["hub", "serve"] => hub(),
         ["peer", kind, "call", host, port, links, rounds] => peer(host, port, kind, number(links)?, number(rounds)?),
         ["hold", "serve", size, count] => hold(number(size)?, number(count)?),
@@ -226,6 +228,78 @@ fn call_stream(mut pipe: Pipe, size: usize, ms: usize, distinct: usize) -> Resul
         pipe.must_fill(&mut [0])
     })?;
     println!("{result} {:.3}", pipe.share()?);
+    Ok(())
+}
+
+/// Memory of a sweep, cut into buffers of the size in turn: more than the caches hold.
+const SWEPT: usize = 32 << 20;
+
+/// A plan of a sweep: size, count, how many distinct buffers, whether each message is answered.
+fn sweep_plan(bytes: &[u8; 32]) -> [usize; 4] {
+    [0, 8, 16, 24].map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default()) as usize)
+}
+
+/// Where each message is answered the sender waits this long before the next, so that the receiver waits already.
+const HEAD_START: Duration = Duration::from_micros(5);
+
+/// Receives one burst after another, each announced by its plan; the first and last message, or each, are answered.
+fn serve_sweep(mut pipe: Pipe) -> Result<()> {
+    let mut memory = vec![1u8; SWEPT];
+    let mut plan = [0; 32];
+    loop {
+        // A greeting before each: after a pause the stream begins on TCP again.
+        let mut first = [0; 8];
+        if !pipe.fill(&mut first)? {
+            return Ok(());
+        }
+        pipe.write_all(&first)?;
+        pipe.greet(false)?;
+        pipe.must_fill(&mut plan)?;
+        let [size, count, distinct, each] = sweep_plan(&plan);
+        for i in 0..count {
+            pipe.must_fill(&mut memory[i % distinct * size..][..size])?;
+            if each != 0 || i == 0 || i + 1 == count {
+                pipe.write_all(&[0])?;
+            }
+        }
+    }
+}
+
+/// For each line `SIZE COUNT DISTINCT EACH` on standard input: sends so many messages and one more before them, and prints the ns of each
+/// and how many were single copies.
+fn call_sweep(mut pipe: Pipe) -> Result<()> {
+    let memory = vec![1u8; SWEPT];
+    let engine = motet::engine().context("no engine")?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let words: Result<Vec<usize>> = line.split_whitespace().map(number).collect();
+        let [size, count, distinct, each] = words?[..] else { bail!("no such command: {line}") };
+        let mut first = [0; 8];
+        pipe.write_all(&first)?;
+        pipe.must_fill(&mut first)?;
+        pipe.greet(true)?;
+        pipe.write_all([size, count + 1, distinct, each].map(|n| (n as u64).to_ne_bytes()).as_flattened())?;
+        let copies = engine.totals().events[2];
+        let mut total = Duration::ZERO;
+        for i in 0..=count {
+            if each != 0 || i <= 1 {
+                let pause = Instant::now();
+                while pause.elapsed() < HEAD_START {
+                    std::hint::spin_loop();
+                }
+            }
+            let begun = Instant::now();
+            pipe.write_all(&memory[i % distinct * size..][..size])?;
+            if each != 0 || i == 0 || i == count {
+                pipe.must_fill(&mut [0])?;
+            }
+            if i > 0 {
+                total += begun.elapsed();
+            }
+        }
+        let ns = total.as_nanos() as f64 / count as f64;
+        println!("{ns:.1} {}", engine.totals().events[2] - copies);
+    }
     Ok(())
 }
 

@@ -44,14 +44,15 @@ impl SockAddr {
     /// An address of family 4 or 6.
     pub fn new(family: u32, address: [u32; 4], port: u32) -> Self {
         let mut bytes = [0; 128];
-        let address: Vec<u8> = address.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let address = address.map(u32::to_ne_bytes);
+        let address = address.as_flattened();
         bytes[2..4].copy_from_slice(&(port as u16).to_be_bytes());
         if family == 4 {
             bytes[0..2].copy_from_slice(&2u16.to_ne_bytes());
             bytes[4..8].copy_from_slice(&address[..4]);
         } else {
             bytes[0..2].copy_from_slice(&10u16.to_ne_bytes());
-            bytes[8..24].copy_from_slice(&address);
+            bytes[8..24].copy_from_slice(address);
         }
         Self(bytes)
     }

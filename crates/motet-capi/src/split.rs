@@ -94,6 +94,12 @@ pub extern "C" fn motet_rx_bytes(s: Handle) -> usize {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn motet_nodelay(s: Handle, set: i32) -> i32 {
+    let set = (set >= 0).then_some(set != 0);
+    engine().and_then(|engine| guard(None, || engine.nodelay(s, set))).map_or(-1, i32::from)
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn motet_plain(s: Handle, reason: u32) -> i32 {
     engine().map_or(1, |engine| guard(1, || i32::from(engine.plain(s, Reason(reason)))))
 }

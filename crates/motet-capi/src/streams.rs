@@ -50,7 +50,7 @@ pub unsafe extern "C" fn motet_upgrade(fd: i32, options: *const UpgradeOptions, 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_close(s: Handle) -> i32 {
-    engine().map_or(-EBADF, |e| guard(EPROTO as i32, || e.close(s).map_or_else(|errno| -errno, |()| 0)))
+    engine().map_or(-EBADF, |e| guard(EPROTO as i32, || e.close(s).map_or_else(|errno| -errno, i32::from)))
 }
 
 /// # Safety

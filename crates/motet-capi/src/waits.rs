@@ -187,11 +187,14 @@ pub extern "C" fn motet_fork_child() {
     });
 }
 
+/// Runs in destructors, and in `_exit` from a signal handler that interrupted the program anywhere but in the engine. So it
+/// allocates nothing, and the locks it takes are those of the engine, which that thread does not hold.
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_leave() {
     guard((), || {
         if let Some(engine) = engine() {
             engine.before_sleep();
+            engine.log_exit();
             motet_api::stats::write(engine);
         }
     });

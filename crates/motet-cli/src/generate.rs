@@ -110,11 +110,22 @@ fn environment() -> Roff {
 fn files() -> Roff {
     let mut page = Roff::new();
     page.control("SH", ["FILES"]);
-    page.text([roman("The first of these that exists is read; the environment wins over it.")]);
+    page.text([roman("Of settings the first of these that exists is read; the environment wins over it.")]);
     for (name, help) in [
         ("$MOTET_CONFIG", "when that is set"),
         ("$XDG_CONFIG_HOME/motet.toml, ~/.config/motet.toml", "the user's"),
         ("/etc/motet.toml", "the machine's"),
+    ] {
+        page.control("TP", []);
+        page.text([italic(name)]);
+        page.text([roman(help)]);
+    }
+    page.control("PP", []);
+    page.text([roman("The profile is the first of these that was measured on this machine; settings win over it.")]);
+    for (name, help) in [
+        ("$MOTET_PROFILE", "when that is set"),
+        ("$XDG_CACHE_HOME/motet/profile.toml, ~/.cache/motet/profile.toml", "the user's"),
+        (motet_config::profile::SYSTEM, "root's, for every user"),
     ] {
         page.control("TP", []);
         page.text([italic(name)]);

@@ -1,7 +1,8 @@
 //! `motet`: the command line.
 //!
 //! What it is: `run` starts a program under Motet; `ps`, `top` and `why` read the node files of running processes;
-//! `doctor` and `config` tell what this machine and these settings allow. No daemon, and nothing is written anywhere.
+//! `doctor` and `config` tell what this machine and these settings allow; `tune` and `bench` measure. No daemon, and nothing
+//! is written anywhere but the profile of `tune`.
 //!
 //! What it is not: no part of a running program. It never connects to one and never maps its memory: node files are
 //! read with `pread` and taken apart as bytes that anybody may have written.
@@ -26,6 +27,7 @@ mod run;
 mod stats;
 mod survey;
 mod top;
+mod tune;
 mod why;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -51,6 +53,7 @@ enum Command {
     Top(top::Arguments),
     Why(why::Arguments),
     Bench(bench::Arguments),
+    Tune(tune::Arguments),
     Doctor(doctor::Arguments),
     Config(config::Arguments),
     #[command(hide = true)]
@@ -66,6 +69,7 @@ fn dispatch(command: Command, json: bool) -> Outcome {
         Command::Top(arguments) => top::run(&arguments, json),
         Command::Why(arguments) => why::run(&arguments, json),
         Command::Bench(arguments) => bench::run(arguments, json),
+        Command::Tune(arguments) => tune::run(&arguments, json),
         Command::Doctor(arguments) => doctor::run(&arguments, json),
         Command::Config(arguments) => config::run(&arguments, json),
         Command::Generate(arguments) => generate::run(&arguments, Cli::command()),

@@ -144,8 +144,11 @@ fn row(index: usize, record: Bytes<'_>) -> Option<Row> {
     if state == State::Free {
         return None;
     }
+    // As `Record::fast_bytes`, but the numbers may be anything.
     let fast_sent = tx.u64(offset_of!(Tx, tail)).saturating_sub(tx.u64(offset_of!(Tx, returned)));
     let fast_received = rx.u64(offset_of!(Rx, head)).saturating_sub(rx.u64(offset_of!(Rx, moved)));
+    let fast_sent = fast_sent.wrapping_add(tx.u64(offset_of!(Tx, copied)));
+    let fast_received = fast_received.wrapping_add(rx.u64(offset_of!(Rx, copied)));
     let peer = (who.u32(offset_of!(Who, pid)), who.u32(offset_of!(Who, uid)));
     Some(Row {
         place: (index, life.u32(offset_of!(Life, generation))),
@@ -236,9 +239,15 @@ mod tests {
 
     #[test]
     fn another_layout_is_named() {
-        let mut bytes = head(SIZE as u32, 0, 0);
-        bytes[offset_of!(NodeHead, version)] = 99;
-        assert!(read(&file(&bytes, HEAD as u64)).unwrap_err().contains("layout 99"));
+        let mut head_bytes = head(SIZE as u32, 0, 0);
+        for version in [99, 1] {
+            head_bytes[offset_of!(NodeHead, version)] = version;
+            assert!(read(&file(&head_bytes, HEAD as u64)).unwrap_err().contains(&format!("layout {version},")));
+        }
+        // A build whose record has grown without a new version: whole records of another size in a file that fits them.
+        let grown = head(SIZE as u32 + 128, 3, 3);
+        let size = HEAD as u64 + 3 * (SIZE as u64 + 128);
+        assert!(read(&file(&grown, size)).unwrap_err().contains(&format!("records of {} bytes", SIZE + 128)));
     }
 
     #[test]
@@ -263,13 +272,14 @@ mod tests {
         record.tx.tail.store(1000, Relaxed);
         put(offset_of!(Record, tx) + offset_of!(Tx, tail), &record.tx.tail.load(Relaxed).to_ne_bytes());
         put(offset_of!(Record, tx) + offset_of!(Tx, returned), &100u64.to_ne_bytes());
+        put(offset_of!(Record, tx) + offset_of!(Tx, copied), &7000u64.to_ne_bytes());
         put(offset_of!(Record, life) + offset_of!(Life, state), &2u32.to_ne_bytes());
         put(offset_of!(Record, life) + offset_of!(Life, owner), &77u32.to_ne_bytes());
         put(offset_of!(Record, who) + offset_of!(Who, family), &4u32.to_ne_bytes());
         put(offset_of!(Record, who) + offset_of!(Who, addresses) + 16, &[127, 0, 0, 1]);
         put(offset_of!(Record, who) + offset_of!(Who, ports) + 4, &5000u32.to_ne_bytes());
         let row = row(5, Bytes(&raw)).unwrap();
-        assert_eq!((row.place.0, row.owner, row.state, row.fast.0), (5, 77, State::Attached, 900));
+        assert_eq!((row.place.0, row.owner, row.state, row.fast.0), (5, 77, State::Attached, 7900));
         assert_eq!(row.addresses.unwrap().1, "127.0.0.1:5000".parse().unwrap());
     }
 }

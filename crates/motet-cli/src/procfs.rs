@@ -63,6 +63,11 @@ pub fn variable(pid: u32, name: &str) -> Option<String> {
     text.split('\0').find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
+/// Whether the process runs under seccomp.
+pub fn confined(pid: u32) -> bool {
+    status(pid, "Seccomp").is_some_and(|mode| mode != "0")
+}
+
 /// Whether a file whose name ends so is mapped; `None` when that cannot be seen.
 pub fn maps(pid: u32, ending: &str) -> Option<bool> {
     let text = fs::read(path(pid, "maps")).ok()?;

@@ -116,6 +116,7 @@ pub fn note(standing: &Standing) -> Option<String> {
     match standing {
         Standing::Active => None,
         Standing::NoSocketYet => Some("no eligible socket yet".into()),
+        Standing::SwitchedOff(why) => Some(format!("plain: {why}")),
         Standing::NotLoaded(why) => Some(format!("not equipped: {why}")),
         Standing::Unreadable(why) => Some(format!("node file unreadable: {why}")),
         Standing::NotEquipped(why) => Some(format!("not equipped: {why}")),

@@ -6,11 +6,13 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use motet_config::{Place, SETTINGS, Setting};
+use motet_config::profile::Found;
+use motet_config::{Loaded, Place, SETTINGS, Setting};
+use motet_sys::append::{Appender, OWN_OUTPUT};
 
 use crate::executable::{self, Search};
 use crate::failure::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
@@ -37,6 +39,10 @@ pub struct Arguments {
     #[arg(long)]
     stats: bool,
 
+    /// Append a line to this file for each stream that is upgraded, stays on TCP, is reset or ends; `%p` is the process id
+    #[arg(long, value_name = "FILE", conflicts_with = "off")]
+    log: Option<PathBuf>,
+
     /// Set one of the settings that `motet config` lists
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
@@ -52,7 +58,7 @@ pub struct Arguments {
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let settings = settings(arguments)?;
+    let (settings, loaded) = settings(arguments)?;
     let program = &arguments.command[0];
     let file = match executable::search(program, std::env::var_os("PATH")) {
         Search::Found(file) => file,
@@ -82,6 +88,14 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         }
         _ => strip(&mut command),
     }
+    if !arguments.off {
+        say(sizes(&loaded));
+        if let Some(path) = log_file(&settings, &loaded)
+            && let Err(why) = try_log(&path)
+        {
+            eprintln!("motet: no log: {}: {why}; the program runs without one", path.display());
+        }
+    }
     if arguments.stats {
         return stats::run(command, program, json);
     }
@@ -89,7 +103,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
 }
 
 /// Variables to set for the program: `--set`, `--on` and `--off`, all checked, on top of what is set already.
-fn settings(arguments: &Arguments) -> Outcome<Vec<(&'static str, String)>> {
+fn settings(arguments: &Arguments) -> Outcome<(Vec<(&'static str, String)>, Loaded)> {
     let loaded = config::load()?;
     let mut disable = loaded.config.disable;
     let mut settings = Vec::new();
@@ -102,6 +116,14 @@ fn settings(arguments: &Arguments) -> Outcome<Vec<(&'static str, String)>> {
     if let Some(drivers) = &arguments.on {
         settings.push(checked("drivers", drivers)?);
     }
+    if let Some(path) = &arguments.log {
+        // The program may go elsewhere before its first line.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let Some(path) = path.to_str() else {
+            return Err(Failure::new(USAGE, format!("--log {}: the name is not UTF-8 text", path.display())));
+        };
+        settings.push(checked("log", path)?);
+    }
     for (name, value) in &settings {
         if *name == "MOTET_DISABLE" {
             disable = ["1", "true", "yes", "on"].contains(&value.to_ascii_lowercase().as_str());
@@ -110,7 +132,40 @@ fn settings(arguments: &Arguments) -> Outcome<Vec<(&'static str, String)>> {
     // One spelling, which the preload object reads without knowing the others.
     settings.retain(|(name, _)| *name != "MOTET_DISABLE");
     settings.push(("MOTET_DISABLE", if disable || arguments.off { "1" } else { "0" }.to_owned()));
-    Ok(settings)
+    Ok((settings, loaded))
+}
+
+/// The log that the program will write, if any.
+fn log_file(settings: &[(&'static str, String)], loaded: &Loaded) -> Option<PathBuf> {
+    match settings.iter().rev().find(|(name, _)| *name == "MOTET_LOG") {
+        Some((_, path)) => (!path.is_empty()).then(|| path.into()),
+        None => loaded.config.log.clone(),
+    }
+}
+
+/// Whether a log can be written there. With `%p` only its folder is looked at.
+fn try_log(path: &Path) -> Result<(), String> {
+    let words = |errno: i32| match errno {
+        OWN_OUTPUT => "it is the program's own output".to_owned(),
+        errno => io::Error::from_raw_os_error(errno).to_string(),
+    };
+    if path.to_string_lossy().contains("%p") {
+        use rustix::fs::{Access, access};
+        let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        return access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| words(e.raw_os_error()));
+    }
+    Appender::open(path).map(drop).map_err(words)
+}
+
+/// Where the sizes of large transfers come from.
+fn sizes(loaded: &Loaded) -> String {
+    match &loaded.profile {
+        Found::Valid { path, profile } => format!("profile {}: {}", path.display(), crate::tune::describe(profile)),
+        Found::Ignored { path, why } => {
+            format!("profile {} is not used: {why}; `motet tune` measures anew", path.display())
+        }
+        Found::Missing => "no profile of this machine, so sizes are defaults; `motet tune` measures one".into(),
+    }
 }
 
 fn checked(name: &str, value: &str) -> Outcome<(&'static str, String)> {

@@ -18,6 +18,8 @@ pub const SHIM: &str = "libmotet_sockets.so";
 
 /// How the memory between two processes is called.
 const SEGMENT: &str = "motet-segment";
+/// While it exists, processes that begin stay plain.
+const KILL_FILE: &str = "/etc/motet/disable";
 
 /// What payload takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -153,6 +155,8 @@ pub enum Standing {
     Active,
     /// Equipped; it has had no socket yet that could be upgraded.
     NoSocketYet,
+    /// Equipped, and told or bound to keep every connection plain.
+    SwitchedOff(String),
     /// Started under Motet, but the preload object is not in it.
     NotLoaded(String),
     /// It has a node file that cannot be read.
@@ -328,7 +332,7 @@ fn look(pid: u32, files: &mut Files) -> Option<Process> {
 
 fn without_node(pid: u32) -> Standing {
     if procfs::maps(pid, SHIM) == Some(true) {
-        return Standing::NoSocketYet;
+        return switched_off(pid).map_or(Standing::NoSocketYet, |why| Standing::SwitchedOff(why.to_owned()));
     }
     let asked = procfs::variable(pid, "LD_PRELOAD").is_some_and(|v| v.contains(SHIM));
     let obstacle = executable::inspect(&procfs::executable(pid));
@@ -338,6 +342,17 @@ fn without_node(pid: u32) -> Standing {
         (false, Err(obstacle)) => Standing::NotEquipped(obstacle.to_string()),
         (false, Ok(())) => Standing::NotEquipped(executable::NOT_STARTED_UNDER_MOTET.to_owned()),
     }
+}
+
+/// Why an equipped process keeps every connection plain, as far as it shows from outside.
+fn switched_off(pid: u32) -> Option<&'static str> {
+    if procfs::variable(pid, "MOTET_DISABLE").is_some_and(|v| !v.is_empty() && v != "0") {
+        return Some("it was started with MOTET_DISABLE");
+    }
+    if procfs::confined(pid) {
+        return Some("it runs under a seccomp filter, where extra system calls may kill it");
+    }
+    std::path::Path::new(KILL_FILE).exists().then_some("the kill file /etc/motet/disable exists")
 }
 
 fn summary(file: &NodeFile) -> Node {

@@ -171,3 +171,56 @@ fn a_static_program_under_motet_is_explained() {
     assert!(child.wait().unwrap().success());
     assert!(said.contains("statically linked"), "{said}");
 }
+
+/// The words of the lines of an event.
+fn logged(text: &str, event: &str) -> Vec<String> {
+    text.lines().filter(|l| l.contains(&format!(" event={event} "))).map(String::from).collect()
+}
+
+#[test]
+fn a_log_tells_what_became_of_each_stream() {
+    let folder = Folder::new("live-log");
+    let one = folder.path().join("log");
+    let Some(pair) = pair(&["--log", one.to_str().unwrap()]) else { return };
+    let pids = pair.pids;
+    let port = pair.port;
+    pair.end();
+    let text = std::fs::read_to_string(&one).unwrap();
+    for (own, peer) in [(pids[0], pids[1]), (pids[1], pids[0])] {
+        let of_own = |event: &str| {
+            let lines = logged(&text, event);
+            lines.into_iter().filter(|l| l.contains(&format!(" pid={own} "))).collect::<Vec<_>>()
+        };
+        let attached = of_own("attached");
+        assert_eq!(attached.len(), 1, "{text}");
+        assert!(attached[0].ends_with(&format!(" peer_pid={peer} driver=shm")), "{text}");
+        assert!(attached[0].contains(&format!("=127.0.0.1:{port} ")) && attached[0].contains("Z mono="), "{text}");
+        let ended = [of_own("closed"), of_own("exit")].concat();
+        assert!(ended.iter().any(|l| l.contains(" sent_fast=") && l.contains(" spilled=0 ")), "{text}");
+    }
+    assert!(!logged(&text, "start").is_empty() && text.lines().all(|l| l.contains(" event=")), "{text}");
+}
+
+#[test]
+fn a_log_has_the_reason_of_a_stream_that_stays_plain() {
+    let folder = Folder::new("live-log-plain");
+    let each = folder.path().join("log.%p");
+    let Some(pair) = pair(&["--on", "tcp", "--log", each.to_str().unwrap()]) else { return };
+    let pids = pair.pids;
+    pair.end();
+    for pid in pids {
+        let text = std::fs::read_to_string(folder.path().join(format!("log.{pid}"))).unwrap();
+        let plain = logged(&text, "plain");
+        assert!(plain.len() == 1 && plain[0].contains(" reason=6 text=\"the driver is switched off"), "{text}");
+        assert!(logged(&text, "attached").is_empty() && !text.contains(" reason=0 "), "{text}");
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_disturbs_nobody() {
+    let Some(pair) = pair(&["--log", "/proc/no/such/log"]) else { return };
+    let listed = processes(&["ps", "--json"]);
+    let process = listed.iter().find(|p| p["pid"] == pair.pids[0]).expect("listed");
+    assert_eq!(process["streams"][0]["path"].as_str(), Some("shm"), "{process}");
+    pair.end();
+}

@@ -158,3 +158,24 @@ fn stats_are_added_up_on_standard_error() {
     let (_, out, err) = finish(&mut shell(&folder, &["--stats", "--json"], script));
     assert_eq!((out.as_str(), json(&err)[1]["sent_fast"].as_u64()), ("out\n", Some(1500)));
 }
+
+#[test]
+fn a_log_is_named_absolutely_and_its_failure_is_one_line() {
+    let folder = equipped("log");
+    let at = folder.path();
+    let named = |name: &str| finish(shell(&folder, &["--log", name], "echo $MOTET_LOG").current_dir(at));
+    for name in ["log.txt", "log.%p"] {
+        assert_eq!(named(name), (0, format!("{}/{name}\n", at.display()), String::new()));
+    }
+    let (code, out, err) = named("/proc/no/such/log");
+    assert_eq!((code, out.as_str()), (0, "/proc/no/such/log\n"), "the program runs");
+    assert!(err.starts_with("motet: no log: /proc/no/such/log: ") && err.lines().count() == 1, "{err}");
+    assert!(named("/proc/no/such/%p").2.starts_with("motet: no log: "));
+    let (_, _, err) = finish(shell(&folder, &[], "true").env("MOTET_LOG", at));
+    assert!(err.starts_with("motet: no log: ") && err.contains("directory"), "{err}");
+    // The log never mixes with what the program prints.
+    let out = std::fs::File::create(at.join("out")).unwrap();
+    let output = shell(&folder, &["--log", "out"], "echo text").current_dir(at).stdout(out).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("it is the program's own output"));
+    assert_eq!(std::fs::read_to_string(at.join("out")).unwrap(), "text\n");
+}

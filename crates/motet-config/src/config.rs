@@ -21,14 +21,20 @@ pub struct Config {
     pub spin: u64,
     /// Single copy may be tried.
     pub single_copy: bool,
-    /// Bytes from which single copy is tried; 0: 2 MiB.
+    /// Bytes from which single copy is tried; 0: neither set nor measured.
     pub single_copy_min: u64,
+    /// Bytes from which both sides make a single copy together; 0: neither set nor measured.
+    pub half_copy_min: u64,
     /// Most bytes that the receive pool keeps.
     pub pool: u64,
     /// Streams that one wait watches in shared memory.
     pub hot: usize,
     /// File for one line of counters at exit; `%p` is the process id ([`Config::for_process`]).
     pub stats: Option<PathBuf>,
+    /// File for a line per event of a stream; `%p` as above.
+    pub log: Option<PathBuf>,
+    /// The profile that some of this came from.
+    pub profile: Option<PathBuf>,
 }
 
 /// Which drivers may be used. `tcp` always may: every stream starts on it.
@@ -77,9 +83,12 @@ impl Default for Config {
             spin: 0,
             single_copy: false,
             single_copy_min: 0,
+            half_copy_min: 0,
             pool: 0,
             hot: 0,
             stats: None,
+            log: None,
+            profile: None,
         };
         for setting in SETTINGS {
             // A test parses every default, so none is left out here.
@@ -98,7 +107,7 @@ impl Config {
         (loaded.config, loaded.problems)
     }
 
-    /// A file name of [`stats`](Self::stats) with `%p` replaced by the process id.
+    /// A file name of [`stats`](Self::stats) or [`log`](Self::log) with `%p` replaced by the process id.
     pub fn for_process(path: &std::path::Path, pid: u32) -> PathBuf {
         match path.to_str() {
             Some(text) => PathBuf::from(text.replace("%p", &pid.to_string())),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags};
 use toml::de::{DeTable, DeValue};
 
@@ -26,7 +27,15 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
     if path == Path::new("/dev/null") {
         return Ok(None);
     }
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    match open(path, OFlags::empty())? {
+        Some(file) => text(&file, LIMIT).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Opens a regular file for reading; `None` when there is none.
+pub fn open(path: &Path, more: OFlags) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | more;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => file,
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),
@@ -36,21 +45,32 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("not a regular file"));
     }
-    let mut bytes = vec![0; LIMIT + 1];
+    Ok(Some(file))
+}
+
+/// A file's whole text, of at most `limit` bytes.
+pub fn text(file: &OwnedFd, limit: usize) -> io::Result<String> {
+    let mut bytes = vec![0; limit + 1];
+    let length = fill(file, &mut bytes)?;
+    if length > limit {
+        return Err(io::Error::other(format!("larger than {} KiB", limit >> 10)));
+    }
+    bytes.truncate(length);
+    String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8 text"))
+}
+
+/// Reads until the file ends or the bytes are full; how many were read.
+pub fn fill(file: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < bytes.len() {
-        match rustix::io::read(&file, &mut bytes[length..]) {
+        match rustix::io::read(file, &mut bytes[length..]) {
             Ok(0) => break,
             Ok(n) => length += n,
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
     }
-    if length > LIMIT {
-        return Err(io::Error::other("larger than 64 KiB"));
-    }
-    bytes.truncate(length);
-    String::from_utf8(bytes).map(Some).map_err(|_| io::Error::other("not UTF-8 text"))
+    Ok(length)
 }
 
 /// Takes a file's text apart; a value that no setting can have is told at once.

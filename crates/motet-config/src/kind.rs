@@ -166,7 +166,7 @@ impl Kind {
 }
 
 /// A size with the largest suffix that divides it.
-fn size(n: u64) -> String {
+pub(crate) fn size(n: u64) -> String {
     match n {
         0 => "0".into(),
         n if n % (1 << 30) == 0 => format!("{}GiB", n >> 30),

@@ -7,7 +7,7 @@
 //! What it is not: it never fails and never prints. A wrong key or value is left at its default and kept as a
 //! [`Problem`]; the command line turns the first one into an error, the library goes on with a reason.
 //!
-//! Order, first found wins: environment variable, file, default. The file is the first of `$MOTET_CONFIG`,
+//! Order, first found wins: environment variable, file, [`profile`] of this machine, default. The file is the first of `$MOTET_CONFIG`,
 //! `$XDG_CONFIG_HOME/motet.toml` (`~/.config/motet.toml`) and `/etc/motet.toml` that exists; files are not merged.
 //!
 //! ```no_run
@@ -22,6 +22,7 @@ mod file;
 mod kind;
 mod load;
 mod problem;
+pub mod profile;
 mod settings;
 
 pub use config::{Config, Drivers};

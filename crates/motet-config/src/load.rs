@@ -1,4 +1,4 @@
-//! Putting the settings together: environment, then file, then defaults.
+//! Putting the settings together: environment, then file, then the profile of this machine, then defaults.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::file;
-use crate::kind::Mismatch;
+use crate::kind::{Mismatch, Value, size};
 use crate::problem::{Place, Problem, nearest};
+use crate::profile::{self, Found, Machine};
 use crate::settings::{SETTINGS, Setting, VARIABLES};
 
 /// What settings are read from: named here so that a test can make its own.
@@ -17,6 +18,12 @@ pub struct Surroundings {
     pub variables: BTreeMap<String, OsString>,
     /// Reads a file; `None` when there is none.
     pub read: fn(&Path) -> io::Result<Option<String>>,
+    /// Reads a profile that can be believed; `None` when there is none.
+    pub read_profile: fn(&Path) -> io::Result<Option<String>>,
+    /// What profiles must have been measured on.
+    pub machine: fn() -> Machine,
+    /// Whether this process is root's.
+    pub root: bool,
 }
 
 /// Where the value of a setting came from.
@@ -39,6 +46,8 @@ pub struct Loaded {
     pub origins: Vec<Origin>,
     /// The file that was read.
     pub file: Option<PathBuf>,
+    /// The profile, and where it was not used the reason.
+    pub profile: Found,
 }
 
 impl Surroundings {
@@ -50,7 +59,13 @@ impl Surroundings {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, value)| ours(name) && !value.is_empty())
             .collect();
-        Self { variables, read: file::read }
+        Self {
+            variables,
+            read: file::read,
+            read_profile: profile::read,
+            machine: Machine::here,
+            root: profile::is_root(),
+        }
     }
 
     /// Puts the settings together.
@@ -60,10 +75,17 @@ impl Surroundings {
             problems: Vec::new(),
             origins: SETTINGS.iter().map(|s| Origin { text: s.default.into(), place: None }).collect(),
             file: None,
+            profile: profile::find(&self.profiles(), self.read_profile, self.machine),
         };
         self.apply_file(&mut loaded);
         self.apply_environment(&mut loaded);
+        loaded.apply_profile();
         loaded
+    }
+
+    /// Files that may hold the profile; the first is where `motet tune` writes.
+    pub fn profiles(&self) -> Vec<PathBuf> {
+        profile::candidates(&self.variables, self.root)
     }
 
     fn apply_file(&self, loaded: &mut Loaded) {
@@ -101,13 +123,8 @@ impl Surroundings {
         if let Some(path) = self.variables.get("MOTET_CONFIG") {
             return vec![(path.into(), true)];
         }
-        let own = self.folder("XDG_CONFIG_HOME", ".config").map(|f| (f.join("motet.toml"), false));
+        let own = folder(&self.variables, "XDG_CONFIG_HOME", ".config").map(|f| (f.join("motet.toml"), false));
         own.into_iter().chain([("/etc/motet.toml".into(), false)]).collect()
-    }
-
-    fn folder(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
-        let absolute = |name| self.variables.get(name).map(PathBuf::from).filter(|p| p.is_absolute());
-        absolute(variable).or_else(|| Some(absolute("HOME")?.join(below_home)))
     }
 
     fn apply_environment(&self, loaded: &mut Loaded) {
@@ -127,7 +144,26 @@ impl Surroundings {
     }
 }
 
+/// A folder of the XDG base directories: what a variable says, else one below HOME.
+pub(crate) fn folder(variables: &BTreeMap<String, OsString>, variable: &str, below_home: &str) -> Option<PathBuf> {
+    let absolute = |name| variables.get(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    absolute(variable).or_else(|| Some(absolute("HOME")?.join(below_home)))
+}
+
 impl Loaded {
+    /// Sizes that nobody has set, or that are set to 0 (as measured), come from the profile.
+    fn apply_profile(&mut self) {
+        let Found::Valid { path, profile } = &self.profile else { return };
+        let (path, values): (PathBuf, Vec<_>) = (path.clone(), profile.settings().collect());
+        for (name, value) in values {
+            let Some(row) = SETTINGS.iter().position(|s| s.name == name) else { continue };
+            if SETTINGS[row].kind.parse(&self.origins[row].text) == Ok(Value::Number(0)) {
+                self.set(row, &size(value), Place::Profile(path.clone()), name);
+            }
+        }
+        self.config.profile = Some(path);
+    }
+
     /// Takes over one value, or tells what is wrong with it. `key` is said where the place does not name it.
     fn set(&mut self, row: usize, text: &str, place: Place, key: &str) {
         match SETTINGS[row].kind.parse(text) {
@@ -181,7 +217,51 @@ mod tests {
 
     fn with(variables: &[(&str, &str)], read: fn(&Path) -> io::Result<Option<String>>) -> Loaded {
         let variables = variables.iter().map(|(k, v)| (k.to_string(), v.into())).collect();
-        Surroundings { variables, read }.load()
+        let here = || Machine { processor: "P".into(), cpus: 2, kernel: "K".into() };
+        Surroundings { variables, read, read_profile: profile_file, machine: here, root: false }.load()
+    }
+
+    /// A profile of two machines, in two places.
+    fn profile_file(path: &Path) -> io::Result<Option<String>> {
+        let text = |cpus: u32| {
+            format!("format = 1\nprocessor = \"P\"\ncpus = {cpus}\nkernel = \"K\"\nsingle_copy_min = 524288\n")
+        };
+        match path.to_str() {
+            Some("/here") => Ok(Some(text(2))),
+            Some("/there") => Ok(Some(text(64))),
+            _ => Ok(None),
+        }
+    }
+
+    #[test]
+    fn the_profile_lies_between_default_and_file() {
+        fn sets(_: &Path) -> io::Result<Option<String>> {
+            Ok(Some("single_copy_min = \"1MiB\"".into()))
+        }
+        fn measured(_: &Path) -> io::Result<Option<String>> {
+            Ok(Some("single_copy_min = 0".into()))
+        }
+        let row = SETTINGS.iter().position(|s| s.name == "single_copy_min").unwrap();
+        type Case<'a> = (&'a [(&'a str, &'a str)], fn(&Path) -> io::Result<Option<String>>, u64, &'a str);
+        let cases: &[Case<'_>] = &[
+            (&[("MOTET_PROFILE", "/here")], no_file, 524_288, "profile /here"),
+            (&[("MOTET_PROFILE", "/here"), ("HOME", "/h")], sets, 1 << 20, "/h/.config/motet.toml:1"),
+            (&[("MOTET_PROFILE", "/here"), ("HOME", "/h")], measured, 524_288, "profile /here"),
+            (&[("MOTET_PROFILE", "/here"), ("MOTET_SINGLE_COPY_MIN", "3M")], no_file, 3 << 20, "environment variable"),
+            (&[("MOTET_PROFILE", "/here"), ("MOTET_SINGLE_COPY_MIN", "0K")], sets, 524_288, "profile /here"),
+            (&[("MOTET_PROFILE", "/there")], no_file, 0, ""),
+            (&[], no_file, 0, ""),
+        ];
+        for (variables, read, value, from) in cases {
+            let loaded = with(variables, *read);
+            let place = loaded.origins[row].place.as_ref().map_or(String::new(), ToString::to_string);
+            assert_eq!(loaded.config.single_copy_min, *value, "{variables:?}");
+            assert!(place.starts_with(from) && place.is_empty() == from.is_empty(), "{place} {variables:?}");
+            assert!(loaded.problems.is_empty(), "a profile is never a problem");
+            assert_eq!(loaded.config.profile.is_some(), variables.iter().any(|v| v.1 == "/here"));
+        }
+        let Found::Ignored { why, .. } = with(&[("MOTET_PROFILE", "/there")], no_file).profile else { panic!() };
+        assert_eq!(why, "measured with 64 CPUs, here are 2");
     }
 
     fn no_file(_: &Path) -> io::Result<Option<String>> {

@@ -9,6 +9,8 @@ pub enum Place {
     Environment(String),
     /// In a file, at this line (from 1; 0 the file as a whole).
     File(PathBuf, usize),
+    /// In the profile of this machine.
+    Profile(PathBuf),
     /// On the command line.
     CommandLine,
 }
@@ -19,6 +21,7 @@ impl std::fmt::Display for Place {
             Self::Environment(name) => write!(f, "environment variable {name}"),
             Self::File(path, 0) => write!(f, "{}", path.display()),
             Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::Profile(path) => write!(f, "profile {}", path.display()),
             Self::CommandLine => f.write_str("command line"),
         }
     }

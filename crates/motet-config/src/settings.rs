@@ -76,8 +76,18 @@ pub const SETTINGS: &[Setting] = &[
         env: "MOTET_SINGLE_COPY_MIN",
         kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
         default: "0",
-        help: "Smallest transfer that is tried as a single copy, into a receiver that already waits. 0 means 2 MiB.",
+        help: "Smallest transfer that is tried as a single copy, into a receiver that already waits. 0 means as measured \
+               by `motet tune`, or 2 MiB.",
         apply: |c, v| c.single_copy_min = v.number(),
+    },
+    Setting {
+        name: "half_copy_min",
+        env: "MOTET_HALF_COPY_MIN",
+        kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
+        default: "0",
+        help: "Smallest single copy that sender and receiver make together, half each; a smaller one is made by one of \
+               them. 0 means as measured by `motet tune`, or always together.",
+        apply: |c, v| c.half_copy_min = v.number(),
     },
     Setting {
         name: "pool",
@@ -104,6 +114,15 @@ pub const SETTINGS: &[Setting] = &[
                process id. Empty writes nothing.",
         apply: |c, v| c.stats = v.path(),
     },
+    Setting {
+        name: "log",
+        env: "MOTET_LOG",
+        kind: Kind::Path,
+        default: "",
+        help: "File that each process appends a line to for every stream that is upgraded, stays on TCP, is reset or ends, \
+               with the reason. `%p` stands for the process id. Empty writes nothing.",
+        apply: |c, v| c.log = v.path(),
+    },
 ];
 
 /// An environment variable that is no setting: it tells where things are, and is never in the file.
@@ -121,6 +140,12 @@ pub const VARIABLES: &[Variable] = &[
         env: "MOTET_CONFIG",
         help: "The settings file, instead of the first found of $XDG_CONFIG_HOME/motet.toml (~/.config/motet.toml) and \
                /etc/motet.toml. /dev/null means none.",
+    },
+    Variable {
+        env: "MOTET_PROFILE",
+        help: "The profile that `motet tune` writes and every process reads, instead of \
+               $XDG_CACHE_HOME/motet/profile.toml (~/.cache/motet/profile.toml) and /var/cache/motet/profile.toml, which \
+               is root's. /dev/null means none.",
     },
     Variable {
         env: "MOTET_LIBDIR",

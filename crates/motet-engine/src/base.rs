@@ -1,6 +1,7 @@
 //! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::Base`] in production.
 
 use crate::engine::Handle;
+use crate::peer::Peer;
 use motet_proto::{Base, Errno};
 use motet_sys::{clock, copy, memory, socket, thread};
 use motet_wire::mapping::Mapping;
@@ -20,19 +21,32 @@ pub fn give_back(ring: Mapping) {
     BULK.fetch_sub(ring.length(), Relaxed);
 }
 
-/// A stream's TCP descriptor, and what tells whether its record still is the stream's.
+/// A stream's TCP descriptor, what tells whether its record still is the stream's, and the process at the other end where that
+/// matters.
 #[derive(Debug)]
 pub struct Kernel<'a> {
     fd: i32,
-    life: &'a Life,
     generation: u32,
+    life: &'a Life,
+    peer: Option<&'a Peer>,
 }
 
 impl<'a> Kernel<'a> {
     /// The base under the stream with this handle.
     #[inline(always)]
     pub fn new(record: &'a Record, handle: Handle) -> Self {
-        Self { fd: record.life.fd.load(Relaxed) as i32, life: &record.life, generation: handle as u32 }
+        Self { fd: record.life.fd.load(Relaxed) as i32, generation: handle as u32, life: &record.life, peer: None }
+    }
+
+    /// For whoever has made the handle stale and still has to end the stream.
+    pub(crate) fn retired(record: &'a Record, handle: Handle) -> Self {
+        Self::new(record, u64::from((handle as u32).wrapping_add(1)))
+    }
+
+    /// The same, for operations that may copy from or to the peer's memory.
+    #[inline(always)]
+    pub(crate) fn with(self, peer: &'a Peer) -> Self {
+        Self { peer: Some(peer), ..self }
     }
 
     /// The descriptor.
@@ -43,11 +57,9 @@ impl<'a> Kernel<'a> {
 
 impl Base for Kernel<'_> {
     #[inline]
-    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         let flags = MSG_DONTWAIT | if peek { motet_proto::MSG_PEEK } else { 0 };
-        let Some(first) = bufs.iter_mut().find(|b| !b.is_empty()) else { return Ok(0) };
-        let n = first.len().min(limit);
-        socket::receive(self.fd, &mut [IoSliceMut::new(&mut first[..n])], flags)
+        socket::receive(self.fd, bufs, flags)
     }
 
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
@@ -66,6 +78,10 @@ impl Base for Kernel<'_> {
         socket::alive(self.fd)
     }
 
+    fn tcp_failed(&mut self) -> bool {
+        socket::failed(self.fd)
+    }
+
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
         copy::read_from(pid, address, into) == Ok(into.len())
     }
@@ -76,6 +92,10 @@ impl Base for Kernel<'_> {
 
     fn enter_pages(&mut self, ring: Mapping) {
         memory::populate(ring);
+    }
+
+    fn same_process(&mut self, pid: u32) -> bool {
+        self.peer.is_some_and(|peer| peer.is_still(pid))
     }
 
     fn populate(&mut self, ring: Mapping) -> bool {
@@ -104,6 +124,10 @@ impl Base for Kernel<'_> {
 
     fn yield_now(&mut self) {
         thread::yield_now();
+    }
+
+    fn nap(&mut self, ns: u64) {
+        thread::nap(ns);
     }
 
     #[inline(always)]

@@ -126,7 +126,15 @@ impl Engine {
     /// Makes the blocked call on the stream, or the next one that would block, return EINTR.
     pub fn wake(&self, handle: Handle) {
         if let Some((record, local)) = self.look_up(handle) {
-            ring(record, local);
+            self.wake_up(record, local);
+        }
+    }
+
+    /// The same for a stream whose handle may be stale.
+    pub(crate) fn wake_up(&self, record: &Record, local: &Local) {
+        record.life.woken.store(1, SeqCst);
+        for &bell in lock(&local.sleepers).iter().filter(|&&bell| bell >= 0) {
+            socket::ring(bell);
         }
     }
 
@@ -167,7 +175,9 @@ impl Engine {
     fn sleep_any(&self, handles: &[Handle], deadline: Option<u64>) -> Result<Option<usize>, Errno> {
         BELL.with(|bell| {
             let bell = bell.as_ref().map_or(-1, |b| b.as_raw_fd());
-            let sleepers = || handles.iter().filter_map(|&h| self.look_up(h).map(|(_, local)| lock(&local.sleepers)));
+            // Kept: a stream that is closed meanwhile must not remember this bell.
+            let locals: Vec<&Local> = handles.iter().filter_map(|&h| self.look_up(h).map(|(_, local)| local)).collect();
+            let sleepers = || locals.iter().map(|local| lock(&local.sleepers));
             sleepers().for_each(|mut s| s.push(bell));
             let found = if self.woken(handles) {
                 Err(EINTR)
@@ -214,6 +224,9 @@ impl Engine {
             let bell = bell.as_ref().map_or(-1, |b| b.as_raw_fd());
             lock(&local.sleepers).push(bell);
             let result = loop {
+                if self.look_up(handle).is_none() {
+                    break Err(EBADF); // closed, and perhaps another stream's record by now
+                }
                 if record.life.woken.swap(0, SeqCst) != 0 {
                     break Err(EINTR);
                 }
@@ -239,14 +252,6 @@ impl Engine {
             }
             if self.look_up(handle).is_none() { Err(EBADF) } else { result }
         })
-    }
-}
-
-/// Rings for everybody who sleeps on the stream.
-pub(crate) fn ring(record: &Record, local: &Local) {
-    record.life.woken.store(1, SeqCst);
-    for &bell in lock(&local.sleepers).iter().filter(|&&bell| bell >= 0) {
-        socket::ring(bell);
     }
 }
 

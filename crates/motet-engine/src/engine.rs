@@ -4,6 +4,8 @@
 //! [`Local`] is private to the process (a forked child has its own copy).
 
 use crate::driver::{Connecting, Driver};
+use crate::log::{self, Log};
+use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::set::Set;
 use motet_sys::fds::PrivateFd;
@@ -13,6 +15,7 @@ use motet_wire::record::{Record, State};
 use motet_wire::slot::SlotCell;
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -38,6 +41,12 @@ pub struct Options {
     pub hot: usize,
     /// Smallest transfer that may go by single copy, bytes; `usize::MAX`: none.
     pub single_copy: usize,
+    /// Smallest of them that both sides make together, bytes.
+    pub half_copy: usize,
+    /// File for a line per event ([`crate::log`]); `%p` is the process id.
+    pub log: Option<PathBuf>,
+    /// The profile that sizes came from, for the log.
+    pub profile: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Options {
@@ -57,6 +66,8 @@ pub struct Local {
     pub attached: AtomicU64,
     /// The driver of the wire, plus one.
     pub driver: AtomicU32,
+    /// The process at the other end, for single copy.
+    pub peer: Peer,
     /// The epoll set that the stream is in.
     pub set: Mutex<Option<Arc<Set>>>,
     /// Whether `set` holds one.
@@ -75,6 +86,8 @@ const CHUNK: usize = 64;
 pub struct Engine {
     /// What the leaf decided.
     pub options: Options,
+    /// What happened, for people.
+    pub log: Log,
     node: Node,
     node_file: PrivateFd,
     locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
@@ -141,8 +154,11 @@ impl Engine {
         head.creator.store(thread::pid(), Ordering::Relaxed);
         head.magic.store(node::MAGIC, Ordering::Release);
         motet_sys::clock::ticks_per_1024ns();
+        let log = Log::new(options.log.clone());
+        log.start(&options);
         Ok(Self {
             options,
+            log,
             node,
             node_file: PrivateFd::new(fd),
             locals: (0..streams / CHUNK).map(|_| OnceLock::new()).collect(),
@@ -215,8 +231,8 @@ impl Engine {
         Some((self.node.record(index)?, self.local(index)?))
     }
 
-    /// Makes a handle stale; true for the one caller that did so.
-    pub(crate) fn retire(&self, handle: Handle) -> bool {
+    /// Makes a handle stale: whoever looks it up from now on is told so. False when somebody else did.
+    pub fn retire(&self, handle: Handle) -> bool {
         let generation = handle as u32;
         self.any(handle).is_some_and(|(record, _)| {
             let next = generation.wrapping_add(1);
@@ -224,8 +240,8 @@ impl Engine {
         })
     }
 
-    /// Gives back the record of a handle that was made stale.
-    pub(crate) fn free(&self, handle: Handle) {
+    /// Gives the record of a retired handle back.
+    pub fn free(&self, handle: Handle) {
         let index = (handle >> 32) as usize - 1;
         if let Some(record) = self.node.record(index) {
             record.life.state.store(State::Free as u32, Ordering::Release);
@@ -244,8 +260,8 @@ impl Engine {
         lock(&self.ended).add(record, local);
     }
 
-    /// Counts over all streams of this process, ended ones included, and connections that stayed plain by reason.
-    pub fn totals(&self) -> (Totals, Vec<(u32, u64)>) {
+    /// Counts over all streams of this process, ended ones included. Does not allocate.
+    pub fn totals(&self) -> Totals {
         let mut totals = *lock(&self.ended);
         for index in 0..self.node.head().used.load(Ordering::Acquire) as usize {
             if let (Some(record), Some(local)) = (self.node.record(index), self.local(index))
@@ -255,8 +271,13 @@ impl Engine {
                 totals.add(record, local);
             }
         }
-        let plain = self.node.head().plain.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
-        (totals, plain.filter(|(_, n)| *n > 0).collect())
+        totals
+    }
+
+    /// Connections that stayed plain, by reason code.
+    pub fn plain_counts(&self) -> impl Iterator<Item = (u32, u64)> {
+        let counts = self.node.head().plain.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
+        counts.filter(|(_, n)| *n > 0)
     }
 
     /// Counts a connection that stays plain.
@@ -272,13 +293,17 @@ impl Engine {
         let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
         head.segment_bytes.store(bytes as u64, Ordering::Relaxed);
         // What is new since the last time, as forked relatives count in the same words.
-        for ((total, told), shown) in self.links().into_iter().zip(&self.told).zip(&head.links) {
+        for ((total, told), shown) in self.driver_links().into_iter().zip(&self.told).zip(&head.links) {
             shown.fetch_add(total.wrapping_sub(told.swap(total, Ordering::AcqRel)), Ordering::Relaxed);
         }
     }
 
-    /// Links that this process has opened, and closed.
+    /// Links that this process has opened, and closed. Takes no lock.
     pub fn links(&self) -> [u64; 2] {
+        self.told.each_ref().map(|told| told.load(Ordering::Relaxed))
+    }
+
+    fn driver_links(&self) -> [u64; 2] {
         let each = self.options.drivers.iter().map(|driver| driver.links());
         each.fold([0, 0], |sum, links| [sum[0] + links[0], sum[1] + links[1]])
     }
@@ -335,20 +360,24 @@ impl Engine {
         }
         *lock(&self.ended) = Totals::default();
         self.options.drivers.iter().for_each(|d| d.forked());
-        self.told.iter().zip(self.links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));
+        self.told.iter().zip(self.driver_links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));
     }
 
     /// Before a fork: no lock of the engine may be held by a thread that the child does not have.
     pub fn quiet(&self) -> Quiet<'_> {
-        let drivers = self.options.drivers.iter().map(|driver| driver.quiet()).collect();
-        Quiet { _guards: (lock(&self.owners), lock(&self.free)), _drivers: drivers } // in this order, as `upgrade` does
+        Quiet {
+            _drivers: self.options.drivers.iter().map(|driver| driver.quiet()).collect(),
+            _engine: (lock(&self.owners), lock(&self.free)), // in this order, as `upgrade` does
+            _log: self.log.hold(),
+        }
     }
 }
 
 /// Keeps the engine's locks while a process forks.
 pub struct Quiet<'a> {
-    _guards: (MutexGuard<'a, HashMap<u64, Handle>>, MutexGuard<'a, VecDeque<u32>>),
     _drivers: Vec<Box<dyn Any>>,
+    _engine: (MutexGuard<'a, HashMap<u64, Handle>>, MutexGuard<'a, VecDeque<u32>>),
+    _log: MutexGuard<'a, log::File>,
 }
 
 /// Locks; a panic elsewhere does not make the engine unusable.
@@ -378,7 +407,7 @@ fn reset(record: &Record) {
         word.store(0, Ordering::Relaxed);
     }
     tx.mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
-    for word in [&rx.moved, &life.deadline, &events.raised, &events.spin_hit, &events.spin_miss, &events.spilled] {
+    for word in [&rx.moved, &life.deadline, &events.raised, &events.spin_miss, &events.spilled] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&events.downgraded, &events.single_copy, &events.lost_put, &who.cookies[0], &who.cookies[1]] {
@@ -408,7 +437,9 @@ fn reset(record: &Record) {
     ] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking, &life.fd] {
+    for word in
+        [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking, &life.nodelay, &life.fd]
+    {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&who.pid, &who.uid, &who.gid] {

@@ -9,6 +9,8 @@
 //! | [`engine`] | the process's one engine: streams by handle, the node file |
 //! | [`driver`], [`route`] | the trait below which transports live, and the choice among them |
 //! | [`base`] | the kernel's TCP under a stream |
+//! | [`peer`] | the process at the other end, for single copy |
+//! | [`log`] | a line for each slow event, in a file that the user names |
 //! | [`reason`] | why a stream is where it is, as numbers and as English |
 //!
 //! It knows no driver and no adapter by name: the leaf that links it hands in the driver table.
@@ -18,6 +20,8 @@ pub mod base;
 pub mod blocking;
 pub mod driver;
 pub mod engine;
+pub mod log;
+pub mod peer;
 pub mod reason;
 pub mod route;
 pub mod set;

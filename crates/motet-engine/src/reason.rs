@@ -46,6 +46,7 @@ reasons! {
     PEER_GONE = 21, "the peer is gone";
     DISABLED = 22, "Motet is switched off";
     NAME_TAKEN = 23, "somebody else holds the name under which the two ends would meet";
+    CONFINED = 24, "the process confines its system calls (seccomp)";
 }
 
 #[cfg(test)]

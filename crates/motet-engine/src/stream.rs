@@ -4,13 +4,12 @@
 //! readiness, [`Engine::plain`], [`Engine::close`]; below them how a wire comes up.
 
 use crate::base::Kernel;
-use crate::blocking::ring;
 use crate::driver::{Driver, Pair, Progress, Wire};
 use crate::engine::{Engine, Handle, Local, lock};
 use crate::reason::Reason;
 use crate::route;
 use motet_proto::lock::{Acquired, acquire};
-use motet_proto::{ECONNRESET, Errno, rx, tx};
+use motet_proto::{ECONNRESET, EINTR, Errno, rx, tx};
 use motet_sys::{clock, socket, thread};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
@@ -41,6 +40,7 @@ impl Engine {
         }
         let Some((handle, record, _)) = self.allocate() else {
             self.count_plain(Reason::TABLE_FULL);
+            self.log.refused(fd, (local, peer), Reason::TABLE_FULL);
             return Err(EMFILE);
         };
         owners.insert(cookie, handle);
@@ -68,15 +68,18 @@ impl Engine {
                 local.slot.slot()
             }
             State::Plain => return tx::Step::Kernel,
-            State::Broken | State::Free => return tx::Step::Failed(ECONNRESET),
+            State::Broken | State::Free => {
+                self.reset(record);
+                return tx::Step::Failed(ECONNRESET);
+            }
         };
-        let mut base = Kernel::new(record, handle);
+        let mut base = Kernel::new(record, handle).with(&local.peer);
         if let Some(slot) = &slot
             && record.tx.ready.load(Relaxed) == 0
         {
             attach_tx(record, slot, &mut base);
         }
-        let ask = tx::Ask { kernel_only, nonblocking, large: self.options.single_copy };
+        let ask = tx::Ask { kernel_only, nonblocking, large: self.options.single_copy, half: self.options.half_copy };
         let step = tx::begin(record, slot.as_ref(), &mut base, bufs, ask);
         match step {
             tx::Step::Done(_) => self.mark_unread(handle, local),
@@ -114,9 +117,12 @@ impl Engine {
                 local.slot.slot()
             }
             State::Plain => return rx::Step::Kernel,
-            State::Broken | State::Free => return rx::Step::Failed(ECONNRESET),
+            State::Broken | State::Free => {
+                self.reset(record);
+                return rx::Step::Failed(ECONNRESET);
+            }
         };
-        let mut base = Kernel::new(record, handle);
+        let mut base = Kernel::new(record, handle).with(&local.peer);
         if let Some(slot) = &slot
             && record.rx.ready.load(Relaxed) == 0
         {
@@ -133,6 +139,7 @@ impl Engine {
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
             rx::Step::Failed(ECONNRESET) => self.reset(record),
+            rx::Step::Failed(EINTR) if self.look_up(handle).is_none() => return rx::Step::Failed(EBADF), // woken by `close`
             _ => {}
         }
         step
@@ -180,17 +187,37 @@ impl Engine {
     /// The stream stays on TCP from now on. True when the ring is empty.
     pub fn plain(&self, handle: Handle, reason: Reason) -> bool {
         let Some((record, local)) = self.look_up(handle) else { return true };
-        record.life.plain.store(1, Release);
+        let first = record.life.plain.swap(1, AcqRel) == 0;
         record.life.reason.store(reason.0, Relaxed);
+        if record.life.nodelay.swap(0, AcqRel) == 1 {
+            socket::set_nodelay(record.life.fd.load(Relaxed) as i32, false);
+        }
         let Some(slot) = local.slot.slot() else {
             if record.state() == State::Candidate {
                 self.stay_plain(record, reason);
             }
             return true;
         };
+        if first {
+            self.log.plain(record, reason);
+        }
         let mut base = Kernel::new(record, handle);
         tx::take_back(record, &slot, &mut base);
+        // Somebody may send past the engine from now on, and the mark would be wrong.
+        if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED].contains(&reason) {
+            tx::finish(record, &mut base);
+        }
         rx::close_gate_over_bytes(record, &slot, &mut base)
+    }
+
+    /// TCP_NODELAY as the program sees it, after it set it to `set`. `None`: the kernel's option is the program's.
+    pub fn nodelay(&self, handle: Handle, set: Option<bool>) -> Option<bool> {
+        let (record, _) = self.look_up(handle)?;
+        let seen = record.life.nodelay.load(Acquire).checked_sub(1)? != 0;
+        if let Some(on) = set {
+            record.life.nodelay.store(1 + u32::from(on), Release);
+        }
+        Some(set.unwrap_or(seen))
     }
 
     /// Half-close: bytes in the ring first, then the kernel's FIN.
@@ -205,43 +232,51 @@ impl Engine {
         socket::shutdown(record.life.fd.load(Relaxed) as i32, how)
     }
 
-    /// Ends the engine's part in a stream.
+    /// Ends the engine's part in a stream. True when bytes that came over the wire have not been read: TCP answers a close of
+    /// the socket's last descriptor with a reset then. (False where the descriptor was given to another program, which may go
+    /// on with it. Whether a forked process has it too is the caller's to know.)
     ///
-    /// Payload first; then the handle becomes stale, and both locks are taken once: whoever holds one is done by then, and whoever
-    /// comes later sees that it means another stream (invariant 7). Only then is the wire let go of, and its memory perhaps with it.
-    pub fn close(&self, handle: Handle) -> Result<(), Errno> {
+    /// The handle becomes stale first; then both locks are taken: whoever holds one is done by then, and whoever comes later sees
+    /// that it means another stream (invariant 7). Only then is the wire let go of, and its memory perhaps with it.
+    pub fn close(&self, handle: Handle) -> Result<bool, Errno> {
         let Some((record, local)) = self.look_up(handle) else {
             self.let_go(handle, |driver, slot| driver.abandon(slot)); // a forked relative may have ended the stream
             return Err(EBADF);
         };
-        let mut base = Kernel::new(record, handle);
         self.leave_set(handle, local);
+        // First: whoever is woken below finds the stream closed.
+        if !self.retire(handle) {
+            return Err(EBADF);
+        }
+        let mut base = Kernel::retired(record, handle);
+        drop(lock(&local.pending).take()); // from now on no wire comes up
+        self.count_ended(record, local);
         // A descriptor that was closed behind our back may be somebody else's by now.
         let same = socket::cookie(base.fd()) == Ok(record.who.cookies[0].load(Relaxed));
+        let mut unread = false;
         if let Some(slot) = local.slot.slot() {
             if same {
                 tx::take_back(record, &slot, &mut base);
             }
-            rx::close_gate_over_bytes(record, &slot, &mut base);
-        }
-        let cookie = record.who.cookies[0].load(Relaxed);
-        if !self.retire(handle) {
-            return Err(EBADF); // another thread was quicker
-        }
-        self.count_ended(record, local);
-        drop(lock(&local.pending).take());
-        self.let_go(handle, |driver, slot| {
+            let alone = record.life.plain.load(Relaxed) == 0 && record.life.owner.load(Relaxed) == thread::pid();
+            let empty = rx::close_gate_over_bytes(record, &slot, &mut base);
+            unread = !empty && same && alone;
             if motet_proto::bulk::is_populated(record)
                 && let Some(memory) = slot.bulk_memory()
             {
                 crate::base::give_back(memory);
             }
-            driver.close(slot);
-        });
-        self.owners().remove(&cookie);
-        ring(record, local);
+            self.let_go(handle, |driver, slot| driver.close(slot));
+            if same {
+                self.reset(record);
+            }
+            self.log.closed(record);
+        }
+        local.peer.forget();
+        self.owners().remove(&record.who.cookies[0].load(Relaxed));
+        self.wake_up(record, local);
         self.free(handle);
-        Ok(())
+        Ok(unread)
     }
 
     /// Takes the wire from a handle that is stale now, if this process has one under it; `end` tells the driver.
@@ -250,7 +285,7 @@ impl Engine {
         if local.attached.compare_exchange(handle, 0, AcqRel, Relaxed).is_err() {
             return;
         }
-        let mut base = Kernel::new(record, handle);
+        let mut base = Kernel::retired(record, handle);
         drop(acquire(&record.tx.lock, &mut base));
         drop(acquire(&record.rx.lock, &mut base));
         if let Some(slot) = local.slot.slot() {
@@ -283,16 +318,20 @@ impl Engine {
                 reading = true;
                 true
             }
-            Some(slot) => !tx::take_back(record, &slot, &mut Kernel::new(record, handle)),
-            None => false,
+            Some(slot) if !tx::take_back(record, &slot, &mut Kernel::new(record, handle)) => {
+                self.reset(record);
+                record.state() != State::Broken
+            }
+            _ => false,
         });
         reading
     }
 
-    /// The connection is beyond repair: both ends learn it from the kernel.
-    fn reset(&self, record: &Record) {
+    /// If the connection is beyond repair, both ends learn it from the kernel.
+    pub(crate) fn reset(&self, record: &Record) {
         if record.state() == State::Broken && record.life.reason.swap(Reason::BROKEN.0, AcqRel) != Reason::BROKEN.0 {
             self.count_plain(Reason::BROKEN);
+            self.log.reset(record, Reason::BROKEN);
             let _ = socket::shutdown(record.life.fd.load(Relaxed) as i32, 2);
         }
     }
@@ -350,7 +389,9 @@ impl Engine {
     }
 
     fn attach(&self, handle: Handle, record: &Record, local: &Local, wire: Wire) {
-        socket::set_nodelay(record.life.fd.load(Relaxed) as i32); // two paths and Nagle's algorithm do not mix
+        let fd = record.life.fd.load(Relaxed) as i32;
+        record.life.nodelay.store(1 + u32::from(socket::nodelay(fd)), Release);
+        socket::set_nodelay(fd, true); // two paths and Nagle's algorithm do not mix
         record.who.pid.store(wire.peer.pid as u32, Relaxed);
         record.who.uid.store(wire.peer.uid, Relaxed);
         record.who.gid.store(wire.peer.gid, Relaxed);
@@ -361,6 +402,8 @@ impl Engine {
         local.attached.store(handle, Release);
         record.life.state.store(State::Attached as u32, Release);
         self.count_memory();
+        let driver = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n));
+        self.log.attached(record, driver.copied());
     }
 
     fn stay_plain(&self, record: &Record, reason: Reason) {
@@ -368,6 +411,7 @@ impl Engine {
         record.life.reason.store(reason.0, Relaxed);
         record.life.state.store(State::Plain as u32, Release);
         self.count_plain(reason);
+        self.log.plain(record, reason);
     }
 
     fn pair(&self, record: &Record) -> Option<Pair> {

@@ -209,6 +209,7 @@ impl<'a> Wait<'a> {
             set.sleep(&mut hot);
             for handle in hot {
                 if let Some((record, slot)) = engine.attached(handle) {
+                    engine.reset(record);
                     if set.armed(handle) {
                         ready |= !rx::close_gate(record, &slot, &mut Kernel::new(record, handle))
                             && rx::ready(record, &slot);
@@ -226,6 +227,7 @@ impl<'a> Wait<'a> {
         }
         self.each(engine, |record, slot, handle| {
             if !ready {
+                engine.reset(record); // a peer that broke the protocol may never wake anybody
                 let mut base = Kernel::new(record, handle);
                 asleep += 1;
                 if !rx::enter_kernel(record, slot, &mut base) {

@@ -54,6 +54,11 @@ fn diag_answer() {
 }
 
 #[test]
+fn profile() {
+    run(target("profile"));
+}
+
+#[test]
 fn slot() {
     run(target("slot"));
 }

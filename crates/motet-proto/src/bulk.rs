@@ -6,6 +6,7 @@
 //! writer measures what it gets through: [`Copying`].
 
 use crate::Base;
+use motet_wire::mapping::Mapping;
 use motet_wire::record::{Record, Tx};
 use motet_wire::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
@@ -16,7 +17,7 @@ pub const LARGE: usize = 8 << 10;
 pub const BULK: u32 = 64;
 /// Bytes of large puts in a window: the large ring once around.
 const WINDOW: u32 = 4 << 20;
-/// Bytes copied one way before the other is tried again, unless it is known to be slower.
+/// Bytes copied one way before the other is tried again; doubled by every try that changes nothing.
 const REVIEW: u64 = 128 << 20;
 /// A stream through the caches that is as fast as this (MB/s) needs no other way.
 const FAST: u32 = 12_000;
@@ -66,11 +67,14 @@ pub fn is_populated(record: &Record) -> bool {
 /// used, the second counts.
 pub struct Copying<'a>(pub &'a Tx);
 
-/// Values of `tx.way`; added to the last two while their first window runs.
-const NEW: u32 = 0;
+/// Bits of `tx.way`: the way in use; SETTLING during the first window after a change; TRYING while the other way is the one to
+/// go back to; from CONFIRMED on, how many tries in a row have changed nothing.
 const THROUGH: u32 = 1;
 const AROUND: u32 = 2;
 const SETTLING: u32 = 4;
+const TRYING: u32 = 8;
+const CONFIRMED: u32 = 16;
+const MOST_CONFIRMED: u32 = 4;
 
 impl Copying<'_> {
     /// Around the caches?
@@ -79,12 +83,12 @@ impl Copying<'_> {
         self.0.way.load(Relaxed) & AROUND != 0
     }
 
-    /// Before the first large put: the pages are there, but not yet in this process's page tables.
+    /// Before a large put into `ring`; at the first one its pages are there, but not yet in this process's page tables.
     #[inline(always)]
-    pub fn begin<B: Base>(&self, slot: &Slot, base: &mut B) {
-        if self.0.way.load(Relaxed) == NEW {
-            if let Some(memory) = slot.bulk_out_memory() {
-                base.enter_pages(memory);
+    pub fn begin<B: Base>(&self, ring: Option<Mapping>, base: &mut B) {
+        if self.0.way.load(Relaxed) == 0 {
+            if let Some(ring) = ring {
+                base.enter_pages(ring);
             }
             self.0.way.store(THROUGH | SETTLING, Relaxed);
         }
@@ -109,29 +113,25 @@ impl Copying<'_> {
         let rate = u32::try_from(u64::from(bytes) * 1000 / ns).unwrap_or(u32::MAX);
         tx.window.store(0, Relaxed);
         tx.spent.store(0, Relaxed);
-        let rates = [0, 1].map(|way| tx.rates[way].load(Relaxed));
-        let next = match tx.way.load(Relaxed) {
-            settling if settling & SETTLING != 0 => settling & !SETTLING,
-            THROUGH => {
-                tx.rates[0].store(rate, Relaxed);
-                let known_better = rates[1] > rate + rate / 4;
-                if rate >= FAST || !known_better && self.later(u64::from(bytes)) {
-                    THROUGH
-                } else {
-                    tx.review.store(REVIEW, Relaxed);
-                    AROUND | SETTLING
-                }
-            }
-            _ => {
-                tx.rates[1].store(rate, Relaxed);
-                let better = rate > rates[0] + rates[0] / 4;
-                if better && self.later(u64::from(bytes)) {
-                    AROUND
-                } else {
-                    tx.review.store(REVIEW, Relaxed);
-                    THROUGH | SETTLING
-                }
-            }
+        let way = tx.way.load(Relaxed);
+        let (here, confirmed) = (way & (THROUGH | AROUND), way / CONFIRMED);
+        let there = here ^ (THROUGH | AROUND);
+        let other = tx.rates[there as usize - 1].load(Relaxed);
+        let hopeless = way & TRYING != 0 && rate < other / 2;
+        if way & SETTLING != 0 && !hopeless {
+            return tx.way.store(way & !SETTLING, Relaxed);
+        }
+        tx.rates[here as usize - 1].store(rate, Relaxed);
+        let fast = here == THROUGH && rate >= FAST;
+        let next = if way & TRYING != 0 {
+            let better = fast || rate > other + other / 4;
+            let confirmed = if better { 0 } else { (confirmed + 1).min(MOST_CONFIRMED) };
+            tx.review.store(REVIEW << confirmed, Relaxed);
+            confirmed * CONFIRMED | if better { here } else { there | SETTLING }
+        } else if fast || self.later(u64::from(bytes)) {
+            way
+        } else {
+            confirmed * CONFIRMED | there | SETTLING | TRYING
         };
         tx.way.store(next, Relaxed);
     }

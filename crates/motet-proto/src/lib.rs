@@ -37,8 +37,8 @@ pub const MSG_PEEK: i32 = 0x2;
 
 /// What a half needs from the world: the TCP connection under it, time, and the scheduler.
 pub trait Base {
-    /// Receives at most `limit` bytes from TCP without blocking; `Ok(0)` is end of file.
-    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno>;
+    /// Receives from TCP without blocking; `Ok(0)` is end of file.
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno>;
     /// Sends to TCP without blocking.
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno>;
     /// Whether a TCP receive would return at once (data, end of file, error).
@@ -47,10 +47,15 @@ pub trait Base {
     fn tcp_pending(&mut self) -> u64;
     /// Whether the connection still stands (no hang-up, no error).
     fn tcp_alive(&mut self) -> bool;
+    /// Whether the connection has an error that the next call on it would report, and thereby spend.
+    fn tcp_failed(&mut self) -> bool;
     /// Copies from an address in process `pid` into `into`; false when the kernel refuses or the address is not there.
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool;
     /// Copies `from` to an address in process `pid`.
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool;
+    /// Whether `pid` still is the process that it was when this was first asked on this connection: a number may be given to
+    /// another process once its holder is gone. False, too, where the kernel cannot tell.
+    fn same_process(&mut self, pid: u32) -> bool;
     /// Brings the pages of a large ring into being, for this process; false when there is no memory (or no budget) for them.
     fn populate(&mut self, ring: Mapping) -> bool;
     /// Enters pages that the peer has populated into this process's page tables, rather than one fault at a time.
@@ -63,6 +68,8 @@ pub trait Base {
     fn cpu(&self) -> u32;
     /// Lets another thread of this CPU run.
     fn yield_now(&mut self);
+    /// Sleeps for about `ns`. Never called with a lock held.
+    fn nap(&mut self, ns: u64);
     /// Identifies this thread: the process in the high half, never 0.
     fn token(&self) -> u64;
     /// Whether the process of a token still exists.

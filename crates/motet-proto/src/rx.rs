@@ -148,9 +148,15 @@ pub fn begin<B: Base>(
                 Waited::Sleep => {}
             }
         }
-        if ask.blocking && before_sleep(base) && spun {
-            (spun, stay) = (false, true);
-            continue;
+        if ask.blocking {
+            let linger = before_sleep(base) && spun;
+            if record.state() == State::Broken {
+                return Step::Failed(ECONNRESET);
+            }
+            if linger {
+                (spun, stay) = (false, true);
+                continue;
+            }
         }
         if enter_kernel(record, slot, base) {
             if ask.blocking {
@@ -176,7 +182,10 @@ fn wait<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSlice
     let spun = spin(record, slot, base, ask.spin, posted);
     if posted && !transfer::withdraw(slot) {
         paid(record);
-        return Waited::Done(transfer::receive(record, slot, base, &mut bufs[0]).map_or_else(Step::Failed, Step::Done));
+        return match transfer::receive(record, slot, base, &mut bufs[0]) {
+            Ok(0) => Waited::Look,
+            came => Waited::Done(came.map_or_else(Step::Failed, Step::Done)),
+        };
     }
     match spun {
         Spun::Ring => Waited::Look,
@@ -213,7 +222,7 @@ pub enum Take {
     Failed(Errno),
 }
 
-/// Consumes what the ring holds, after the TCP bytes that precede it.
+/// Consumes what the ring holds, after the TCP bytes that precede it and before those that follow it.
 #[inline(always)]
 pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Take {
     let rx = &record.rx;
@@ -228,12 +237,11 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
         Acquired::Stale => return Take::Failed(EBADF),
     };
     let head = rx.head.load(Relaxed);
-    let tail = lines.gate.tail().0; // untrusted
+    let (tail, open) = lines.gate.tail(); // untrusted
     if tail == head {
         return Take::Empty;
     }
-    let ring = slot.in_ring(rx.wide.load(Relaxed) != 0);
-    if tail.wrapping_sub(head) > ring.size() {
+    if tail.wrapping_sub(head) > slot.in_ring(rx.wide.load(Relaxed) != 0).size() {
         return broken(record);
     }
     if rx.mark_known.load(Relaxed) == 0 {
@@ -245,48 +253,84 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
         }
     }
     let (tcp, mark) = (rx.tcp.load(Relaxed), rx.mark.load(Relaxed));
-    if tcp < mark {
-        return take_tcp(record, base, bufs, mark - tcp, peek);
-    }
     if tcp > mark {
         return broken(record); // bytes were read behind our back: the order cannot be proved
     }
     let room: usize = bufs.iter().map(|b| b.len()).sum();
-    let mut n = room.min((tail - head) as usize);
-    let mut short = [0; INLINE];
-    if let Some((from, to)) = lines.gate.read_inline(head, &mut short) {
-        n = n.min(to - from);
-        scatter(bufs, 0, &short[from..from + n]);
-    } else if n <= PIECE || peek {
-        ring.read(head, bufs, 0, n);
-    } else {
-        return take_pieces(record, slot, base, bufs, n);
-    }
-    if peek {
-        // As `advance` below: what was copied counts only if the producer had not taken it back (and used its place anew).
-        if lines.consumer.settled() == Some(head) {
-            return Take::Done(n);
+    let mut before = 0;
+    if tcp < mark {
+        match take_tcp(record, base, bufs, 0, mark - tcp, peek) {
+            Take::Done(n) if n as u64 == mark - tcp && n < room => before = n,
+            other => return other,
         }
-        rx.mark_known.store(0, Relaxed);
-        return Take::Retry;
     }
-    advance(record, slot, base, head, n)
+    let result = take_ring(record, slot, base, (head, tail), bufs, (before, room), peek);
+    match result {
+        // Closed over bytes: what TCP has now follows them, as nothing else can go into the ring. (Unless it was just peeked.)
+        Take::Done(n) if !open && n < room && !(peek && before > 0) => after_ring(record, slot, base, bufs, n, peek),
+        Take::Retry if before > 0 && !peek => Take::Done(before),
+        _ => result,
+    }
 }
 
-/// Takes `n` bytes piece by piece.
-fn take_pieces<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], n: usize) -> Take {
-    let ring = slot.in_ring(record.rx.wide.load(Relaxed) != 0);
-    let mut done = 0;
-    while done < n {
-        let (head, piece) = (record.rx.head.load(Relaxed), (n - done).min(PIECE));
-        ring.read(head, bufs, done, piece);
-        match advance(record, slot, base, head, piece) {
-            Take::Done(_) => done += piece,
-            other if done == 0 => return other,
-            _ => break,
+/// Consumes `head..tail` as far as there is room, `done` bytes into `bufs`, giving space back piece by piece.
+#[inline(always)]
+fn take_ring<B: Base>(
+    record: &Record,
+    slot: &Slot,
+    base: &mut B,
+    (first, tail): (u64, u64),
+    bufs: &mut [IoSliceMut<'_>],
+    (mut done, room): (usize, usize),
+    peek: bool,
+) -> Take {
+    let lines = slot.inward();
+    let mut head = first;
+    while head != tail && done < room {
+        let mut n = (room - done).min((tail - head) as usize).min(PIECE);
+        let mut short = [0; INLINE];
+        if let Some((from, to)) = lines.gate.read_inline(head, &mut short) {
+            n = n.min(to - from);
+            scatter(bufs, done, &short[from..from + n]);
+        } else {
+            slot.in_ring(record.rx.wide.load(Relaxed) != 0).read(head, bufs, done, n);
         }
+        if !peek {
+            match advance(record, slot, base, head, n) {
+                Take::Done(_) => {}
+                _ if head != first => break,
+                other => return other,
+            }
+        }
+        done += n;
+        head += n as u64;
+    }
+    // As in `advance`: what was copied counts only if the producer had not taken it back (and used its place anew).
+    if peek && lines.consumer.settled() != Some(first) {
+        record.rx.mark_known.store(0, Relaxed);
+        return Take::Retry;
     }
     Take::Done(done)
+}
+
+/// Adds to `done` bytes what TCP has after a ring that is closed, and empty by now.
+#[cold]
+fn after_ring<B: Base>(
+    record: &Record,
+    slot: &Slot,
+    base: &mut B,
+    bufs: &mut [IoSliceMut<'_>],
+    done: usize,
+    peek: bool,
+) -> Take {
+    let (tail, open) = slot.inward().gate.tail();
+    if open || (!peek && tail != record.rx.head.load(Relaxed)) {
+        return Take::Done(done);
+    }
+    match take_tcp(record, base, bufs, done, u64::MAX, peek) {
+        Take::Done(n) => Take::Done(done + n),
+        _ => Take::Done(done),
+    }
 }
 
 /// Consumes `n` bytes that were copied out, if the producer has not taken them back.
@@ -654,16 +698,24 @@ fn take_pending<B: Base>(
     {
         return None;
     }
-    match take_tcp(record, base, bufs, pending, peek) {
+    match take_tcp(record, base, bufs, 0, pending, peek) {
         Take::Done(n) if n > 0 => Some(Step::Done(n)),
         _ => None,
     }
 }
 
-/// Receives TCP bytes up to the mark.
+/// Receives at most `limit` TCP bytes, `skip` bytes into `bufs`.
 #[cold]
-fn take_tcp<B: Base>(record: &Record, base: &mut B, bufs: &mut [IoSliceMut<'_>], limit: u64, peek: bool) -> Take {
-    match base.tcp_recv(bufs, usize::try_from(limit).unwrap_or(usize::MAX), peek) {
+fn take_tcp<B: Base>(
+    record: &Record,
+    base: &mut B,
+    bufs: &mut [IoSliceMut<'_>],
+    skip: usize,
+    limit: u64,
+    peek: bool,
+) -> Take {
+    let (mut part, count) = part(bufs, skip, usize::try_from(limit).unwrap_or(usize::MAX));
+    match base.tcp_recv(&mut part[..count], peek) {
         Ok(n) => {
             if !peek {
                 record.rx.tcp.store(record.rx.tcp.load(Relaxed) + n as u64, Relaxed);
@@ -674,6 +726,29 @@ fn take_tcp<B: Base>(record: &Record, base: &mut B, bufs: &mut [IoSliceMut<'_>],
         Err(EAGAIN) => Take::InFlight,
         Err(errno) => Take::Failed(errno),
     }
+}
+
+/// Buffers in one call to TCP.
+const FEW: usize = 16;
+
+/// At most `limit` bytes of `bufs` from `skip` on, and how many buffers that are.
+fn part<'a>(bufs: &'a mut [IoSliceMut<'_>], skip: usize, limit: usize) -> ([IoSliceMut<'a>; FEW], usize) {
+    let mut part = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+    let (mut skip, mut left, mut count) = (skip, limit, 0);
+    for buf in bufs {
+        if skip >= buf.len() {
+            skip -= buf.len();
+            continue;
+        }
+        if left == 0 || count == FEW {
+            break;
+        }
+        let end = buf.len().min(skip.saturating_add(left));
+        left -= end - skip;
+        part[count] = IoSliceMut::new(&mut buf[skip..end]);
+        (skip, count) = (0, count + 1);
+    }
+    (part, count)
 }
 
 /// The peer's answer to what we sent, read from a line that we have in hand anyway.

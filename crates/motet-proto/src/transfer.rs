@@ -5,24 +5,39 @@
 //! A side that the kernel does not let into the other's memory leaves the copying to the other; when neither may, nothing
 //! is ever posted and the ring serves.
 //!
+//! The receiver stays until the sender has said that it is over, as the sender may be writing into its buffer. The sender
+//! need not: when the receiver does not get on (it was stopped, or its CPU is wanted), the sender *cuts* the transfer. What is
+//! certainly there up to the first unfinished piece counts as sent; the rest goes through the ring or TCP like any payload.
+//! A receiver that comes back in the middle of a piece copies from memory that may hold something else by now, but only to
+//! behind the cut, where its buffer means nothing.
+//!
+//! A pid is a number: [`Base::same_process`] is asked before every write into the peer's memory and after every read from it.
+//!
 //! The bytes of a transfer take no part in the ring's counts: it happens only while ring and TCP are both empty between
 //! the two ends, which the receiver's posted position proves to the sender.
 
 use crate::{Base, ECONNRESET, Errno};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
-use motet_wire::slot::transfer::{ACTIVE, DONE, IDLE, POSTED};
+use motet_wire::slot::transfer::{ACTIVE, CUT, DONE, IDLE, POSTED};
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use motet_wire::sync::{AtomicU64, relax};
 
-/// Largest piece, bytes. Up to twice this each side copies one half: dividing further only costs calls.
+/// Largest piece of a copy that both sides make, bytes. Up to twice this each copies one half: dividing further only costs
+/// calls.
 const PIECE: usize = 2 << 20;
 /// Smallest piece, bytes: below, the call costs more than the copy.
 const SMALLEST: usize = 16 << 10;
 /// A sender whose last large send met a waiting receiver waits this long (ns) for the next one.
 const HOPE: u64 = 3_000;
-/// A peer that makes no progress for this long (ns) is looked at.
+/// A connection on which nothing gets on for this long (ns) is looked at.
 const LOOK: u64 = 10_000_000;
+/// A sender cuts a transfer whose receiver does not get on for this long (ns).
+const PATIENCE: u64 = 20_000_000;
+/// The same for a sender that must not block.
+const PATIENCE_NONBLOCKING: u64 = 1_000_000;
+/// A receiver whose sender does not get on sleeps for this long (ns) between two looks, after the first such time.
+const NAP: u64 = 1_000_000;
 /// Values of `tx.may_copy`: not yet known, yes, no.
 const UNKNOWN: u32 = 0;
 const YES: u32 = 1;
@@ -44,8 +59,12 @@ fn may_copy<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
             }
             let mut seen = [0; 16];
             let cookies = [1, 0].map(|i| record.who.cookies[i].load(Relaxed).to_ne_bytes());
-            let yes =
-                base.copy_from(record.who.pid.load(Relaxed), address, &mut seen) && seen == *cookies.as_flattened();
+            let pid = record.who.pid.load(Relaxed);
+            // Asked first, the process is remembered; asked again, it was the one whose memory was read.
+            let yes = base.same_process(pid)
+                && base.copy_from(pid, address, &mut seen)
+                && base.same_process(pid)
+                && seen == *cookies.as_flattened();
             transfer.may_copy.store(u32::from(yes), Release);
             record.tx.may_copy.store(if yes { YES } else { NO }, Relaxed);
             yes
@@ -77,8 +96,7 @@ pub fn post<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &[u8]) -> 
     transfer.at[0].store(record.rx.head.load(Relaxed), Relaxed);
     transfer.at[1].store(record.rx.tcp.load(Relaxed), Relaxed);
     transfer.next.store(0, Relaxed);
-    transfer.finished[0].store(0, Relaxed);
-    transfer.finished[1].store(0, Relaxed);
+    transfer.finished.store(0, Relaxed);
     transfer.state.store(POSTED, Release); // edge: post -> send
     true
 }
@@ -94,40 +112,54 @@ pub fn withdraw(slot: &Slot) -> bool {
     slot.inward().transfer.state.compare_exchange(POSTED, IDLE, AcqRel, Relaxed).is_ok()
 }
 
-/// The receiver's half of an active transfer into the posted `buf`; returns its length.
+/// The receiver's half of an active transfer into the posted `buf`; returns the bytes that came. 0: the sender has changed its
+/// mind, look at the ring again.
 pub fn receive<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &mut [u8]) -> Result<usize, Errno> {
     let transfer = &slot.inward().transfer;
-    let _ = transfer.state.load(Acquire); // edge: send -> receive
-    let length = transfer.length.load(Relaxed);
-    let piece = transfer.piece.load(Relaxed);
-    let from = transfer.from.load(Relaxed);
-    let Some(plan) = Plan::check(length, piece, buf.len()) else { return broken(record) };
-    if may_copy(record, slot, base) && base.tcp_alive() {
-        let pid = record.who.pid.load(Relaxed);
-        while let Some((start, end)) = plan.claim(&transfer.next) {
-            if !base.copy_from(pid, from.wrapping_add(start as u64), &mut buf[start..end]) {
-                return broken(record);
+    let active = || transfer.state.load(Acquire) == ACTIVE; // edge: send -> receive
+    let (mut on, mut failed) = (active(), false);
+    let Some(plan) = Plan::check(transfer.length.load(Relaxed), transfer.piece.load(Relaxed), buf.len()) else {
+        return broken(record);
+    };
+    if on && may_copy(record, slot, base) && base.tcp_alive() {
+        let (pid, from) = (record.who.pid.load(Relaxed), transfer.from.load(Relaxed));
+        let mut claims = Claims::default();
+        while on && let Some((start, end)) = claims.next(&plan, &transfer.next) {
+            let whole =
+                base.copy_from(pid, from.wrapping_add(start as u64), &mut buf[start..end]) && base.same_process(pid);
+            on = active(); // cut meanwhile: then these bytes do not count, whatever they are
+            if on && !whole {
+                failed = true;
+                break;
             }
-            transfer.finished[1].fetch_add(1, Release); // edge: finished
+            transfer.finished.fetch_add(1, Release); // edge: finished
         }
+        failed |= claims.lied;
     }
-    if !wait(base, || transfer.state.load(Acquire) == DONE) {
+    let over = || matches!(transfer.state.load(Acquire), DONE | CUT); // edge: cut -> receive
+    if !wait(base, None, || 0, over) || failed {
+        return broken(record);
+    }
+    let cut = transfer.state.load(Acquire) == CUT;
+    let n = if cut { usize::try_from(transfer.kept.load(Relaxed)).unwrap_or(usize::MAX) } else { plan.length };
+    if n > plan.length {
         return broken(record);
     }
     transfer.state.store(IDLE, Release);
-    record.rx.copied.fetch_add(plan.length as u64, Relaxed);
-    Ok(plan.length)
+    record.rx.copied.fetch_add(n as u64, Relaxed);
+    Ok(n)
 }
 
 // ---- sender, under the lock of its half -----------------------------------------------------------------------------
 
-/// Sends `buf` into a waiting receiver's memory, as much as it takes. `None`: nobody waits, use the ring.
+/// Sends `buf` into a waiting receiver's memory, as much as it takes; from `half` bytes on both sides copy, below one of them.
+/// `None`: nobody waits, use the ring.
 pub fn send<B: Base>(
     record: &Record,
     slot: &Slot,
     base: &mut B,
-    buf: &[u8],
-    tail: u64,
+    (buf, nonblocking): (&[u8], bool),
+    (tail, half): (u64, usize),
 ) -> Option<Result<usize, Errno>> {
     let transfer = &slot.outward().transfer;
     let here = || {
@@ -151,7 +183,8 @@ pub fn send<B: Base>(
     if length == 0 {
         return None;
     }
-    let piece = (length / 2).next_multiple_of(4096).clamp(SMALLEST, PIECE);
+    let one = length.max(SMALLEST);
+    let piece = if length < half { one } else { (length / 2).next_multiple_of(4096).clamp(SMALLEST, PIECE) };
     transfer.from.store(buf.as_ptr() as u64, Relaxed);
     transfer.length.store(length as u64, Relaxed);
     transfer.piece.store(piece as u64, Relaxed);
@@ -160,22 +193,39 @@ pub fn send<B: Base>(
     }
     let plan = Plan { length, piece };
     let pid = record.who.pid.load(Relaxed);
-    while copies && let Some((start, end)) = plan.claim(&transfer.next) {
-        if !base.copy_to(pid, into.wrapping_add(start as u64), &buf[start..end]) {
+    let mut claims = Claims::default();
+    // A connection that is gone in the middle may mean that the peer is about to become another program.
+    while copies
+        && base.tcp_alive()
+        && let Some((start, end)) = claims.next(&plan, &transfer.next)
+    {
+        if !base.same_process(pid) || !base.copy_to(pid, into.wrapping_add(start as u64), &buf[start..end]) {
             return Some(broken(record));
         }
-        transfer.finished[0].fetch_add(1, Release);
     }
-    let all = plan.pieces();
-    let finished = || transfer.finished.iter().map(|n| n.load(Acquire)).fold(0, u64::saturating_add) >= all;
-    if !wait(base, finished) {
+    if claims.lied {
         return Some(broken(record));
     }
-    transfer.state.store(DONE, Release);
-    record.tx.copied.fetch_add(length as u64, Relaxed);
-    record.tx.hopeful.store(1, Relaxed);
+    let patience = if nonblocking { PATIENCE_NONBLOCKING } else { PATIENCE };
+    let finished = || transfer.finished.load(Acquire); // edge: finished
+    let all = plan.pieces();
+    let sent = if wait(base, Some(patience), finished, || finished() >= all - claims.count) {
+        length
+    } else {
+        let claimed = transfer.next.swap(all, AcqRel).min(all);
+        claims.kept(&plan, claimed, finished())
+    };
+    if sent == length {
+        transfer.state.store(DONE, Release);
+        record.tx.hopeful.store(1, Relaxed);
+    } else {
+        transfer.kept.store(sent as u64, Relaxed);
+        transfer.state.store(CUT, Release); // edge: cut -> receive
+        record.tx.hopeful.store(0, Relaxed);
+    }
+    record.tx.copied.fetch_add(sent as u64, Relaxed);
     record.events.single_copy.fetch_add(1, Relaxed);
-    Some(Ok(length))
+    (sent > 0).then_some(Ok(sent))
 }
 
 /// Waits a little for the receiver to come back, as long as it still looks at the ring.
@@ -203,41 +253,90 @@ impl Plan {
     /// What the sender says, bounded by what the receiver posted.
     fn check(length: u64, piece: u64, posted: usize) -> Option<Self> {
         let (length, piece) = (usize::try_from(length).ok()?, usize::try_from(piece).ok()?);
-        ((1..=posted).contains(&length) && (4096..=PIECE).contains(&piece)).then_some(Self { length, piece })
+        ((1..=posted).contains(&length) && (4096..=PIECE.max(posted)).contains(&piece))
+            .then_some(Self { length, piece })
     }
 
     fn pieces(&self) -> u64 {
         self.length.div_ceil(self.piece) as u64
     }
 
-    /// The next piece that nobody has claimed.
-    fn claim(&self, next: &AtomicU64) -> Option<(usize, usize)> {
-        let n = next.fetch_add(1, Relaxed);
+    fn piece(&self, n: u64) -> Option<(usize, usize)> {
         let start = usize::try_from(n).ok()?.checked_mul(self.piece)?;
         (start < self.length).then(|| (start, (start + self.piece).min(self.length)))
     }
 }
 
-/// Spins until `done`; false when the peer is gone.
-fn wait<B: Base>(base: &mut B, done: impl Fn() -> bool) -> bool {
+/// Which pieces this side has claimed. Its claims ascend, however the peer rewrites the counter, so there is an end of them.
+#[derive(Default)]
+struct Claims {
+    count: u64,
+    /// One past the last one.
+    end: u64,
+    /// One past the last one below `end` that the other side has claimed; 0: none.
+    theirs: u64,
+    /// The counter went back.
+    lied: bool,
+}
+
+impl Claims {
+    /// The next piece that nobody has claimed.
+    fn next(&mut self, plan: &Plan, next: &AtomicU64) -> Option<(usize, usize)> {
+        let n = next.fetch_add(1, Relaxed);
+        let piece = plan.piece(n)?;
+        if n < self.end {
+            self.lied = true;
+            return None;
+        }
+        if n > self.end {
+            self.theirs = n;
+        }
+        self.count += 1;
+        self.end = n + 1;
+        Some(piece)
+    }
+
+    /// Bytes up to the first piece that is not finished, when `claimed` pieces have been claimed by anybody, ours are finished
+    /// and so are `finished` of the others. Of those one at most is under way, the last.
+    fn kept(&self, plan: &Plan, claimed: u64, finished: u64) -> usize {
+        let theirs = if claimed > self.end { claimed } else { self.theirs };
+        let first = if finished >= claimed.saturating_sub(self.count) { claimed } else { theirs.saturating_sub(1) };
+        plan.piece(first).map_or(plan.length, |(start, _)| start)
+    }
+}
+
+/// Spins until `done`. False when the connection is gone, or when `progress` has shown the same number for `patience` ns. With
+/// no such limit it sleeps in between, so no lock may be held.
+fn wait<B: Base>(base: &mut B, patience: Option<u64>, progress: impl Fn() -> u64, done: impl Fn() -> bool) -> bool {
     let mut rounds = 0u32;
-    let mut looked = base.now();
+    let mut seen = progress();
+    let (mut moved, mut looked) = (base.now(), base.now());
     loop {
         if done() {
             return true;
         }
         relax();
-        rounds += 1;
-        if rounds.is_multiple_of(64) {
-            if rounds > 4096 {
-                base.yield_now();
-            }
-            let now = base.now();
-            if now.wrapping_sub(looked) > base.ticks(LOOK) {
-                looked = now;
-                if !base.tcp_alive() {
-                    return done();
-                }
+        rounds = rounds.wrapping_add(1);
+        if !rounds.is_multiple_of(64) {
+            continue;
+        }
+        if rounds > 4096 {
+            base.yield_now();
+        }
+        let now = base.now();
+        if progress() != seen {
+            (seen, moved) = (progress(), now);
+        }
+        let still = now.wrapping_sub(moved);
+        match patience {
+            Some(patience) if still > base.ticks(patience) => return done(),
+            None if still > base.ticks(NAP) => base.nap(NAP),
+            _ => {}
+        }
+        if now.wrapping_sub(looked) > base.ticks(LOOK) {
+            looked = now;
+            if !base.tcp_alive() {
+                return done();
             }
         }
     }

@@ -31,6 +31,8 @@ pub struct Ask {
     pub nonblocking: bool,
     /// A buffer of this size and more may go by single copy.
     pub large: usize,
+    /// From this size on both sides make a single copy together.
+    pub half: usize,
 }
 
 /// Bytes after which a put is published, so that the consumer copies meanwhile.
@@ -85,7 +87,7 @@ pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: 
             Ok(mode) => {
                 if let Some(first) = bufs.first()
                     && first.len() >= ask.large
-                    && let Some(sent) = transfer::send(record, slot, base, first, tail)
+                    && let Some(sent) = transfer::send(record, slot, base, (first, ask.nonblocking), (tail, ask.half))
                 {
                     return sent.map_or_else(Step::Failed, Step::Done);
                 }
@@ -247,7 +249,7 @@ fn put<B: Base>(
         }
     } else if timed {
         let copying = bulk::Copying(tx);
-        copying.begin(slot, base);
+        copying.begin(slot.bulk_out_memory(), base);
         ring.bypassing(copying.bypass()).write(tail, bufs, skip, n);
         copying.note(base, n, base.now().wrapping_sub(start));
     } else {
@@ -314,6 +316,9 @@ pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
         broken(record);
         return false;
     }
+    if base.tcp_failed() {
+        return false; // a send would spend the error that the program is to hear of
+    }
     record.events.downgraded.fetch_add(1, Relaxed);
     for _ in 0..PASSES {
         let met = lines.consumer.met();
@@ -370,6 +375,10 @@ fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u
                 if sent < n {
                     break;
                 }
+            }
+            Err(ECONNRESET) => {
+                broken(record); // spent after all: the next call tells it
+                break;
             }
             Err(_) => break,
         }

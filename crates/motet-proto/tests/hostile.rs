@@ -57,7 +57,12 @@ fn honest(world: &World) {
     match draw(12) {
         0..=3 => {
             if me.threads[0].get() == Doing::Idle {
-                world.send(0, length, tx::Ask { kernel_only: draw(6) == 0, nonblocking: draw(2) == 0, large: 700 });
+                let half = if draw(2) == 0 { 0 } else { usize::MAX };
+                world.send(
+                    0,
+                    length,
+                    tx::Ask { kernel_only: draw(6) == 0, nonblocking: draw(2) == 0, large: 700, half },
+                );
             } else {
                 world.send_on(0, false);
             }

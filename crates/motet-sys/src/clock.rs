@@ -27,6 +27,12 @@ pub fn nanoseconds() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
+/// CLOCK_REALTIME: seconds since 1970, and nanoseconds.
+pub fn wall() -> (u64, u32) {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    (t.tv_sec.max(0) as u64, t.tv_nsec as u32)
+}
+
 /// Ticks in 1024 ns. Measured once per process, over at least 20 us.
 #[inline(always)]
 pub fn ticks_per_1024ns() -> u64 {

@@ -22,6 +22,12 @@ impl PrivateFd {
         mark(fd.as_raw_fd(), true);
         Self(fd)
     }
+
+    /// Leaves the descriptor alone from now on: somebody else closed it, and its number may be theirs.
+    pub fn abandon(self) {
+        let this = std::mem::ManuallyDrop::new(self);
+        mark(this.0.as_raw_fd(), false);
+    }
 }
 
 impl Drop for PrivateFd {

@@ -3,6 +3,7 @@
 //! What it is: thin, safe functions over `rustix` (whose Linux backend makes raw calls) and, where it lacks one,
 //! over `syscalls`. What it is not: no policy, no state except the calibration of the [`clock`].
 
+pub mod append;
 pub mod clock;
 pub mod copy;
 pub mod diag;

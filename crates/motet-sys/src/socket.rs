@@ -122,8 +122,13 @@ fn queue(fd: RawFd, request: usize) -> Result<u64, Errno> {
 }
 
 /// Sets TCP_NODELAY.
-pub fn set_nodelay(fd: RawFd) {
-    let _ = rustix::net::sockopt::set_tcp_nodelay(crate::fds::borrow(fd), true);
+pub fn set_nodelay(fd: RawFd, on: bool) {
+    let _ = rustix::net::sockopt::set_tcp_nodelay(crate::fds::borrow(fd), on);
+}
+
+/// Whether TCP_NODELAY is set.
+pub fn nodelay(fd: RawFd) -> bool {
+    rustix::net::sockopt::tcp_nodelay(crate::fds::borrow(fd)).unwrap_or(false)
 }
 
 /// Whether the descriptor is O_NONBLOCK.
@@ -182,7 +187,23 @@ pub fn readable(fd: RawFd) -> bool {
 
 /// Whether the connection stands: neither hung up nor in error.
 pub fn alive(fd: RawFd) -> bool {
-    poll([(fd, READABLE)], Some(0)).is_ok_and(|[events]| events & GONE == 0)
+    state(fd).is_ok_and(|events| events & GONE == 0)
+}
+
+/// Whether the socket has an error that nobody has been told yet.
+pub fn failed(fd: RawFd) -> bool {
+    state(fd).is_ok_and(|events| events & 0x8 != 0) // POLLERR
+}
+
+/// Events now. A signal may end even a poll that does not wait.
+fn state(fd: RawFd) -> Result<u16, Errno> {
+    loop {
+        match poll([(fd, READABLE)], Some(0)) {
+            Ok([events]) => return Ok(events),
+            Err(errno) if errno == rustix::io::Errno::INTR.raw_os_error() => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// A new eventfd, non-blocking.

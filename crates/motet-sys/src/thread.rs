@@ -1,5 +1,7 @@
 //! Who runs: process and thread identity, scheduling.
 
+use crate::Errno;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -78,6 +80,26 @@ pub fn born(pid: u32) -> Option<u64> {
     Some(fields.nth(18).and_then(|ticks| ticks.parse().ok()).unwrap_or(0))
 }
 
+/// A descriptor of a process (pidfd): unlike its number it never means another one.
+pub fn open_process(pid: u32) -> Result<OwnedFd, Errno> {
+    let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(rustix::io::Errno::SRCH.raw_os_error())?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).map_err(|e| e.raw_os_error())
+}
+
+/// Whether the process of such a descriptor has ended. While it has not, its number is its own.
+pub fn has_exited(process: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::new(&process, PollFlags::IN)];
+    // A signal may end even a poll that does not wait.
+    rustix::io::retry_on_intr(|| poll(&mut polled, Some(&Timespec::default()))) != Ok(0)
+}
+
+/// Sleeps for about so long; a signal ends it.
+pub fn nap(ns: u64) {
+    let time = rustix::time::Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ };
+    let _ = rustix::thread::nanosleep(&time);
+}
+
 /// Lets another thread run here.
 pub fn yield_now() {
     rustix::thread::sched_yield();
@@ -106,5 +128,20 @@ mod tests {
         assert!(process_exists(child.id()), "a zombie, whose memory is gone");
         child.wait().unwrap();
         assert_eq!(born(child.id()), None);
+    }
+
+    #[test]
+    fn a_process_that_has_exited_is_known_before_its_number_is_free() {
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let process = open_process(child.id()).unwrap();
+        assert!(!has_exited(&process));
+        drop(child.stdin.take());
+        while !has_exited(&process) {
+            yield_now();
+        }
+        assert!(process_exists(child.id()), "nobody has waited for it, so its number is still taken");
+        child.wait().unwrap();
+        assert!(has_exited(&process));
+        assert!(open_process(0).is_err());
     }
 }

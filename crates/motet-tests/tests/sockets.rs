@@ -51,6 +51,13 @@ fn every_form_of_receive_answers_as_the_kernel() {
 }
 
 #[test]
+fn nodelay_is_set_on_upgrade_and_the_program_sees_its_own() {
+    both("nodelay", &[]).took_the_fast_path(1);
+    let outcome = Program::c("nodelay", &["kernel"]).run(Mode::Equipped);
+    assert!(outcome.printed.contains("cleared: 0, by a duplicate: 0\nthe kernel's: 1\n"), "{}", outcome.printed);
+}
+
+#[test]
 fn half_closed_connections_deliver_what_was_sent_before() {
     both("half_close", &[]).took_the_fast_path(1);
 }
@@ -185,6 +192,81 @@ fn what_a_killed_peer_had_sent_is_delivered() {
     }
 }
 
+#[test]
+fn a_close_over_unread_bytes_resets_the_connection() {
+    for how in ["close", "part", "copies", "onto", "exit", "forked"] {
+        let equipped = both("unread_close", &[how]);
+        let reset = equipped.printed.lines().all(|line| line.ends_with("Connection reset by peer"));
+        assert_eq!(reset, how != "forked", "{}", equipped.printed);
+        equipped.took_the_fast_path(1);
+    }
+}
+
+#[test]
+fn a_stopped_receiver_of_large_blocks_stops_nobody_else() {
+    both("stopped_peer", &[]).took_the_fast_path(1);
+}
+
+#[test]
+fn a_process_may_end_in_a_signal_handler() {
+    let file = std::env::temp_dir().join(format!("motet-stats-{}", std::process::id()));
+    let program = Program::c("ends_in_handler", &[]).with("MOTET_STATS", file.to_str().expect("a plain name"));
+    program.same_both_ways().took_the_fast_path(1);
+    let lines = std::fs::read_to_string(&file).unwrap_or_default();
+    let _ = std::fs::remove_file(&file);
+    if motet_tests::engine().is_some() {
+        assert_eq!(lines.matches("\"upgraded\":1,").count(), 2, "one line of each process: {lines}");
+    }
+}
+
+// ---- the log -------------------------------------------------------------------------------------------------------------
+
+/// Descriptor numbers, closing of everything, forks, exec: as without a log, and the log is whole.
+#[test]
+fn a_log_changes_nothing_for_the_program() {
+    let folder = std::env::temp_dir().join(format!("motet-log-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder for the logs");
+    let programs: [(&str, &[&str]); 5] = [
+        ("numbers", &["0"]),
+        ("forks", &["child-serves-young"]),
+        ("forks", &["both-in-turn"]),
+        ("inherits", &["60"]),
+        ("killed_peer", &["30000"]),
+    ];
+    for (n, (program, arguments)) in programs.into_iter().enumerate() {
+        for name in ["one", "each.%p"] {
+            let log = folder.join(format!("{n}.{name}"));
+            let program = Program::c(program, arguments).with("MOTET_LOG", log.to_str().expect("UTF-8"));
+            program.same_both_ways().took_the_fast_path(u64::from(n == 0));
+        }
+    }
+    if motet_tests::engine().is_none() {
+        return eprintln!("SKIPPED the log itself: libmotet.so.0 is not built (make build)");
+    }
+    let mut all = String::new();
+    for file in std::fs::read_dir(&folder).expect("the logs") {
+        let path = file.expect("a log").path();
+        let text = std::fs::read_to_string(&path).expect("text");
+        let own = path.to_string_lossy().rsplit_once("each.").map(|(_, pid)| format!(" pid={pid} "));
+        for line in text.lines() {
+            assert!(line.contains("Z mono=") && line.contains(" event="), "{}: {line}", path.display());
+            assert!(own.as_ref().is_none_or(|own| line.contains(own)), "{}: {line}", path.display());
+        }
+        all += &text;
+    }
+    for event in ["start", "attached", "closed", "exit"] {
+        assert!(all.contains(&format!(" event={event} ")), "{event} in:\n{all}");
+    }
+    std::fs::remove_dir_all(folder).expect("removed");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_changes_nothing_either() {
+    for path in ["/proc/no/such/log", "/dev/stdout", "/proc/self/fd/2", "/"] {
+        Program::c("ping_pong", &["4", "300", "64"]).with("MOTET_LOG", path).same_both_ways().took_the_fast_path(5000);
+    }
+}
+
 // ---- what is left behind -------------------------------------------------------------------------------------------------
 
 #[test]
@@ -271,6 +353,19 @@ fn a_missing_engine_is_silent() {
         .with("MOTET_LIBRARY", "/nonexistent/libmotet.so.0")
         .same_both_ways();
     assert!(outcome.streams.is_empty());
+}
+
+#[test]
+fn an_image_of_another_c_library_does_not_see_the_preload_object() {
+    both("foreign_image", &[]);
+    let own = Program::c("foreign_image", &["own"]).run(Mode::Equipped);
+    assert_eq!(own.printed, "own: preload object present, other one present, KEPT=yes\n", "{}", own.complaints);
+}
+
+#[test]
+fn a_process_that_confines_itself_with_seccomp_lives() {
+    both("confined", &["early"]);
+    both("confined", &["late"]).took_the_fast_path(1);
 }
 
 // ---- other languages -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 //! between CPUs that share no cache, stores that bypass the caches are worth a factor of seven.
 
 /// Copies shorter than this are plain.
+#[cfg(target_arch = "x86_64")]
 const LARGE: usize = 4096;
 /// How far ahead lines are fetched, bytes.
 #[cfg(target_arch = "x86_64")]

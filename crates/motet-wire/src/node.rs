@@ -14,8 +14,8 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// First eight bytes of every node file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETnod");
-/// Version of the node file: `motet ps` reads only its own.
-pub const VERSION: u32 = 1;
+/// Version of the node file: `motet ps` reads only its own. It changes with anything in [`NodeHead`] or [`Record`].
+pub const VERSION: u32 = 2;
 /// Name given to memfd_create.
 pub const NAME: &str = "motet-node";
 /// Bytes before the first record.
@@ -95,5 +95,22 @@ impl Node {
         let base = self.mapping.at(offset(index), SIZE)?;
         // SAFETY: inside the mapping, aligned as HEAD and SIZE are multiples of a record's alignment, made of atomics.
         Some(unsafe { &*base.cast::<Record>() })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::record::{Events, Life, Rx, Tx, Who};
+    use std::mem::offset_of;
+
+    /// What version 2 looks like. Whoever changes this line changes [`VERSION`] too.
+    #[test]
+    fn a_layout_has_its_version() {
+        let parts = [size_of::<Tx>(), size_of::<Rx>(), size_of::<Life>(), size_of::<Events>(), size_of::<Who>()];
+        let places =
+            [offset_of!(Tx, copied), offset_of!(Rx, near), offset_of!(Life, ticks), offset_of!(Events, single_copy)];
+        let layout = (SIZE, parts, places, size_of::<NodeHead>());
+        assert_eq!((VERSION, layout), (2, (512, [128, 128, 64, 64, 128], [64, 84, 40, 32], 560)));
     }
 }

@@ -174,6 +174,8 @@ pub struct Life {
     pub ticks: AtomicU32,
     /// 1 when the descriptor was O_NONBLOCK when the engine took it.
     pub nonblocking: AtomicU32,
+    /// TCP_NODELAY as the program sees it, plus one, once the engine has set the kernel's; 0: the kernel's is the program's.
+    pub nodelay: AtomicU32,
 }
 
 /// Events worth a counter.
@@ -182,9 +184,7 @@ pub struct Life {
 pub struct Events {
     /// Gates raised.
     pub raised: AtomicU64,
-    /// Spins that paid, and that did not.
-    pub spin_hit: AtomicU64,
-    /// See `spin_hit`.
+    /// Spins that did not pay. (Those that did are not counted: that is the path of a short message.)
     pub spin_miss: AtomicU64,
     /// Times a full ring spilled to TCP.
     pub spilled: AtomicU64,
@@ -194,7 +194,7 @@ pub struct Events {
     pub single_copy: AtomicU64,
     /// Times a put found the gate just closed.
     pub lost_put: AtomicU64,
-    _reserved: AtomicU64,
+    _reserved: [AtomicU64; 2],
 }
 
 /// Who is at the other end.

@@ -14,7 +14,7 @@ use crate::slot::Slot;
 /// First eight bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETseg");
 /// Version of every layout in this crate that a peer maps.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes before the first slot.
 pub const HEAD: usize = 4096;
 /// Smallest and largest ring.

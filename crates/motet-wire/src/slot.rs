@@ -12,8 +12,9 @@ use crate::gate::{ConsumerLine, GateLine, MarkLine};
 use crate::mapping::Mapping;
 use crate::ring::Ring;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::ptr::{from_ref, null, null_mut};
+use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 /// Bytes before the rings.
 pub const CONTROL: usize = 4096;
@@ -34,7 +35,8 @@ pub struct Lines {
 
 /// Where a receiver that already waits shows its memory, so that large payload needs one copy only.
 ///
-/// State: IDLE -> POSTED (consumer) -> ACTIVE (producer) -> DONE (producer, all pieces copied) -> IDLE (consumer).
+/// State: IDLE -> POSTED (consumer) -> ACTIVE (producer) -> DONE (producer, all pieces copied) -> IDLE (consumer), or
+/// ACTIVE -> CUT (producer, which leaves a consumer that does not get on) -> IDLE.
 /// Addresses are those of the writer's own process: the other side only ever hands them to `process_vm_readv/writev`
 /// together with the pid that the kernel attested, so a lie harms the liar.
 #[repr(C, align(64))]
@@ -56,12 +58,15 @@ pub struct Transfer {
     pub length: AtomicU64,
     /// Bytes of a piece.
     pub piece: AtomicU64,
-    _line1: [AtomicU64; 5],
+    /// In state CUT: bytes that are there. What follows them comes another way.
+    pub kept: AtomicU64,
+    _line1: [AtomicU64; 4],
     /// Next piece to copy, claimed by either side.
     pub next: AtomicU64,
     _line2: [AtomicU64; 7],
-    /// Pieces finished by the producer / by the consumer.
-    pub finished: [AtomicU64; 2],
+    /// Pieces finished by the consumer.
+    pub finished: AtomicU64,
+    _reserved: AtomicU64,
     /// Address of a word of the producer's that holds the slot's cookies mixed: whoever can read it may copy.
     pub proof: AtomicU64,
     /// 1 when the consumer could read the producer's proof.
@@ -80,6 +85,8 @@ pub mod transfer {
     pub const ACTIVE: u32 = 2;
     /// All bytes are there.
     pub const DONE: u32 = 3;
+    /// The producer has left before the end.
+    pub const CUT: u32 = 4;
 }
 
 impl Transfer {
@@ -104,10 +111,12 @@ impl Default for Transfer {
             from: zero(),
             length: zero(),
             piece: zero(),
-            _line1: [(); 5].map(|()| zero()),
+            kept: zero(),
+            _line1: [(); 4].map(|()| zero()),
             next: zero(),
             _line2: [(); 7].map(|()| zero()),
-            finished: [zero(), zero()],
+            finished: zero(),
+            _reserved: zero(),
             proof: zero(),
             may_copy: AtomicU32::new(0),
             _pad1: AtomicU32::new(0),
@@ -140,42 +149,63 @@ struct DirectionPage {
 }
 
 /// A place for a [`Slot`] that threads read without a lock.
+///
+/// One pointer to a description that is never changed and never freed: a reader sees all words of one slot, or none, however
+/// often the cell is set and cleared meanwhile. The same pointer seen twice (ABA) means the same slot both times.
 #[derive(Debug, Default)]
-pub struct SlotCell {
-    base: AtomicPtr<u8>,
-    bulk: AtomicPtr<u8>,
-    /// log2 of both rings and the end.
-    shape: AtomicUsize,
-}
+pub struct SlotCell(AtomicPtr<Slot>);
 
 impl SlotCell {
     /// The slot that is here.
     #[inline(always)]
     pub fn slot(&self) -> Option<Slot> {
-        let base = self.base.load(Acquire);
-        let (shape, bulk) = (self.shape.load(Relaxed), self.bulk.load(Relaxed));
-        (!base.is_null()).then_some(Slot {
-            base,
-            bulk,
-            ring: 1 << (shape >> 8 & 0xff),
-            bulk_size: 1 << (shape >> 16 & 0xff),
-            end: shape & 1,
-        })
+        // SAFETY: null, or what `described` returned: such a description stays as it is until the process ends.
+        unsafe { self.0.load(Acquire).as_ref() }.copied() // edge: describe -> slot
     }
 
     /// Puts a slot here, or none. Ranges are never unmapped, so a reader that still holds the old one does no harm.
     pub fn set(&self, slot: Option<Slot>) {
-        if let Some(slot) = slot {
-            let log = |size: usize| size.trailing_zeros() as usize;
-            self.shape.store(log(slot.bulk_size) << 16 | log(slot.ring) << 8 | slot.end, Relaxed);
-            self.bulk.store(slot.bulk, Relaxed);
+        self.0.store(slot.map_or(null_mut(), |slot| from_ref(described(slot)).cast_mut()), Release);
+    }
+}
+
+/// One description, in a list that only grows. On a line of its own, as senders and receivers read it.
+#[repr(align(64))]
+struct Described {
+    slot: Slot,
+    next: *const Described,
+}
+
+/// Lists by address. Lock-free, so a fork at any moment leaves the child with whole lists.
+static DESCRIBED: [AtomicPtr<Described>; 256] = [const { AtomicPtr::new(null_mut()) }; 256];
+
+/// The one description of a slot. As many of them exist as slots were ever mapped, however many connections use those.
+fn described(slot: Slot) -> &'static Slot {
+    let list = &DESCRIBED[(slot.base as usize / 4096) % DESCRIBED.len()];
+    let mut new = Box::new(Described { slot, next: null() });
+    loop {
+        let first = list.load(Acquire); // edge: describe -> slot
+        let mut at: *const Described = first;
+        // SAFETY: null, or a box that `into_raw` has given up for good and the exchange below has published whole.
+        while let Some(known) = unsafe { at.as_ref() } {
+            if known.slot == slot {
+                return &known.slot;
+            }
+            at = known.next;
         }
-        self.base.store(slot.map_or(std::ptr::null_mut(), |slot| slot.base), Release);
+        new.next = first;
+        let raw = Box::into_raw(new);
+        match list.compare_exchange(first, raw, Release, Relaxed) {
+            // SAFETY: nobody frees or changes it from now on.
+            Ok(_) => return unsafe { &(*raw).slot },
+            // SAFETY: ours alone still, and made by `into_raw` just now.
+            Err(_) => new = unsafe { Box::from_raw(raw) },
+        }
     }
 }
 
 /// A mapped slot, seen from one end.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     base: *mut u8,
     ring: usize,
@@ -303,5 +333,62 @@ impl Slot {
         }
         // SAFETY: `over` checked that CONTROL + 2 * ring bytes are mapped and that ring is a power of two.
         unsafe { Ring::new(self.base.add(CONTROL + direction * self.ring), self.ring) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    /// Slots of `sizes`, each with large rings, one behind the other.
+    fn slots(sizes: &[usize]) -> Vec<Slot> {
+        let size = |ring: usize| (Slot::size(ring) + 2 * ring).next_multiple_of(4096);
+        let total = sizes.iter().map(|&ring| size(ring)).sum::<usize>();
+        let layout = std::alloc::Layout::from_size_align(total, 4096).unwrap();
+        // SAFETY: a page-aligned block of that size, never freed, is what a mapping promises.
+        let mapping = unsafe { Mapping::new(std::alloc::alloc_zeroed(layout), total) };
+        let mut at = 0;
+        let mut slot = |&ring: &usize| {
+            let slot = Slot::over(mapping, at, ring, 0)?.with_bulk(mapping, at + Slot::size(ring), ring);
+            at += size(ring);
+            slot
+        };
+        sizes.iter().map(|ring| slot(ring).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_reader_never_pairs_one_slot_with_the_size_of_another() {
+        let slots = slots(&[4096, 8192, 16384]);
+        let (cell, done) = (SlotCell::default(), AtomicBool::new(false));
+        let rounds = if cfg!(miri) { 50 } else { 200_000 };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Relaxed) {
+                        let seen = cell.slot();
+                        assert!(seen.is_none_or(|seen| slots.contains(&seen)), "{seen:?}");
+                    }
+                });
+            }
+            for round in 0..rounds {
+                cell.set(Some(slots[round % slots.len()]));
+                cell.set(None);
+            }
+            done.store(true, Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_slot_has_one_description_whoever_asks() {
+        let slots = slots(&[4096; 20]);
+        let described = || slots.iter().map(|&slot| from_ref(described(slot)) as usize).collect::<Vec<_>>();
+        let all = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(described)).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(all.iter().all(|one| *one == all[0]));
+        let far = Slot { end: 1, ..slots[0] };
+        assert_ne!(from_ref(super::described(far)) as usize, all[0][0], "the other end's view is another slot");
     }
 }

@@ -37,6 +37,7 @@ pub fn engine() -> Option<&'static Engine> {
         Some(engine) => Some(engine),
         None => Engine::start(|| {
             let config = motet_config::Config::from_env().0;
+            stats::prepare(&config);
             motet_sys::pool::limit(usize::try_from(config.pool).unwrap_or(usize::MAX));
             table::options(config)
         }),

@@ -1,32 +1,68 @@
 //! What `motet run --stats` prints: one line of JSON per process, written when it ends. The fields are described in docs/cli.md.
+//!
+//! A process may end by `_exit` in a signal handler, which may have interrupted the allocator. So the file's name is found out
+//! when the engine starts, and the end needs system calls and its own stack only.
 
 use motet_engine::Engine;
-use std::fmt::Write as _;
-use std::io::Write as _;
+use motet_sys::rustix::{fs, io};
+use std::ffi::CStr;
+use std::fmt::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 
-/// Appends this process's line to the file named by MOTET_STATS, if any. Allocates, so a program that ends inside a signal
-/// handler should not ask for it.
-pub fn write(engine: &Engine) {
-    let Some(path) = motet_config::Config::from_env().0.stats else { return };
-    let path = motet_config::Config::for_process(&path, std::process::id());
-    let line = line(engine);
-    // One write, so lines of several processes do not mix. There is nobody to tell of a failure.
-    if let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path) {
-        let _ = file.write_all(line.as_bytes());
+/// MOTET_STATS: `%p` is the process id, which is known at the end only, as processes fork.
+static NAME: OnceLock<Vec<u8>> = OnceLock::new();
+
+/// Longest line and longest file name: 64 reasons with their counts, and PATH_MAX.
+const LONGEST: usize = 4096;
+
+/// Remembers where the line goes, if anywhere.
+pub fn prepare(config: &motet_config::Config) {
+    if let Some(path) = &config.stats {
+        let _ = NAME.set(path.as_os_str().as_bytes().to_vec());
     }
 }
 
-fn line(engine: &Engine) -> String {
-    let ((totals, plain), links) = (engine.totals(), engine.links());
-    let command = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    let command: String = command.trim_end().chars().filter(|c| !c.is_control() && !"\"\\".contains(*c)).collect();
-    let plain: Vec<String> = plain.iter().map(|(code, n)| format!("\"{code}\":{n}")).collect();
-    let mut line = String::new();
-    let _ = writeln!(
-        line,
-        "{{\"pid\":{},\"command\":\"{command}\",\"streams\":{},\"upgraded\":{},\"sent_fast\":{},\"sent_tcp\":{},\
-         \"received_fast\":{},\"received_tcp\":{},\"spilled\":{},\"downgraded\":{},\"single_copy\":{},\"links\":{},\"links_closed\":{},\"plain\":{{{}}}}}",
-        std::process::id(),
+/// Appends this process's line to the file named by MOTET_STATS, if any. There is nobody to tell of a failure. Does not allocate.
+pub fn write(engine: &Engine) {
+    let Some(template) = NAME.get() else { return };
+    let (mut name, mut text) = (Text::new(), Text::new());
+    if file_name(template, &mut name).is_err() || line(engine, &mut text).is_err() {
+        return;
+    }
+    let Ok(path) = CStr::from_bytes_until_nul(&name.bytes) else { return };
+    let flags = fs::OFlags::WRONLY | fs::OFlags::APPEND | fs::OFlags::CREATE | fs::OFlags::CLOEXEC;
+    // One write, so lines of several processes do not mix.
+    if let Ok(file) = fs::open(path, flags, fs::Mode::from_raw_mode(0o666)) {
+        let _ = io::write(file, text.written());
+    }
+}
+
+fn file_name(template: &[u8], name: &mut Text) -> fmt::Result {
+    let mut rest = template;
+    while let Some(at) = rest.windows(2).position(|two| two == b"%p") {
+        name.push(&rest[..at])?;
+        write!(name, "{}", std::process::id())?;
+        rest = &rest[at + 2..];
+    }
+    name.push(rest)
+}
+
+fn line(engine: &Engine, text: &mut Text) -> fmt::Result {
+    let (totals, links) = (engine.totals(), engine.links());
+    write!(text, "{{\"pid\":{},\"command\":\"", std::process::id())?;
+    let mut command = [0; 64];
+    let length = fs::open(c"/proc/self/comm", fs::OFlags::RDONLY | fs::OFlags::CLOEXEC, fs::Mode::empty())
+        .and_then(|file| io::read(file, &mut command))
+        .unwrap_or(0);
+    let command = str::from_utf8(&command[..length]).unwrap_or_default();
+    for c in command.chars().filter(|c| !c.is_control() && !"\"\\".contains(*c)) {
+        text.write_char(c)?;
+    }
+    write!(
+        text,
+        "\",\"streams\":{},\"upgraded\":{},\"sent_fast\":{},\"sent_tcp\":{},\
+         \"received_fast\":{},\"received_tcp\":{},\"spilled\":{},\"downgraded\":{},\"single_copy\":{},\"links\":{},\"links_closed\":{},\"plain\":{{",
         totals.streams.0,
         totals.streams.1,
         totals.fast.0,
@@ -38,7 +74,56 @@ fn line(engine: &Engine) -> String {
         totals.events[2],
         links[0],
         links[1],
-        plain.join(","),
-    );
-    line
+    )?;
+    for (at, (code, n)) in engine.plain_counts().enumerate() {
+        write!(text, "{}\"{code}\":{n}", if at == 0 { "" } else { "," })?;
+    }
+    writeln!(text, "}}}}")
+}
+
+/// Text on the stack. What does not fit is an error; a zero always follows.
+struct Text {
+    bytes: [u8; LONGEST + 1],
+    length: usize,
+}
+
+impl Text {
+    fn new() -> Self {
+        Self { bytes: [0; LONGEST + 1], length: 0 }
+    }
+
+    fn push(&mut self, more: &[u8]) -> fmt::Result {
+        let end = self.length + more.len();
+        self.bytes[..LONGEST].get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(more);
+        self.length = end;
+        Ok(())
+    }
+
+    fn written(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.push(s.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_take_the_process_id() {
+        let named = |template: &str| {
+            let mut name = Text::new();
+            file_name(template.as_bytes(), &mut name).map(|()| String::from_utf8(name.written().to_vec()).unwrap())
+        };
+        let id = std::process::id();
+        assert_eq!(named("/tmp/a.%p"), Ok(format!("/tmp/a.{id}")));
+        assert_eq!(named("%p/%p%%"), Ok(format!("{id}/{id}%%")));
+        assert_eq!(named("/tmp/100%"), Ok("/tmp/100%".to_owned()));
+        assert!(named(&"x".repeat(LONGEST)).is_ok() && named(&"x".repeat(LONGEST + 1)).is_err());
+    }
 }

@@ -32,5 +32,8 @@ pub fn options(config: Config) -> Options {
             (true, 0) => SINGLE_COPY,
             (true, bytes) => bytes,
         },
+        half_copy: config.half_copy_min as usize,
+        log: config.log,
+        profile: config.profile,
     }
 }

@@ -53,8 +53,8 @@ impl End {
 }
 
 impl Base for End {
-    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
-        self.connection(|c| c.receive(self.side, bufs, limit, peek))
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
+        self.connection(|c| c.receive(self.side, bufs, usize::MAX, peek))
     }
 
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
@@ -73,12 +73,20 @@ impl Base for End {
         self.connection(|c| c.alive(self.side))
     }
 
+    fn tcp_failed(&mut self) -> bool {
+        self.connection(|c| c.is_reset())
+    }
+
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
         copy::read_from(pid, address, into) == Ok(into.len())
     }
 
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
         copy::write_to(pid, address, from) == Ok(from.len())
+    }
+
+    fn same_process(&mut self, _pid: u32) -> bool {
+        !self.connection(|c| c.is_dead(1 - self.side))
     }
 
     fn populate(&mut self, _ring: Mapping) -> bool {
@@ -101,6 +109,10 @@ impl Base for End {
 
     fn yield_now(&mut self) {
         self.clock.advance(1_000);
+    }
+
+    fn nap(&mut self, ns: u64) {
+        self.clock.advance(ns);
     }
 
     fn token(&self) -> u64 {

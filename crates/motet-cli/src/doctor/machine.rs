@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use motet_config::profile::Found;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, getrlimit};
 
@@ -21,6 +22,7 @@ pub fn checks() -> Vec<Check> {
         huge_pages(),
         processors(),
         clock(),
+        profile(),
         io_uring(),
         userfaultfd(),
         xdp(),
@@ -156,6 +158,18 @@ fn clock() -> Check {
             found,
             "no steady processor clock announced: times of spinning are approximate",
         )
+    }
+}
+
+fn profile() -> Check {
+    let (name, fix) = ("profile", "sizes are defaults until `motet tune` has measured this machine");
+    match motet_config::Surroundings::of_this_process().load().profile {
+        Found::Valid { path, profile } => {
+            let found = format!("{}, {}", path.display(), crate::tune::describe(&profile));
+            Check::new(name, Verdict::Ok, found, "large payload is copied as measured on this machine")
+        }
+        Found::Ignored { path, why } => Check::new(name, Verdict::Limited, format!("{}: {why}", path.display()), fix),
+        Found::Missing => Check::new(name, Verdict::Limited, "none", fix),
     }
 }
 

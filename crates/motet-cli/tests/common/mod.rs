@@ -56,7 +56,12 @@ pub fn motet<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) 
             command.env_remove(name);
         }
     }
-    command.env_remove("LD_PRELOAD").env("MOTET_CONFIG", "/dev/null").args(arguments).stdin(Stdio::null());
+    command
+        .env_remove("LD_PRELOAD")
+        .env("MOTET_CONFIG", "/dev/null")
+        .env("MOTET_PROFILE", "/dev/null")
+        .args(arguments)
+        .stdin(Stdio::null());
     command
 }
 

@@ -43,6 +43,7 @@ pub static CASES: &[Case] = &[
     Case { streams: 4, ..case("wait_any", waits::wait_any, waits::wait_any_far) },
     case("wake", waits::wake, bytes::leave),
     Case { streams: 2, ..case("wake_of_wait_any", waits::wake_of_wait_any, bytes::leave) },
+    Case { streams: 12, ..case("close_under_calls", waits::close_under_calls, bytes::leave) },
     case("deadline", waits::deadline, waits::deadline_far),
     Case { streams: 2, ..case("deadline_of_wait_any", waits::deadline_of_wait_any, bytes::leave) },
     case("close_with_unread_data", faults::read_to_the_end, faults::send_and_close),

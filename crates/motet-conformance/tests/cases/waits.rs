@@ -1,12 +1,14 @@
 //! Waiting: readiness, several streams at once, waking from another thread, deadlines. Nothing here measures time: a wait
 //! that never ends is stopped by the host.
 
-use super::{bytes, receive, receive_with, send};
+use super::{bytes, handle, receive, receive_with, send};
 use crate::cases::bytes::{MSG_DONTWAIT, leave, stay};
 use crate::ends::Ends;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
+
+const EBADF: i32 = 9;
 
 /// Readiness is known without consuming.
 pub fn readiness(ends: Ends) {
@@ -103,6 +105,25 @@ pub fn wake_of_wait_any(ends: Ends) {
         stream.set_deadline(None).expect("no deadline");
     }
     stay(ends);
+}
+
+/// A close by another thread ends a blocked call, whether that spins, sleeps or has only just begun.
+pub fn close_under_calls(ends: Ends) {
+    for (n, stream) in ends.streams.iter().enumerate() {
+        let (engine, handle) = handle(stream);
+        std::thread::scope(|scope| {
+            let blocked = scope.spawn(move || match n % 2 {
+                0 => stream.recv(&mut [0; 8]),
+                _ => motet::wait_any(&[stream], None),
+            });
+            std::thread::sleep(Duration::from_micros([0, 30, 20_000][n / 2 % 3]));
+            assert_eq!(engine.close(handle), Ok(false), "nothing was unread");
+            let error = blocked.join().expect("an answer").expect_err("closed");
+            assert_eq!(error.raw_os_error(), Some(EBADF), "{n}");
+        });
+        assert_eq!(stream.recv(&mut [0; 8]).expect_err("closed").raw_os_error(), Some(EBADF));
+        assert_eq!(engine.close(handle), Err(EBADF));
+    }
 }
 
 /// A deadline ends a blocked call, and only that: the stream goes on.

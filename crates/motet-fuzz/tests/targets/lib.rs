@@ -1,4 +1,4 @@
-//! Every parser of bytes that a peer can write, as one function of a byte string each: it must return, whatever the bytes.
+//! Every parser of bytes that a peer can write (or that lie in a file of the user's), as one function of a byte string each: it must return, whatever the bytes.
 //!
 //! What it is: the targets ([`TARGETS`]), their seeds, and a small repeatable mutator for a bounded run on the stable
 //! toolchain (`tests/bounded.rs`, `scripts/fuzz-short`). What it is not: a fuzzer; `fuzz/` hands the same functions to
@@ -8,6 +8,7 @@
 pub mod mutate;
 pub mod slot;
 
+use motet_config::profile::{Machine, Profile};
 use motet_driver_shm::offer::Offer;
 use motet_sys::diag;
 use motet_wire::segment::{Geometry, HEAD_WORDS};
@@ -30,6 +31,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "segment_head", run: segment_head, seeds: segment_seeds, rounds: 200_000 },
     Target { name: "offer", run: offer, seeds: offer_seeds, rounds: 200_000 },
     Target { name: "diag_answer", run: diag_answer, seeds: diag_seeds, rounds: 200_000 },
+    Target { name: "profile", run: profile, seeds: profile_seeds, rounds: 50_000 },
     Target { name: "slot", run: slot::run, seeds: slot::seeds, rounds: 200_000 },
 ];
 
@@ -82,4 +84,25 @@ fn diag_seeds() -> Vec<Vec<u8>> {
         bytes
     };
     vec![message(20, 88), message(20, 200), message(2, 36), message(2, 20), message(3, 16)]
+}
+
+/// The profile of a machine.
+pub fn profile(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(profile) = Profile::parse(text) {
+        assert_eq!(
+            Profile::parse(&profile.render(&[])).as_ref(),
+            Ok(&profile),
+            "what was understood comes back as it was"
+        );
+        assert!(profile.settings().all(|(_, size)| (1..=1 << 40).contains(&size)), "sizes within bounds");
+    }
+}
+
+fn profile_seeds() -> Vec<Vec<u8>> {
+    let machine = Machine { processor: "P".into(), cpus: 2, kernel: "6.1".into() };
+    let full =
+        Profile { machine, measured: 1, floor: Some(50), single_copy_min: Some(2 << 20), half_copy_min: Some(1 << 20) };
+    let bare = Profile { floor: None, single_copy_min: None, half_copy_min: None, ..full.clone() };
+    vec![full.render(&["a note".into()]).into(), bare.render(&[]).into(), b"format = 1".to_vec(), Vec::new()]
 }

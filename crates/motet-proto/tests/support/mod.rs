@@ -77,6 +77,10 @@ pub struct World {
     pub most: usize,
     /// Threads that read at each end: 1 or 2.
     pub readers: usize,
+    /// Runs before every copy between the processes.
+    pub on_copy: Option<Scribble>,
+    /// The pids of both ends belong to other processes by now.
+    pub replaced: Cell<bool>,
     /// Whether the other end runs just now.
     inside: Cell<bool>,
     pub calls: Cell<u64>,
@@ -95,7 +99,7 @@ pub fn bytes(side: usize, position: u64, length: usize) -> Vec<u8> {
 }
 
 /// Sends as the tests ask for them.
-pub const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: usize::MAX };
+pub const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: usize::MAX, half: 0 };
 /// A receive that may sleep, without spinning.
 pub const SLEEP: rx::Ask = rx::Ask { blocking: true, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
 /// A receive that may not sleep.
@@ -144,6 +148,8 @@ impl World {
             weave: 0,
             most: 6000,
             readers: 2,
+            on_copy: None,
+            replaced: Cell::new(false),
             inside: Cell::new(false),
             calls: Cell::new(0),
             scribble: None,
@@ -415,9 +421,9 @@ impl Woven<'_> {
 }
 
 impl Base for Woven<'_> {
-    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
+    fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         self.pause();
-        self.end.tcp_recv(bufs, limit, peek)
+        self.end.tcp_recv(bufs, peek)
     }
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
         self.pause();
@@ -437,7 +443,13 @@ impl Base for Woven<'_> {
         self.pause();
         self.end.tcp_alive()
     }
+    fn tcp_failed(&mut self) -> bool {
+        self.pause();
+        self.end.tcp_failed()
+    }
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
+        self.pause();
+        self.world.on_copy.iter().for_each(|run| run(self.world));
         match &self.world.scribble {
             // A hostile peer's addresses are those of another process; here they would be our own memory.
             Some(_) if address != transfer::proof(&self.world.sides[1].record) => {
@@ -448,10 +460,16 @@ impl Base for Woven<'_> {
         }
     }
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
+        self.pause();
+        self.world.on_copy.iter().for_each(|run| run(self.world));
         if self.world.scribble.is_some() { address % 8 != 3 } else { self.end.copy_to(pid, address, from) }
     }
     fn enter_pages(&mut self, ring: motet_wire::mapping::Mapping) {
         self.end.enter_pages(ring)
+    }
+    fn same_process(&mut self, pid: u32) -> bool {
+        self.pause();
+        !self.world.replaced.get() && self.end.same_process(pid)
     }
     fn populate(&mut self, ring: motet_wire::mapping::Mapping) -> bool {
         self.end.populate(ring)
@@ -469,6 +487,10 @@ impl Base for Woven<'_> {
     fn yield_now(&mut self) {
         self.pause();
         self.end.yield_now();
+    }
+    fn nap(&mut self, ns: u64) {
+        self.pause();
+        self.end.nap(ns);
     }
     fn token(&self) -> u64 {
         self.end.token()

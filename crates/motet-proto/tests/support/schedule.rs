@@ -63,7 +63,8 @@ fn write(world: &World, side: usize) {
         _ if me.shut.get() => {}
         _ => {
             let length = world.prng.borrow_mut().size(world.most);
-            let ask = tx::Ask { kernel_only: draw(8) == 0, nonblocking: draw(2) == 0, large: LARGE };
+            let half = if draw(2) == 0 { 0 } else { usize::MAX };
+            let ask = tx::Ask { kernel_only: draw(8) == 0, nonblocking: draw(2) == 0, large: LARGE, half };
             let step = world.send(side, length, if draw(4) == 0 { SEND } else { ask });
             if step == tx::Step::Kernel && draw(3) > 0 {
                 world.send_on(side, false);

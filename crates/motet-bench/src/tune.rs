@@ -1,0 +1,232 @@
+//! Where the ways of carrying a large message cross on this machine: what `motet tune` keeps in the profile.
+//!
+//! What it is: three pairs of processes with the engine's own streams, one that copies through the ring, one whose single
+//! copies are made by one side, one whose are made by both. They send bursts of each size in turn, in three manners
+//! ([`MANNERS`]); a size's gain is the median over repetitions of ratios within one. What it is not: the bench (`motet bench`
+//! shows what comes of it), nor exact: it takes about two seconds, and a size must win by a margin to count.
+
+use crate::bench::Bench;
+use crate::floor::{self, Write};
+use crate::pair::{self, Process, Server};
+use crate::place::Placement;
+use crate::stats::median;
+use anyhow::{Context, Result, bail};
+use motet_config::SETTINGS;
+use serde::Serialize;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+/// How a burst is sent: name, whether its buffers are cold, whether each message is answered before the next.
+///
+/// A receiver that answers waits for the next message, where single copy is at its best; a stream of messages keeps the ring
+/// full, where the ring is.
+const MANNERS: [(&str, bool, bool); 3] = [("answered", false, true), ("cold", true, true), ("streamed", false, false)];
+/// Sizes tried, bytes.
+const SIZES: [usize; 7] = [256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
+/// Bytes of a burst, at least two messages.
+const BURST: usize = 8 << 20;
+/// Memory that cold buffers are cut from.
+const COLD: usize = 32 << 20;
+/// Repetitions, as far as time allows.
+const REPETITIONS: usize = 7;
+/// Repetitions in any case.
+const FEWEST: usize = 3;
+/// No further repetition begins after this.
+const TIME: Duration = Duration::from_millis(1500);
+/// What a way must gain to be taken.
+const MARGIN: f64 = 1.1;
+/// What it may lose in one manner while it wins over all.
+const LOSS: f64 = 0.95;
+/// A size that no message has.
+const NEVER: u64 = 1 << 40;
+
+/// Time of one message by each way, ns.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Ways {
+    /// Through the ring.
+    pub ring: f64,
+    /// Single copy by one side.
+    pub one: f64,
+    /// Single copy by both sides, half each.
+    pub both: f64,
+}
+
+/// What was found of one size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Size {
+    /// Bytes.
+    pub size: usize,
+    /// By manner ([`MANNERS`]), one entry a repetition.
+    pub manners: [Vec<Ways>; 3],
+}
+
+/// What was found of the machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Measured {
+    /// One way of a cache line, ns.
+    pub floor: f64,
+    /// By size.
+    pub sizes: Vec<Size>,
+    /// Whether the kernel lets one process copy from the other.
+    pub permitted: bool,
+    /// Bytes from which single copy is better; `None` when it is not permitted.
+    pub single_copy_min: Option<u64>,
+    /// Bytes from which both sides should make it.
+    pub half_copy_min: Option<u64>,
+    /// How long it took, seconds.
+    pub seconds: f64,
+}
+
+/// A pair of processes, and what it is for.
+struct Contestant {
+    caller: Process,
+    _server: Server,
+    copies: u64,
+}
+
+impl Contestant {
+    fn start(bench: &Bench, settings: &[(&str, u64)]) -> Result<Self> {
+        // Nothing of the user's own settings, nor of an earlier profile.
+        let mut env: Vec<(String, std::ffi::OsString)> = SETTINGS.iter().map(|s| (s.env.into(), "".into())).collect();
+        env.extend(["MOTET_CONFIG", "MOTET_PROFILE"].map(|name| (name.into(), "/dev/null".into())));
+        env.extend(settings.iter().map(|(name, value)| ((*name).into(), value.to_string().into())));
+        let program = bench.worker(&["sweep"]).with_env(&env);
+        let [serves, calls] = bench.cpus.of(Placement::Two, 0);
+        let server = Server::start(&program, &bench.cpus, serves)?;
+        let caller = pair::caller(&program, &server.port, &[], &bench.cpus, calls)?;
+        Ok(Self { caller, _server: server, copies: 0 })
+    }
+
+    /// ns of one message of a burst.
+    fn burst(&mut self, size: usize, (_, cold, each): (&str, bool, bool)) -> Result<f64> {
+        let (count, distinct) = ((BURST / size).max(2), if cold { COLD / size } else { 1 });
+        let input = self.caller.input.as_mut().context("no input")?;
+        writeln!(input, "{size} {count} {distinct} {}", u8::from(each))?;
+        let line = self.caller.line()?;
+        let Some((ns, copies)) = line.split_once(' ') else { bail!("a measuring program said `{line}`") };
+        self.copies += copies.parse::<u64>()?;
+        Ok(ns.parse()?)
+    }
+}
+
+/// Measures. `prefix`: the words that lead to the bench in the executable that runs, as in `motet bench`.
+pub fn measure(prefix: &[&str]) -> Result<Measured> {
+    let begun = Instant::now();
+    let bench = Bench::new(prefix, true, None)?;
+    let floor = median(&std::array::from_fn::<_, 5, _>(|_| floor::one_way(&bench.cpus, Write::Store)));
+    let min = ("MOTET_SINGLE_COPY_MIN", 64 << 10);
+    let mut ring = Contestant::start(&bench, &[("MOTET_SINGLE_COPY_MIN", NEVER)])?;
+    let mut one = Contestant::start(&bench, &[min, ("MOTET_HALF_COPY_MIN", NEVER)])?;
+    let mut both = Contestant::start(&bench, &[min, ("MOTET_HALF_COPY_MIN", 1)])?;
+    let mut sizes: Vec<Size> = SIZES.map(|size| Size { size, manners: Default::default() }).into();
+    let started = Instant::now();
+    for repetition in 0..=REPETITIONS {
+        if repetition > FEWEST && started.elapsed() > TIME {
+            break;
+        }
+        for size in &mut sizes {
+            for (manner, found) in MANNERS.into_iter().zip(&mut size.manners) {
+                let burst = |of: &mut Contestant| of.burst(size.size, manner);
+                let ways = Ways { ring: burst(&mut ring)?, one: burst(&mut one)?, both: burst(&mut both)? };
+                // The first round brings wires up and memory into being.
+                if repetition > 0 {
+                    found.push(ways);
+                }
+            }
+        }
+    }
+    let permitted = one.copies > 0 && both.copies > 0;
+    let (single_copy_min, half_copy_min) = if permitted { choose(&sizes) } else { (None, None) };
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(Measured { floor, sizes, permitted, single_copy_min, half_copy_min, seconds })
+}
+
+impl Size {
+    /// How much better one way is than another, over all manners and in the worst of them.
+    fn gain(&self, better: impl Fn(&Ways) -> f64, than: impl Fn(&Ways) -> f64) -> (f64, f64) {
+        let gain = |ways: &Vec<Ways>| median(&ways.iter().map(|w| than(w) / better(w)).collect::<Vec<_>>());
+        let gains = self.manners.each_ref().map(gain);
+        (gains.iter().product::<f64>().cbrt(), gains.into_iter().fold(f64::INFINITY, f64::min))
+    }
+}
+
+/// The sizes from which single copy, and both sides making it, are the better way: there each wins by a margin (both sides
+/// need only not lose), and at no larger size it loses. [`NEVER`] when there is none.
+fn choose(sizes: &[Size]) -> (Option<u64>, Option<u64>) {
+    let from = |wins: &dyn Fn(&Size) -> bool, loses: &dyn Fn(&Size) -> bool| {
+        let tail = sizes.iter().rposition(loses).map_or(0, |last| last + 1);
+        sizes[tail..].iter().find(|size| wins(size)).map_or(NEVER, |size| size.size as u64)
+    };
+    let lost_by_both = |s: &Size| s.gain(|w| w.one, |w| w.both).0 >= MARGIN;
+    let half = from(&|s| !lost_by_both(s), &lost_by_both);
+    let single = |s: &Size| s.gain(|w| if s.size as u64 >= half { w.both } else { w.one }, |w| w.ring);
+    let min = from(
+        &|s| {
+            let (over_all, worst) = single(s);
+            over_all >= MARGIN && worst >= LOSS
+        },
+        &|s| single(s).0 < 1.0,
+    );
+    (Some(min), Some(half))
+}
+
+impl Measured {
+    /// A line for each size: GB/s by each way in each manner.
+    pub fn lines(&self) -> Vec<String> {
+        let heading = format!("{:>8}  {:>14}  {:>14}  {:>14}", "GB/s of", "ring", "one side", "both sides");
+        let lines = self.sizes.iter().map(|size| {
+            let rate = |way: fn(&Ways) -> f64| {
+                let rate = |ways: &Vec<Ways>| {
+                    let rates: Vec<f64> = ways.iter().map(|w| size.size as f64 / way(w)).collect();
+                    format!("{:4.1}", median(&rates))
+                };
+                size.manners.each_ref().map(rate).join(" ")
+            };
+            format!("{:>4} KiB  {}  {}  {}", size.size >> 10, rate(|w| w.ring), rate(|w| w.one), rate(|w| w.both))
+        });
+        let last = format!("three figures each: {}", MANNERS.map(|m| m.0).join(", "));
+        [heading].into_iter().chain(lines).chain([last]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gains of single copy over the ring: by one side, by both; the same in every manner.
+    fn sizes(gains: [(f64, f64); 7]) -> Vec<Size> {
+        let size = |(size, (one, both)): (usize, (f64, f64))| {
+            let ways = vec![Ways { ring: 1000.0, one: 1000.0 / one, both: 1000.0 / both }; 3];
+            Size { size, manners: std::array::from_fn(|_| ways.clone()) }
+        };
+        SIZES.into_iter().zip(gains).map(size).collect()
+    }
+
+    #[test]
+    fn single_copy_begins_where_it_wins_for_good() {
+        let crossing = [(0.3, 0.5), (0.4, 0.7), (0.5, 1.05), (0.6, 1.2), (0.8, 1.5), (0.8, 1.08), (0.8, 1.4)];
+        assert_eq!(choose(&sizes(crossing)), (Some(2 << 20), Some(256 << 10)));
+        let mut dip = crossing;
+        dip[4] = (0.8, 0.9);
+        assert_eq!(choose(&sizes(dip)), (Some(16 << 20), Some(256 << 10)), "not before a size that loses");
+        assert_eq!(choose(&sizes([(0.5, 0.9); 7])), (Some(NEVER), Some(256 << 10)));
+        assert_eq!(choose(&sizes([(1.5, 2.0); 7])), (Some(256 << 10), Some(256 << 10)));
+    }
+
+    #[test]
+    fn one_side_copies_where_two_only_get_in_each_others_way() {
+        let gains = [(1.4, 1.0), (1.4, 1.1), (1.4, 1.3), (1.4, 1.5), (1.4, 2.0), (1.4, 2.0), (1.4, 2.0)];
+        assert_eq!(choose(&sizes(gains)), (Some(256 << 10), Some(1 << 20)));
+        assert_eq!(choose(&sizes([(2.0, 1.0); 7])), (Some(256 << 10), Some(NEVER)));
+    }
+
+    #[test]
+    fn a_way_that_loses_in_one_manner_is_not_taken() {
+        let mut sizes = sizes([(0.5, 1.2); 7]);
+        for size in &mut sizes[..3] {
+            size.manners[2].iter_mut().for_each(|w| w.both = 1250.0);
+            size.manners[0].iter_mut().for_each(|w| w.both = 300.0);
+        }
+        assert_eq!(choose(&sizes).0, Some(2 << 20));
+    }
+}

@@ -1,0 +1,105 @@
+//! `motet tune` and what becomes of its profile: measured, kept, read; ignored when it is not of this machine, not ours or
+//! not whole; never in anybody's way.
+
+mod common;
+
+use common::{Folder, finish, json, motet, refused};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// Measurements take turns: each wants both CPUs.
+static MEASURING: Mutex<()> = Mutex::new(());
+
+fn with(profile: &Path, arguments: &[&str]) -> Command {
+    let mut command = motet(arguments);
+    command.env("MOTET_PROFILE", profile);
+    command
+}
+
+/// Value and origin of the size from which single copy is tried.
+fn setting(profile: &Path) -> (String, String) {
+    let (code, out, err) = finish(&mut with(profile, &["config", "--json"]));
+    assert_eq!((code, err.as_str()), (0, ""), "a profile is never a problem");
+    let settings = json(&out)["settings"].as_array().unwrap().clone();
+    let row = settings.iter().find(|s| s["name"] == "single_copy_min").unwrap();
+    (row["value"].as_str().unwrap().into(), row["from"].as_str().unwrap().into())
+}
+
+/// Exit code aside: the line of `motet doctor`.
+fn doctor(profile: &Path) -> String {
+    let (_, out, _) = finish(&mut with(profile, &["doctor"]));
+    out.lines().find(|l| l.contains(" profile ")).expect("a line about the profile").to_owned()
+}
+
+#[test]
+fn what_was_measured_is_kept_and_used() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        eprintln!("SKIPPED: needs two CPUs");
+        return;
+    }
+    let _turn = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = Folder::new("tune");
+    let path = folder.path().join("motet/profile.toml");
+    assert!(doctor(&path).starts_with("limited") && setting(&path) == ("0".into(), "default".into()));
+    let (code, out, err) = finish(&mut with(&path, &["tune", "-n", "--json"]));
+    assert_eq!((code, err.as_str()), (0, ""));
+    let report = json(&out);
+    assert!(report["profile"].is_null() && !path.exists(), "a dry run writes nothing");
+    assert!(report["floor"].as_f64().unwrap() > 1.0 && report["sizes"].as_array().unwrap().len() > 3);
+
+    let (code, out, err) = finish(&mut with(&path, &["tune"]));
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("single copy from ") && out.contains(&format!("kept in {}", path.display())), "{out}");
+    assert!(doctor(&path).starts_with("ok"));
+    let (value, from) = setting(&path);
+    if report["permitted"] == true {
+        assert!(value != "0" && from == format!("profile {}", path.display()), "{value} {from}");
+    } else {
+        assert_eq!((value.as_str(), from.as_str()), ("0", "default"), "nothing was measured");
+    }
+    let written = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let (code, out, _) = finish(&mut with(&path, &["tune", "--once"]));
+    assert!(code == 0 && out.starts_with(&path.display().to_string()), "{out}");
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written, "once is once");
+
+    // What the user sets wins.
+    let (_, out, _) = finish(with(&path, &["config", "--json"]).env("MOTET_SINGLE_COPY_MIN", "3MiB"));
+    assert!(out.contains("environment variable MOTET_SINGLE_COPY_MIN"), "{out}");
+}
+
+#[test]
+fn a_profile_that_cannot_be_used_is_ignored() {
+    let folder = Folder::new("ignored-profile");
+    let foreign = "format = 1\nprocessor = \"another\"\ncpus = 1000\nkernel = \"1\"\nsingle_copy_min = 4096\n";
+    for (name, text, mode, why) in [
+        ("foreign", foreign, 0o600, "measured on another machine"),
+        ("garbage", "\u{1}][", 0o600, "profile"),
+        ("empty", "", 0o600, "without its format"),
+        ("open", foreign, 0o666, "others may write it"),
+    ] {
+        let path = folder.file(name, text, mode);
+        assert_eq!(setting(&path), ("0".into(), "default".into()), "{name}");
+        let line = doctor(&path);
+        assert!(line.starts_with("limited") && line.contains(why), "{line}");
+        let folder = Folder::new("ignored-libraries");
+        let mut command = with(&path, &["run", "-v", "--", "true"]);
+        let (code, _, err) = finish(command.env("MOTET_LIBDIR", folder.libraries()));
+        assert!(code == 0 && err.contains("is not used: "), "{err}");
+        let (_, _, err) = finish(with(&path, &["run", "--", "true"]).env("MOTET_LIBDIR", folder.path()));
+        assert_eq!(err, "", "silent unless asked");
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_one_line() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        eprintln!("SKIPPED: needs two CPUs");
+        return;
+    }
+    let _turn = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let (code, out, err) = finish(&mut with(Path::new("/proc/motet/profile.toml"), &["tune"]));
+    assert!(code == 1 && out.contains("single copy from "), "what was measured is shown: {out}");
+    assert!(err.starts_with("motet: cannot write /proc/motet/profile.toml") && err.lines().count() == 1, "{err}");
+    refused(&mut motet(["tune", "--nonsense"]), 2);
+}

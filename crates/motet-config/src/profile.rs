@@ -1,0 +1,310 @@
+//! The profile: what `motet tune` measured on this machine, in one small file.
+//!
+//! What it is: where the file lies ([`candidates`]), its text ([`Profile::parse`], [`Profile::render`]), and whom it is
+//! believed: a regular file of our own or of root's, that nobody else can write, made on a machine like this one
+//! ([`Machine`]: a home folder may be shared over the network). What it is not: needed. Whatever is wrong with it, the
+//! defaults hold and nobody is disturbed; `motet doctor` says why.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use crate::file;
+use crate::kind::Value;
+use crate::settings::setting;
+
+/// The version of the file's meaning. Another one is ignored.
+pub const FORMAT: u64 = 1;
+/// What root measures serves every user.
+pub const SYSTEM: &str = "/var/cache/motet/profile.toml";
+/// Below $XDG_CACHE_HOME.
+const OWN: &str = "motet/profile.toml";
+/// Largest file read.
+const LIMIT: usize = 4096;
+/// Longest word of a stamp, characters.
+const WORD: usize = 200;
+
+/// What a profile must have been measured on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// CPUs that are on line, whichever of them this process may use.
+    pub cpus: u64,
+    /// Release of the kernel.
+    pub kernel: String,
+}
+
+/// The content of a profile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// When, seconds since 1970.
+    pub measured: u64,
+    /// One way of a cache line between two CPUs, ns; for people.
+    pub floor: Option<u64>,
+    /// Bytes from which single copy is the better way.
+    pub single_copy_min: Option<u64>,
+    /// Bytes from which both sides should make it together.
+    pub half_copy_min: Option<u64>,
+}
+
+/// What became of the search for a profile.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Found {
+    /// There is none.
+    #[default]
+    Missing,
+    /// There is one, and it is not used.
+    Ignored {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// It is used.
+    Valid {
+        /// Which.
+        path: PathBuf,
+        /// Its content.
+        profile: Profile,
+    },
+}
+
+impl Machine {
+    /// This machine. What cannot be found out is empty, and equal only to itself.
+    pub fn here() -> Self {
+        // The first CPU's entry is enough, and a large machine takes long to list them all.
+        let info = head("/proc/cpuinfo", 2048);
+        let field = |name: &str| {
+            let value = info.lines().find_map(|l| l.strip_prefix(name)?.trim_start().strip_prefix(':'));
+            value.unwrap_or_default().trim().to_owned()
+        };
+        let processor = match field("model name") {
+            name if !name.is_empty() => name,
+            // ARM has numbers only.
+            _ => [field("CPU implementer"), field("CPU part"), field("CPU revision")].join(" ").trim().to_owned(),
+        };
+        let online = count_cpus(head("/sys/devices/system/cpu/online", LIMIT).trim());
+        let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+        Self { processor: word(&processor), cpus: online, kernel: word(&kernel) }
+    }
+}
+
+/// How many CPUs a list such as `0-3,6` names; 0 when it is no such list.
+fn count_cpus(list: &str) -> u64 {
+    let count = |range: &str| -> Option<u64> {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?).map(|n| u64::from(n) + 1)
+    };
+    list.split(',').map(count).sum::<Option<u64>>().unwrap_or(0)
+}
+
+/// The start of a file of the kernel's.
+fn head(path: &str, limit: usize) -> String {
+    let read = || -> io::Result<String> {
+        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut bytes = vec![0; limit];
+        let length = file::fill(&file, &mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
+    };
+    read().unwrap_or_default()
+}
+
+/// As it can stand between quotes.
+fn word(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() && !"\"\\".contains(*c)).take(WORD).collect()
+}
+
+impl Profile {
+    /// Takes a profile's text apart; what is wrong with it otherwise. Unknown keys are ignored.
+    ///
+    /// # Errors
+    /// In words, what is wrong.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.len() > LIMIT {
+            return Err("too long".into());
+        }
+        let (entries, problems) = file::parse(Path::new("profile"), text);
+        let find = |key: &str| entries.iter().find(|e| e.key == key).map(|e| e.text.as_str());
+        let number = |key: &str| match find(key) {
+            None => Ok(None),
+            Some(text) => text.parse::<u64>().map(Some).map_err(|_| format!("{key} is no number")),
+        };
+        match number("format")? {
+            Some(FORMAT) => {}
+            Some(n) => return Err(format!("of another version ({n}, not {FORMAT})")),
+            None => return Err(problems.first().map_or("without its format".into(), |p| p.what.clone())),
+        }
+        let required = |key: &str| find(key).map(word).ok_or_else(|| format!("without {key}"));
+        let size = |key: &str| match find(key) {
+            None => Ok(None),
+            Some(text) => match setting(key).map(|s| s.kind.parse(text)) {
+                Some(Ok(Value::Number(n))) if n > 0 => Ok(Some(n)),
+                _ => Err(format!("{key} is out of range")),
+            },
+        };
+        Ok(Self {
+            machine: Machine {
+                processor: required("processor")?,
+                cpus: number("cpus")?.ok_or("without cpus")?,
+                kernel: required("kernel")?,
+            },
+            measured: number("measured")?.unwrap_or(0),
+            floor: number("floor")?,
+            single_copy_min: size("single_copy_min")?,
+            half_copy_min: size("half_copy_min")?,
+        })
+    }
+
+    /// The text of the file. `notes`: lines for people, such as what was measured.
+    pub fn render(&self, notes: &[String]) -> String {
+        let Machine { processor, cpus, kernel } = &self.machine;
+        let mut text = format!(
+            "# What `motet tune` measured here. It may be deleted; on another machine it is ignored.\n\
+             format = {FORMAT}\nprocessor = \"{}\"\ncpus = {cpus}\nkernel = \"{}\"\nmeasured = {}\n",
+            word(processor),
+            word(kernel),
+            self.measured
+        );
+        let values =
+            [("floor", self.floor), ("single_copy_min", self.single_copy_min), ("half_copy_min", self.half_copy_min)];
+        for (key, value) in values {
+            text.extend(value.map(|n| format!("{key} = {n}\n")));
+        }
+        for note in notes {
+            let line = format!("# {}\n", note.replace(char::is_control, " "));
+            if text.len() + line.len() <= LIMIT {
+                text += &line;
+            }
+        }
+        text
+    }
+
+    /// The settings that it gives values to.
+    pub fn settings(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let values = [("single_copy_min", self.single_copy_min), ("half_copy_min", self.half_copy_min)];
+        values.into_iter().filter_map(|(name, value)| Some((name, value?)))
+    }
+}
+
+/// Files that may hold the profile, best first. The first is where `motet tune` writes.
+///
+/// `MOTET_PROFILE` alone when it is set (/dev/null: none); else the user's own, then what root measured. Root has but the
+/// latter: a root that kept its caller's HOME leaves nothing there.
+pub fn candidates(variables: &BTreeMap<String, OsString>, root: bool) -> Vec<PathBuf> {
+    if let Some(path) = variables.get("MOTET_PROFILE") {
+        return if path == "/dev/null" { Vec::new() } else { vec![path.into()] };
+    }
+    let own = if root { None } else { crate::load::folder(variables, "XDG_CACHE_HOME", ".cache") };
+    own.map(|f| f.join(OWN)).into_iter().chain([SYSTEM.into()]).collect()
+}
+
+/// Looks for a profile of this machine; the first valid one, else the first that had to be ignored.
+pub fn find(
+    candidates: &[PathBuf],
+    read: impl Fn(&Path) -> io::Result<Option<String>>,
+    machine: impl Fn() -> Machine,
+) -> Found {
+    let mut found = Found::Missing;
+    for path in candidates {
+        let valid = match read(path) {
+            Ok(None) => continue,
+            Ok(Some(text)) => Profile::parse(&text).and_then(|profile| match machine() {
+                here if here == profile.machine => Ok(profile),
+                here => Err(difference(&profile.machine, &here)),
+            }),
+            Err(e) => Err(e.to_string()),
+        };
+        match valid {
+            Ok(profile) => return Found::Valid { path: path.clone(), profile },
+            Err(why) if found == Found::Missing => found = Found::Ignored { path: path.clone(), why },
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+fn difference(there: &Machine, here: &Machine) -> String {
+    if there.processor != here.processor {
+        format!("measured on another machine ({}, here {})", there.processor, here.processor)
+    } else if there.cpus != here.cpus {
+        format!("measured with {} CPUs, here are {}", there.cpus, here.cpus)
+    } else {
+        format!("measured under kernel {}, here is {}", there.kernel, here.kernel)
+    }
+}
+
+/// The text of a profile that can be believed; `None` when there is none. Follows no link in the last place.
+///
+/// # Errors
+/// It is somebody else's, others can write it, it is no regular file, or the system's.
+pub fn read(path: &Path) -> io::Result<Option<String>> {
+    let Some(file) = file::open(path, OFlags::NOFOLLOW)? else { return Ok(None) };
+    let stat = rustix::fs::fstat(&file)?;
+    if stat.st_uid != 0 && stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("somebody else's file"));
+    }
+    if stat.st_mode & 0o022 != 0 {
+        return Err(io::Error::other("others may write it"));
+    }
+    file::text(&file, LIMIT).map(Some)
+}
+
+/// Puts a profile in its place: a new file, renamed over what was there. Its folder is made when it is missing.
+///
+/// # Errors
+/// The system's, or the folder is somebody else's.
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let root = is_root();
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::other("not the name of a file"));
+    };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    if !folder.exists() {
+        std::fs::DirBuilder::new().recursive(true).mode(if root { 0o755 } else { 0o700 }).create(folder)?;
+    }
+    let folder = rustix::fs::open(
+        folder,
+        OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY,
+        Mode::empty(),
+    )?;
+    let owner = rustix::fs::fstat(&folder)?.st_uid;
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("the folder is somebody else's"));
+    }
+    let temporary = format!(".{}.{}", name.to_string_lossy(), std::process::id());
+    let _ = rustix::fs::unlinkat(&folder, &temporary, AtFlags::empty()); // of a process that died here once
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(if root { 0o644 } else { 0o600 });
+    let file = rustix::fs::openat(&folder, &temporary, flags, mode)?;
+    let whole = || -> io::Result<()> {
+        rustix::fs::fchmod(&file, mode)?; // whatever the umask
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            match rustix::io::write(&file, rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => rest = &rest[n..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(rustix::fs::renameat(&folder, &temporary, &folder, name)?)
+    };
+    whole().inspect_err(|_| {
+        let _ = rustix::fs::unlinkat(&folder, &temporary, AtFlags::empty());
+    })
+}
+
+/// Whether this process is root's.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! Profiles that are missing, whole, foreign, garbage, not ours.
+
+use super::*;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+fn profile() -> Profile {
+    Profile {
+        machine: Machine { processor: "A (R) 9000 @ 3 GHz".into(), cpus: 8, kernel: "6.1.0-13-amd64".into() },
+        measured: 1_700_000_000,
+        floor: Some(48),
+        single_copy_min: Some(4 << 20),
+        half_copy_min: None,
+    }
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("motet-profile-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let folder = Folder::new("again");
+    let path = folder.0.join("deeper/motet/profile.toml");
+    assert_eq!(read(&path).unwrap(), None);
+    for turn in 0..2 {
+        write(&path, &profile().render(&[format!("turn {turn}\nx = 1")])).unwrap();
+        assert_eq!(Profile::parse(&read(&path).unwrap().unwrap()), Ok(profile()));
+    }
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, if is_root() { 0o644 } else { 0o600 });
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
+fn the_first_valid_one_is_used() {
+    let paths = [PathBuf::from("/own"), PathBuf::from("/system")];
+    let search = |own: Option<&str>, here: Machine| {
+        let read = |path: &Path| match (path.starts_with("/own"), own) {
+            (true, own) => Ok(own.map(String::from)),
+            _ => Ok(Some(profile().render(&[]))),
+        };
+        find(&paths, read, || here.clone())
+    };
+    let valid = |path: &PathBuf| Found::Valid { path: path.clone(), profile: profile() };
+    assert_eq!(search(None, profile().machine), valid(&paths[1]));
+    assert_eq!(search(Some(&profile().render(&[])), profile().machine), valid(&paths[0]));
+    assert_eq!(search(Some("garbage"), profile().machine), valid(&paths[1]));
+    assert_eq!(find(&[], |_| Ok(None), || profile().machine), Found::Missing);
+    assert_eq!(find(&paths, |_| Ok(None), || profile().machine), Found::Missing);
+    let here = profile().machine;
+    for (other, why) in [
+        (Machine { processor: "B".into(), ..here.clone() }, "measured on another machine (A (R) 9000 @ 3 GHz, here B)"),
+        (Machine { cpus: 2, ..here.clone() }, "measured with 8 CPUs, here are 2"),
+        (Machine { kernel: "7".into(), ..here }, "measured under kernel 6.1.0-13-amd64, here is 7"),
+    ] {
+        assert_eq!(search(None, other), Found::Ignored { path: paths[1].clone(), why: why.into() });
+    }
+}
+
+#[test]
+fn garbage_is_refused_in_words() {
+    let good = profile().render(&[]);
+    let with = |from: &str, to: &str| Profile::parse(&good.replace(from, to));
+    for (from, to, what) in [
+        ("format = 1", "format = 2", "of another version (2, not 1)"),
+        ("format = 1\n", "", "without its format"),
+        ("cpus = 8", "cpus = \"many\"", "cpus is no number"),
+        ("cpus = 8\n", "", "without cpus"),
+        ("kernel", "kernels", "without kernel"),
+        ("single_copy_min = 4194304", "single_copy_min = -1", "single_copy_min is out of range"),
+        ("single_copy_min = 4194304", "single_copy_min = 0", "single_copy_min is out of range"),
+        ("single_copy_min = 4194304", "single_copy_min = 99999999999999999999", "single_copy_min is out of range"),
+        ("single_copy_min = 4194304", "single_copy_min = [[1]]", ""),
+    ] {
+        match with(from, to) {
+            Err(said) => assert_eq!(said, what, "{to}"),
+            Ok(parsed) => assert!(what.is_empty() && parsed.single_copy_min.is_none(), "{to}"),
+        }
+    }
+    assert_eq!(with("format = 1", "format = 1\nunknown = \"x\"\n"), Ok(profile()));
+    assert_eq!(Profile::parse(&(good.clone() + "[table]\nx = 1\n")), Ok(profile()));
+    assert!(Profile::parse("\0").is_err() && Profile::parse("").is_err());
+    assert!(Profile::parse(&(good + &"#".repeat(5000))).is_err());
+}
+
+#[test]
+fn only_what_nobody_else_can_write_is_believed() {
+    let folder = Folder::new("believed");
+    let path = folder.0.join("profile.toml");
+    write(&path, &profile().render(&[])).unwrap();
+    for mode in [0o620, 0o602, 0o666] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(read(&path).unwrap_err().to_string(), "others may write it");
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(read(&path).unwrap().is_some());
+    let link = folder.0.join("link");
+    symlink(&path, &link).unwrap();
+    assert!(read(&link).is_err(), "a link is not followed");
+    // Writing replaces a link and leaves what it pointed to.
+    write(&link, "new").unwrap();
+    assert_eq!(std::fs::read_to_string(&link).unwrap(), "new");
+    assert_ne!(std::fs::read_to_string(&path).unwrap(), "new");
+    assert!(read(&folder.0).is_err() && write(&path.join("below"), "x").is_err());
+    if is_root() {
+        std::os::unix::fs::chown(&path, Some(65533), None).unwrap();
+        assert_eq!(read(&path).unwrap_err().to_string(), "somebody else's file");
+        std::os::unix::fs::chown(&folder.0, Some(65533), None).unwrap();
+        assert_eq!(write(&path, "x").unwrap_err().to_string(), "the folder is somebody else's");
+    } else {
+        eprintln!("SKIPPED: files of another user need root");
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_an_error_and_no_more() {
+    // Not even root may write there.
+    assert!(write(Path::new("/proc/motet/profile.toml"), "x").is_err());
+    assert!(write(Path::new("/proc/profile.toml"), "x").is_err());
+}
+
+#[test]
+fn root_keeps_to_its_own_place() {
+    let variables = |list: &[(&str, &str)]| list.iter().map(|(k, v)| (k.to_string(), OsString::from(v))).collect();
+    let system = PathBuf::from(SYSTEM);
+    let home = variables(&[("HOME", "/home/a")]);
+    assert_eq!(candidates(&home, false), ["/home/a/.cache/motet/profile.toml".into(), system.clone()]);
+    assert_eq!(candidates(&home, true), [PathBuf::from(SYSTEM)]);
+    let cache = variables(&[("HOME", "/home/a"), ("XDG_CACHE_HOME", "/c")]);
+    assert_eq!(candidates(&cache, false), ["/c/motet/profile.toml".into(), system.clone()]);
+    assert_eq!(candidates(&variables(&[]), false), [system]);
+    assert_eq!(candidates(&variables(&[("MOTET_PROFILE", "/p")]), false), [PathBuf::from("/p")]);
+    assert!(candidates(&variables(&[("MOTET_PROFILE", "/dev/null")]), true).is_empty());
+}
+
+#[test]
+fn this_machine_has_a_name() {
+    let here = Machine::here();
+    assert!(!here.processor.is_empty() && here.cpus > 0 && !here.kernel.is_empty(), "{here:?}");
+    assert_eq!(
+        [count_cpus("0-3,6"), count_cpus("0"), count_cpus(""), count_cpus("3-1"), count_cpus("x")],
+        [5, 1, 0, 0, 0]
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_parsed_or_refused(text in ".{0,300}") {
+        let _ = Profile::parse(&text);
+    }
+}

@@ -1,0 +1,138 @@
+//! The log of a process whose peer does not keep to the rules: the reason is in it, as in `motet why`.
+//!
+//! The victim is this program again, with `MOTET_LOG` set; the hostile peer is the test itself. It finds the victim's socket
+//! as an honest peer would, and then offers bad memory, or good memory in which it lies.
+
+use motet_driver_shm::Shm;
+use motet_driver_shm::offer::Offer;
+use motet_engine::driver::{Driver, Pair, Progress};
+use motet_engine::reason::{Reason, text};
+use motet_sys::{diag, socket};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+
+/// Names the port that a victim connects to.
+const VICTIM: &str = "MOTET_TEST_LOG_VICTIM";
+/// Enough for a peer that never answers to be given up.
+const MESSAGES: usize = 5000;
+
+/// What a started victim does: messages to the peer and back, until it is told that the connection is gone. Nothing in a plain run.
+#[test]
+fn victim() {
+    let Ok(port) = std::env::var(VICTIM) else { return };
+    let tcp = TcpStream::connect(("127.0.0.1", port.parse::<u16>().unwrap())).unwrap();
+    let mut stream = motet::Stream::connected(tcp).unwrap();
+    let mut bytes = [0; 64];
+    for _ in 0..MESSAGES {
+        if stream.write_all(&bytes).and_then(|()| stream.read_exact(&mut bytes)).is_err() {
+            break;
+        }
+    }
+}
+
+/// Runs a victim against `peer` and returns its log.
+fn log_of(name: &str, peer: impl FnOnce(TcpStream)) -> Vec<String> {
+    let log = std::env::temp_dir().join(format!("motet-log-{}-{name}", std::process::id()));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "victim"]).env(VICTIM, listener.local_addr().unwrap().port().to_string());
+    command.env("MOTET_LOG", &log).env("MOTET_CONFIG", "/dev/null").env("MOTET_PROFILE", "/dev/null");
+    let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    peer(listener.accept().unwrap().0);
+    assert!(child.wait().unwrap().success());
+    let text = std::fs::read_to_string(&log).unwrap_or_default();
+    std::fs::remove_file(&log).unwrap();
+    for line in text.lines() {
+        assert!(line.contains(&format!(" pid={} event=", child.id())), "{line}");
+    }
+    text.lines().map(String::from).collect()
+}
+
+#[track_caller]
+fn has(lines: &[String], event: &str, reason: Reason) {
+    let wanted = format!("reason={} text=\"{}\"", reason.0, text(reason.0));
+    let found = lines.iter().find(|l| l.contains(&format!(" event={event} ")) && l.ends_with(&wanted));
+    assert!(found.is_some_and(|l| l.contains(" local=127.0.0.1:") && l.contains(" peer=127.0.0.1:")), "{lines:#?}");
+}
+
+/// Answers every message, until the victim leaves.
+fn echo(mut tcp: TcpStream) {
+    let mut bytes = [0; 64];
+    while tcp.read_exact(&mut bytes).is_ok() && tcp.write_all(&bytes).is_ok() {}
+}
+
+fn pair_of(tcp: &TcpStream) -> Pair {
+    let fd = tcp.as_raw_fd();
+    let (local, peer) = socket::addresses(fd).unwrap();
+    let cookie = socket::cookie(fd).unwrap();
+    Pair { fd, local, peer, connected: false, cookie, ring: 65536, bulk: 0 }
+}
+
+#[test]
+fn a_bad_segment_is_in_the_log() {
+    let lines = log_of("segment", |tcp| {
+        let pair = pair_of(&tcp);
+        let victim = diag::Diag::open().unwrap().find(pair.peer, pair.local).unwrap().unwrap();
+        let netns = socket::netns_cookie(pair.fd).unwrap();
+        let name = format!("motet/{}/{netns:x}/{:x}", motet_wire::segment::VERSION, victim.cookie);
+        let offer = Offer { netns, offerer: pair.cookie, other: victim.cookie, slot: 0, nonce: [1; 16] };
+        // The victim listens from its first step on.
+        let mut knocked = false;
+        let mut tcp = tcp;
+        let mut bytes = [0; 64];
+        while tcp.read_exact(&mut bytes).is_ok() {
+            if !knocked && let Ok(guest) = socket::connect_abstract(name.as_bytes()) {
+                let memory = std::fs::File::open("/proc/self/exe").unwrap();
+                socket::send_with_fd(&guest, &offer.encode(), &memory).unwrap();
+                std::mem::forget(guest);
+                knocked = true;
+            }
+            if tcp.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        assert!(knocked, "the victim never listened");
+    });
+    assert!(lines[0].contains(" event=start motet="), "{lines:#?}");
+    has(&lines, "plain", Reason::BAD_SEGMENT);
+}
+
+#[test]
+fn a_lie_in_shared_memory_is_in_the_log() {
+    let lines = log_of("lie", |mut tcp| {
+        let pair = pair_of(&tcp);
+        let mut connecting = None;
+        let mut slot = None;
+        let mut bytes = [0; 64];
+        while tcp.read_exact(&mut bytes).is_ok() {
+            let connecting = connecting.get_or_insert_with(|| Shm.connect(&pair));
+            if slot.is_none()
+                && let Ok(connecting) = connecting
+                && let Progress::Up(wire) = connecting.step()
+            {
+                slot = Some(wire.slot);
+            }
+            if let Some(slot) = &slot {
+                // Opens the gate, and says to have read more than was ever sent.
+                let (gate, line) = (&slot.inward().gate, &slot.inward().consumer);
+                gate.raise(0);
+                let _ = line.advance(0, 1 << 40);
+            }
+            if tcp.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        assert!(slot.is_some(), "the wire came up");
+    });
+    assert!(lines.iter().any(|l| l.contains(" event=attached ") && l.contains(" driver=shm")), "{lines:#?}");
+    has(&lines, "reset", Reason::BROKEN);
+}
+
+#[test]
+fn a_peer_without_motet_is_in_the_log() {
+    let lines = log_of("plain", echo);
+    assert!(lines.iter().all(|l| !l.contains(" event=attached ")), "{lines:#?}");
+    has(&lines, "plain", Reason::PEER_NOT_EQUIPPED);
+}

@@ -1,0 +1,278 @@
+//! The log: one line for each thing that happens to a stream as a whole, in the file that `MOTET_LOG` names.
+//!
+//! What it is: words `name=value`, wall-clock and monotonic time first, written with one system call each; the descriptor
+//! is a private one, opened at the first line. A line is put together on the stack. What it is not: anything on the way of
+//! a message, and never on the program's own output.
+//!
+//! | event | when |
+//! | --- | --- |
+//! | `start` | the engine begins, with the sizes in use and the profile that they come from |
+//! | `attached` | a stream's wire is up |
+//! | `plain` | a stream stays on TCP, or goes back there for good |
+//! | `reset` | the peer broke the protocol |
+//! | `closed` | a stream that had a wire ends: bytes by path, and how often it fell back |
+//! | `exit` | the process ends: the same over all its streams |
+
+use crate::driver::Driver;
+use crate::engine::{Engine, Options, Totals, lock};
+use crate::reason::{self, Reason};
+use motet_sys::append::{Appender, Lost};
+use motet_sys::{clock, thread};
+use motet_wire::record::Record;
+use std::fmt::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard};
+
+/// Longest line, bytes.
+const LINE: usize = 1024;
+
+/// The log of a process; nothing is written when no file is named.
+#[derive(Debug, Default)]
+pub struct Log {
+    path: Option<PathBuf>,
+    file: Mutex<File>,
+}
+
+/// The file, once a line was to be written.
+#[derive(Debug, Default)]
+pub struct File {
+    /// The process that opened it; 0: nobody yet.
+    pid: u32,
+    open: Option<Appender>,
+}
+
+impl Log {
+    /// A log at this path, in which `%p` is the process id.
+    pub fn new(path: Option<PathBuf>) -> Self {
+        Self { path, file: Mutex::default() }
+    }
+
+    /// Writes a line that begins with `event`.
+    #[cold]
+    fn line(&self, event: &str, rest: impl FnOnce(&mut Line) -> fmt::Result) {
+        let Some(path) = &self.path else { return };
+        let pid = thread::pid();
+        let (seconds, nanoseconds) = clock::wall();
+        let mono = clock::nanoseconds();
+        let mut line = Line { bytes: [0; LINE], length: 0 };
+        let _ = write!(
+            line,
+            "{}.{:06}Z mono={}.{:06}",
+            Calendar(seconds),
+            nanoseconds / 1000,
+            mono / BILLION,
+            mono % BILLION / 1000
+        )
+        .and_then(|()| write!(line, " pid={pid} event={event}"))
+        .and_then(|()| rest(&mut line));
+        let mut file = lock(&self.file);
+        // A forked child has the parent's file, unless each process has its own.
+        let own = path.to_str().is_some_and(|p| p.contains("%p"));
+        if file.pid == 0 || (own && file.pid != pid) {
+            *file = File { pid, open: Appender::open(&motet_config::Config::for_process(path, pid)).ok() };
+        }
+        // A program that closes what is not its own (by bare system calls) costs one more open, and only the file is lost.
+        if let Some(open) = &file.open
+            && open.append(line.end()) == Err(Lost)
+        {
+            file.open.take().into_iter().for_each(Appender::abandon);
+            file.open = Appender::open(&motet_config::Config::for_process(path, pid)).ok();
+            if let Some(open) = &file.open {
+                let _ = open.append(line.end());
+            }
+        }
+    }
+
+    /// For a fork: nobody writes while it is held.
+    pub fn hold(&self) -> MutexGuard<'_, File> {
+        lock(&self.file)
+    }
+
+    /// The engine begins.
+    pub fn start(&self, options: &Options) {
+        self.line("start", |line| {
+            write!(
+                line,
+                " motet={} single_copy_min={} half_copy_min={}",
+                env!("CARGO_PKG_VERSION"),
+                options.single_copy,
+                options.half_copy
+            )?;
+            match &options.profile {
+                Some(path) => write!(line, " profile=\"{}\"", Quoted(&path.to_string_lossy())),
+                None => line.write_str(" profile=none"),
+            }
+        });
+    }
+
+    /// A wire is up.
+    pub fn attached(&self, record: &Record, driver: Option<&dyn Driver>) {
+        self.line("attached", |line| {
+            ends(line, record)?;
+            write!(line, " peer_pid={} driver={}", record.who.pid.load(Relaxed), driver.map_or("?", Driver::name))
+        });
+    }
+
+    /// A stream stays on TCP.
+    pub fn plain(&self, record: &Record, why: Reason) {
+        self.line("plain", |line| {
+            ends(line, record)?;
+            because(line, why)
+        });
+    }
+
+    /// A connection for which there is not even a record.
+    pub fn refused(&self, fd: i32, (local, peer): (SocketAddr, SocketAddr), why: Reason) {
+        self.line("plain", |line| {
+            write!(line, " fd={fd} local={local} peer={peer}")?;
+            because(line, why)
+        });
+    }
+
+    /// A stream is beyond repair.
+    pub fn reset(&self, record: &Record, why: Reason) {
+        self.line("reset", |line| {
+            ends(line, record)?;
+            because(line, why)
+        });
+    }
+
+    /// A stream that had a wire ends.
+    pub fn closed(&self, record: &Record) {
+        let (fast, tcp) = (record.fast_bytes(), record.tcp_bytes());
+        let events = [&record.events.spilled, &record.events.downgraded, &record.events.single_copy];
+        self.line("closed", |line| {
+            ends(line, record)?;
+            counts(line, fast, tcp, events.map(|n| n.load(Relaxed)))?;
+            because(line, Reason(record.life.reason.load(Relaxed)))
+        });
+    }
+
+    fn exit(&self, totals: &Totals) {
+        self.line("exit", |line| {
+            write!(line, " streams={} attached={}", totals.streams.0, totals.streams.1)?;
+            counts(line, totals.fast, totals.tcp, totals.events)
+        });
+    }
+}
+
+impl Engine {
+    /// The process ends.
+    pub fn log_exit(&self) {
+        if self.options.log.is_some() {
+            self.log.exit(&self.totals());
+        }
+    }
+}
+
+fn ends(line: &mut Line, record: &Record) -> fmt::Result {
+    let [local, peer] = [0, 1].map(|end| {
+        let words = std::array::from_fn::<_, 4, _>(|i| record.who.addresses[end][i].load(Relaxed).to_ne_bytes());
+        let ip = match record.who.family.load(Relaxed) {
+            4 => IpAddr::V4(Ipv4Addr::from(words[0])),
+            _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(words.as_flattened()).unwrap_or_default())),
+        };
+        SocketAddr::new(ip, record.who.ports[end].load(Relaxed) as u16)
+    });
+    write!(line, " fd={} local={local} peer={peer}", record.life.fd.load(Relaxed) as i32)
+}
+
+fn because(line: &mut Line, why: Reason) -> fmt::Result {
+    write!(line, " reason={} text=\"{}\"", why.0, Quoted(reason::text(why.0)))
+}
+
+fn counts(line: &mut Line, fast: (u64, u64), tcp: (u64, u64), events: [u64; 3]) -> fmt::Result {
+    write!(line, " sent_fast={} sent_tcp={} received_fast={} received_tcp={}", fast.0, tcp.0, fast.1, tcp.1)?;
+    write!(line, " spilled={} downgraded={} single_copy={}", events[0], events[1], events[2])
+}
+
+/// A line on its way; what does not fit is left out.
+struct Line {
+    bytes: [u8; LINE],
+    length: usize,
+}
+
+impl Line {
+    fn end(&mut self) -> &[u8] {
+        self.bytes[self.length] = b'\n';
+        &self.bytes[..=self.length]
+    }
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = LINE - 1 - self.length; // one byte is the line's end
+        let n = (0..=room.min(text.len())).rev().find(|&n| text.is_char_boundary(n)).unwrap_or(0);
+        self.bytes[self.length..self.length + n].copy_from_slice(&text.as_bytes()[..n]);
+        self.length += n;
+        if n == text.len() { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
+/// As it can stand between quotes on one line.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| f.write_char(if c.is_control() || c == '"' { '?' } else { c }))
+    }
+}
+
+const BILLION: u64 = 1_000_000_000;
+
+/// Seconds since 1970 as date and time of day, UTC.
+struct Calendar(u64);
+
+impl fmt::Display for Calendar {
+    /// Days to a date as in H. Hinnant, "chrono-Compatible Low-Level Date Algorithms" (`civil_from_days`): years begin in
+    /// March, so that a leap day is the last of its year.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, second) = (self.0 / 86_400 + 719_468, self.0 % 86_400);
+        let (era, day_of_era) = (days / 146_097, days % 146_097);
+        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+        let year = era * 400 + year_of_era + u64::from(month <= 2);
+        write!(f, "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        // As `date -u -d @N` says.
+        for (seconds, date) in [
+            (0, "1970-01-01T00:00:00"),
+            (951_782_399, "2000-02-28T23:59:59"),
+            (951_782_400, "2000-02-29T00:00:00"),
+            (1_700_000_000, "2023-11-14T22:13:20"),
+            (4_107_542_400, "2100-03-01T00:00:00"),
+        ] {
+            assert_eq!(Calendar(seconds).to_string(), date);
+        }
+    }
+
+    #[test]
+    fn a_line_has_a_time_its_process_and_an_end_however_long_it_is() {
+        let folder = std::env::temp_dir().join(format!("motet-log-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let log = Log::new(Some(folder.join("of-%p")));
+        log.line("short", |line| write!(line, " path=\"{}\"", Quoted("a\"\nb")));
+        log.line("long", |line| write!(line, " {}", "é".repeat(2000)));
+        let text = std::fs::read_to_string(folder.join(format!("of-{}", std::process::id()))).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].ends_with(&format!(" pid={} event=short path=\"a??b\"", std::process::id())), "{text}");
+        assert!(lines[0].contains("Z mono=") && lines.len() == 2 && lines[1].len() < LINE, "{text}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+        Log::new(Some("/proc/no/such/file".into())).line("lost", |_| Ok(()));
+        Log::default().line("nowhere", |_| panic!("nothing is put together for nobody"));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,66 @@
+//! Whose memory single copy reads and writes: the process at the other end, by a descriptor (pidfd), as its number may be
+//! given to another process once it has ended. One descriptor for each peer process, however many streams lead there, and
+//! none before the first large block.
+
+use motet_sys::fds::PrivateFd;
+use motet_sys::thread;
+use std::sync::{Arc, Mutex, Weak};
+
+/// The process at the other end of one stream.
+#[derive(Debug, Default)]
+pub struct Peer(Mutex<Option<Arc<PrivateFd>>>);
+
+static OPEN: Mutex<Vec<(u32, Weak<PrivateFd>)>> = Mutex::new(Vec::new());
+
+impl Peer {
+    /// Whether `pid` still is the process that it was when this was first asked.
+    pub fn is_still(&self, pid: u32) -> bool {
+        let mut known = crate::engine::lock(&self.0);
+        if known.is_none() {
+            *known = open(pid);
+        }
+        known.as_ref().is_some_and(|process| !thread::has_exited(&**process))
+    }
+
+    /// The stream has ended.
+    pub fn forget(&self) {
+        crate::engine::lock(&self.0).take();
+    }
+}
+
+/// The table is never waited for, so a forked child cannot meet a lock that nobody opens: who comes second has a descriptor of
+/// its own.
+fn open(pid: u32) -> Option<Arc<PrivateFd>> {
+    let new = || thread::open_process(pid).ok().map(|fd| Arc::new(PrivateFd::new(fd)));
+    let Ok(mut table) = OPEN.try_lock() else { return new() };
+    table.retain(|(_, process)| process.strong_count() > 0);
+    let known = table.iter().filter(|(number, _)| *number == pid).filter_map(|(_, process)| process.upgrade());
+    if let Some(process) = known.into_iter().find(|process| !thread::has_exited(&**process)) {
+        return Some(process);
+    }
+    let process = new()?;
+    table.push((pid, Arc::downgrade(&process)));
+    Some(process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_is_opened_once_and_never_taken_for_its_successor() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let (one, other, late) = (Peer::default(), Peer::default(), Peer::default());
+        assert!(one.is_still(child.id()) && other.is_still(child.id()));
+        let fd = |peer: &Peer| crate::engine::lock(&peer.0).clone().unwrap();
+        assert!(Arc::ptr_eq(&fd(&one), &fd(&other)));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!one.is_still(child.id()) && !late.is_still(child.id()));
+        // Whatever has that number from now on is not what these streams led to.
+        assert!(!one.is_still(std::process::id()));
+        one.forget();
+        assert!(one.is_still(std::process::id()), "the record's next stream asks for itself");
+    }
+}

@@ -1,0 +1,178 @@
+//! Single copy with a receiver that is stopped, a peer that is replaced, and one that lies about who copies what.
+
+mod support;
+
+use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::plan::{Fault, Plan, When};
+use motet_proto::{ECONNRESET, rx, transfer, tx};
+use motet_wire::slot::Transfer;
+use motet_wire::slot::transfer::{ACTIVE, CUT, IDLE};
+use motet_wire::sync::Ordering::Relaxed;
+use std::cell::Cell;
+use std::rc::Rc;
+use support::prng::Prng;
+use support::{LOOK, World, bytes};
+
+/// Two pieces, the first of `PIECE` bytes.
+const LENGTH: usize = 60_000;
+const PIECE: usize = 32_768;
+const MILLISECOND: u64 = 1_000_000;
+
+const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: 1 };
+
+/// End 0 may send to end 1, which shows a buffer and does nothing more.
+fn waiting(plan: Plan) -> (Box<World>, Vec<u8>) {
+    let memory = Exposed::new(4096).unwrap();
+    let world = World::new(&memory, Prng(1), 3000, plan);
+    world.single_copy();
+    let buf = vec![0; LENGTH];
+    // End 0 finds out that it may copy, as a receiver that gives up at once.
+    let near = &world.sides[0];
+    assert!(transfer::post(&near.record, &near.slot, &mut world.base(0, 1), &[0; LENGTH]));
+    assert!(transfer::withdraw(&near.slot));
+    let far = &world.sides[1];
+    assert!(rx::raise(&far.record, &far.slot, &mut world.base(1, 1), || true));
+    assert!(transfer::post(&far.record, &far.slot, &mut world.base(1, 1), &buf));
+    (world, buf)
+}
+
+/// What the two ends of the transfer share.
+fn shared(world: &World) -> &Transfer {
+    &world.sides[1].slot.inward().transfer
+}
+
+/// End 1 goes on: what the transfer brought it, then the rest.
+fn goes_on(world: &World, mut buf: Vec<u8>, expected: usize) {
+    let far = &world.sides[1];
+    assert!(!transfer::withdraw(&far.slot));
+    assert_eq!(transfer::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf), Ok(expected));
+    assert_eq!(shared(world).state.load(Relaxed), IDLE);
+    assert!(buf[..expected] == bytes(0, 0, expected));
+    far.received.set(expected as u64);
+    while world.undelivered(1) > 0 || world.sides[0].sent.get() < LENGTH as u64 {
+        let left = LENGTH - world.sides[0].sent.get() as usize;
+        if left > 0 && world.send(0, left, SEND) == tx::Step::Kernel {
+            world.send_on(0, false);
+        }
+        if world.receive(1, 1, 5000, LOOK) == rx::Step::Kernel {
+            world.receive_on(1, 1, false);
+        }
+    }
+    assert_eq!(far.received.get(), LENGTH as u64);
+}
+
+#[test]
+fn a_sender_leaves_a_receiver_that_is_stopped_over_the_first_piece() {
+    for (nonblocking, limit) in [(true, 2 * MILLISECOND), (false, 25 * MILLISECOND)] {
+        let (world, buf) = waiting(Plan::new());
+        shared(&world).next.fetch_add(1, Relaxed);
+        let start = world.clock.time();
+        let step = world.send(0, LENGTH, tx::Ask { nonblocking, ..SEND });
+        assert!(matches!(step, tx::Step::Done(1..=4096)), "the ring took what it could: {step:?}");
+        assert!(world.clock.time() - start < limit, "{} ns", world.clock.time() - start);
+        assert_eq!(world.sides[0].record.tx.lock.load(Relaxed), 0, "a close needs not wait");
+        assert_eq!(shared(&world).state.load(Relaxed), CUT);
+        goes_on(&world, buf, 0);
+    }
+}
+
+#[test]
+fn a_receiver_that_comes_back_late_keeps_what_was_finished_and_nothing_else() {
+    let (mut world, mut buf) = waiting(Plan::new());
+    // The second piece is claimed while the sender copies the first.
+    world.on_copy = Some(Box::new(|world| {
+        shared(world).next.compare_exchange(1, 2, Relaxed, Relaxed).ok();
+    }));
+    assert_eq!(world.send(0, LENGTH, SEND), tx::Step::Done(PIECE));
+    assert_eq!(shared(&world).state.load(Relaxed), CUT);
+    world.send(0, LENGTH - PIECE, SEND);
+    // It comes back: the sender's memory holds something else by now.
+    buf[PIECE..].fill(0xee);
+    shared(&world).finished.fetch_add(1, Relaxed);
+    goes_on(&world, buf, PIECE);
+}
+
+#[test]
+fn a_receiver_that_finishes_within_the_senders_patience_gets_everything() {
+    let (mut world, mut buf) = waiting(Plan::new());
+    let (data, to) = (bytes(0, 0, LENGTH), buf.as_mut_ptr() as u64);
+    world.on_copy = Some(Box::new(move |world| {
+        if shared(world).next.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
+            assert!(write_for_the_receiver(to + PIECE as u64, &data[PIECE..]));
+            shared(world).finished.fetch_add(1, Relaxed);
+        }
+    }));
+    assert_eq!(world.send(0, LENGTH, SEND), tx::Step::Done(LENGTH));
+    goes_on(&world, buf, LENGTH);
+}
+
+/// As the kernel would write for the receiver.
+fn write_for_the_receiver(address: u64, from: &[u8]) -> bool {
+    let mut end = motet_driver_loopback::end::End::pair(
+        motet_driver_loopback::pipe::Connection::new(motet_driver_loopback::clock::Clock::new(1), 1, Plan::new()),
+        &motet_driver_loopback::clock::Clock::new(1),
+    );
+    motet_proto::Base::copy_to(&mut end[0], std::process::id(), address, from)
+}
+
+#[test]
+fn nothing_is_written_to_a_process_that_has_taken_the_number_of_the_peer() {
+    let (world, buf) = waiting(Plan::new());
+    world.replaced.set(true);
+    assert_eq!(world.send(0, LENGTH, SEND), tx::Step::Failed(ECONNRESET));
+    assert!(buf.iter().all(|&byte| byte == 0));
+}
+
+/// End 0 has begun to send `data` and does nothing more; its process ends a little later.
+fn begun(data: &[u8]) -> (Box<World>, Vec<u8>) {
+    let (world, buf) = waiting(Plan::new().with(0, When::Time(50 * MILLISECOND), Fault::Kill));
+    let transfer = shared(&world);
+    transfer.from.store(data.as_ptr() as u64, Relaxed);
+    transfer.length.store(LENGTH as u64, Relaxed);
+    transfer.piece.store(PIECE as u64, Relaxed);
+    transfer.state.store(ACTIVE, Relaxed);
+    (world, buf)
+}
+
+#[test]
+fn what_was_read_from_a_process_that_has_taken_the_number_of_the_peer_is_not_delivered() {
+    let data = bytes(0, 0, LENGTH);
+    let (world, mut buf) = begun(&data);
+    let far = &world.sides[1];
+    world.replaced.set(true);
+    let came = transfer::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf);
+    assert_eq!(came, Err(ECONNRESET));
+    assert_eq!(shared(&world).finished.load(Relaxed), 0);
+}
+
+#[test]
+fn a_peer_that_is_replaced_before_the_first_block_is_never_copied_from() {
+    let memory = Exposed::new(4096).unwrap();
+    let world = World::new(&memory, Prng(1), 3000, Plan::new());
+    world.single_copy();
+    world.replaced.set(true);
+    let far = &world.sides[1];
+    assert!(!transfer::post(&far.record, &far.slot, &mut world.base(1, 1), &[0; LENGTH]));
+}
+
+#[test]
+fn a_claim_counter_that_runs_backwards_ends_the_transfer() {
+    let copies = Rc::new(Cell::new(0));
+    let lie = |copies: Rc<Cell<u32>>| {
+        Box::new(move |world: &World| {
+            copies.set(copies.get() + 1);
+            shared(world).next.store(0, Relaxed);
+        })
+    };
+    let (mut world, _buf) = waiting(Plan::new());
+    world.on_copy = Some(lie(copies.clone()));
+    assert_eq!(world.send(0, LENGTH, SEND), tx::Step::Failed(ECONNRESET));
+    assert_eq!(copies.replace(0), 1);
+
+    let data = bytes(0, 0, LENGTH);
+    let (mut world, mut buf) = begun(&data);
+    world.on_copy = Some(lie(copies.clone()));
+    let far = &world.sides[1];
+    let came = transfer::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf);
+    assert_eq!((came, copies.get()), (Err(ECONNRESET), 1));
+}

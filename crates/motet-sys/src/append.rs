@@ -1,0 +1,104 @@
+//! A file that lines are appended to without the program noticing: no signal, no descriptor in its way, never its own output.
+
+use crate::fds::{PrivateFd, borrow};
+use crate::{Errno, rustix};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno as E;
+use rustix::process::{Resource, getrlimit};
+use std::path::Path;
+
+/// EBUSY: the file is this process's standard output or error.
+pub const OWN_OUTPUT: Errno = 16;
+
+/// An open file.
+#[derive(Debug)]
+pub struct Appender {
+    file: PrivateFd,
+    is: (u64, u64),
+}
+
+/// The descriptor is no longer ours: the program closed it behind our back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost;
+
+impl Appender {
+    /// Opens a file, made when it is missing. Never waits.
+    pub fn open(path: &Path) -> Result<Self, Errno> {
+        let flags =
+            OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| e.raw_os_error())?;
+        let stat = rustix::fs::fstat(&file).map_err(|e| e.raw_os_error())?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::CharacterDevice => {}
+            _ => return Err(E::INVAL.raw_os_error()), // a pipe without a reader would raise a signal
+        }
+        if [1, 2].iter().any(|&fd| rustix::fs::fstat(borrow(fd)).is_ok_and(|own| identity(&own) == identity(&stat))) {
+            return Err(OWN_OUTPUT);
+        }
+        Ok(Self { file: PrivateFd::new(file), is: identity(&stat) })
+    }
+
+    /// Appends a line with one write; what the system does not take is lost.
+    pub fn append(&self, line: &[u8]) -> Result<(), Lost> {
+        let stat = rustix::fs::fstat(&self.file).map_err(|_| Lost)?;
+        if identity(&stat) != self.is {
+            return Err(Lost);
+        }
+        // Beyond its limit on file sizes the program would get a signal.
+        let end = stat.st_size as u64 + line.len() as u64;
+        if getrlimit(Resource::Fsize).current.is_none_or(|most| end <= most) {
+            let _ = rustix::io::write(&self.file, line);
+        }
+        Ok(())
+    }
+
+    /// Forgets the descriptor without closing it, after [`Lost`]: its number may be the program's by now.
+    pub fn abandon(self) {
+        self.file.abandon();
+    }
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fds::is_private;
+    use rustix::fd::{AsFd, AsRawFd};
+
+    fn folder() -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("motet-append-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn lines_are_appended_and_a_stolen_descriptor_is_noticed() {
+        let path = folder().join("log");
+        let (one, two) = (Appender::open(&path).unwrap(), Appender::open(&path).unwrap());
+        for line in ["a\n", "b\n"] {
+            one.append(line.as_bytes()).unwrap();
+            two.append(line.as_bytes()).unwrap();
+        }
+        let number = one.file.as_fd().as_raw_fd();
+        assert!(is_private(number));
+        // As a program that closes every number and opens files of its own.
+        let other = std::fs::File::create(folder().join("other")).unwrap();
+        rustix::io::dup3(&other, &mut crate::fds::own(number), rustix::io::DupFlags::CLOEXEC).unwrap();
+        // `own` has closed it by now.
+        assert_eq!(one.append(b"c\n"), Err(Lost));
+        one.abandon();
+        assert!(!is_private(number));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a\na\nb\nb\n");
+        std::fs::remove_dir_all(folder()).unwrap();
+    }
+
+    #[test]
+    fn what_could_disturb_the_program_is_refused() {
+        for path in ["/", "/proc/no/such/folder", "/proc/self/fd/1", "/proc/self/fd/2"] {
+            assert!(Appender::open(Path::new(path)).is_err(), "{path}");
+        }
+    }
+}
