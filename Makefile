@@ -26,8 +26,8 @@ setup: ## install what is missing: Debian packages, crates (Rust itself is expec
 build: setup ## build all into target/release; then `target/release/motet run -- CMD` works
 	@scripts/build
 
-test: setup ## every check and test
-	@scripts/test
+test: ## every check and test
+	@scripts/setup --tests && scripts/test
 
 demo: setup ## the coupled simulation, plainly and under Motet, with a report (ARGS="…" go to it)
 	@scripts/build && scripts/demo $(ARGS)

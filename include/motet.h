@@ -52,7 +52,8 @@ struct motet_upgrade_options {
 };
 
 /* Takes a connected TCP socket under the engine. The descriptor stays the caller's; it must stay open until
- * motet_close(). A descriptor has one owner: a second upgrade of the same descriptor returns the same stream.
+ * motet_close(). A connection is one stream for all voices of a process: a second upgrade returns the same handle, and
+ * the stream ends at the last motet_close(), one for each upgrade. Between them every byte must pass through Motet.
  * Never fails because the peer is not equipped: such a stream simply stays on TCP, with a reason in `motet why`.
  * Errors: -EBADF, -ENOTSOCK, -EPROTONOSUPPORT (not TCP), -ENOTCONN, -EMFILE (the engine's table is full). */
 int motet_upgrade(int fd, const struct motet_upgrade_options *options, motet_stream *out);
@@ -182,7 +183,8 @@ int motet_set_remove(motet_set *set, motet_stream s);
 unsigned motet_set_ready(motet_set *set, void **cookies, unsigned max);
 int motet_set_idle(motet_set *set); /* 1 when no stream of the set is upgraded: the plain system call is enough */
 
-/* ------------------------------------------------------------------ process life */
+/* ------------------------------------------------------------------ process life
+ * For pthread_atfork(). Every voice of a process registers them for itself; the engine acts once for each fork. */
 void motet_fork_prepare(void);
 void motet_fork_parent(void);
 void motet_fork_child(void);

@@ -1,7 +1,8 @@
 /* engine.c: opening Motet's engine.
  *
  * What it is:   libmotet.so.0 is opened at the first socket that may profit from it, from the folder this object lies in
- *               or from MOTET_LIBRARY, into a scope of its own. A process without such a socket never loads it.
+ *               or from MOTET_LIBRARY, into a scope of its own; if another voice has brought one already, that is it. A
+ *               process without such a socket never loads it.
  * What it isn't: fatal. Whatever goes wrong (absent, other version, no memory), the process stays on plain TCP for good
  *               and the program notices nothing.
  *
@@ -76,7 +77,9 @@ static bool load(void)
 {
     char path[4096];
     if (!library_path(path, sizeof path)) return false;
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    /* One engine for each process: one that another library has brought is the one, whatever folder it came from. */
+    void *library = dlopen(ENGINE_FILE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
+    if (!library) library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) {
         dlerror();
         return false;

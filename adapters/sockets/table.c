@@ -109,12 +109,14 @@ static int duplicate(int fd, uint64_t word, motet_stream handle)
     return -1;
 }
 
-/* The engine uses the descriptor that it was given: before that one goes, it is given a duplicate. */
+/* The engine uses the descriptor that it was given: before that one goes, it is given a duplicate. The second upgrade counts
+ * as a second user of the stream, so it is followed by a close. */
 static void rebind(int other, motet_stream handle)
 {
     struct motet_upgrade_options options = {.size = sizeof options, .flags = MOTET_UPGRADE_LAZY, .role = MOTET_ROLE_CONNECTED};
     motet_stream same = 0;
-    if (ENGINE(engine.upgrade(other, &options, &same)) != 0 || same != handle) ENGINE(engine.plain(handle, REASON_UNSEEN_WAIT));
+    if (ENGINE(engine.upgrade(other, &options, &same)) == 0) ENGINE(engine.close(same));
+    if (same != handle) ENGINE(engine.plain(handle, REASON_UNSEEN_WAIT));
 }
 
 /* The engine's close runs outside the lock: it may move bytes back to TCP. */

@@ -166,9 +166,19 @@ thread_local! {
     static QUIET: std::cell::RefCell<Option<motet_engine::engine::Quiet<'static>>> = const { std::cell::RefCell::new(None) };
 }
 
+// Several voices of a process tell of the same fork: the first prepare takes the locks, the first word after the fork gives
+// them back, the others find nothing to do.
+
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_fork_prepare() {
-    guard((), || QUIET.with(|q| *q.borrow_mut() = engine().map(|e| e.quiet())));
+    guard((), || {
+        QUIET.with(|q| {
+            let mut quiet = q.borrow_mut();
+            if quiet.is_none() {
+                *quiet = engine().map(|e| e.quiet());
+            }
+        });
+    });
 }
 
 #[unsafe(no_mangle)]
@@ -180,8 +190,8 @@ pub extern "C" fn motet_fork_parent() {
 pub extern "C" fn motet_fork_child() {
     motet_sys::thread::forget_pid();
     guard((), || {
-        QUIET.with(|q| drop(q.borrow_mut().take()));
-        if let Some(engine) = engine() {
+        let first = QUIET.with(|q| q.borrow_mut().take().is_some());
+        if let (Some(engine), true) = (engine(), first) {
             engine.forked();
         }
     });

@@ -58,6 +58,8 @@ impl std::fmt::Debug for Options {
 /// What a process keeps about one stream for itself.
 #[derive(Default)]
 pub struct Local {
+    /// Voices that have taken the stream; the last one that closes it ends it.
+    pub voices: AtomicU32,
     /// The wire, once it is up.
     pub slot: SlotCell,
     /// The wire on its way up.
@@ -208,7 +210,9 @@ impl Engine {
         record.life.owner.store(thread::pid(), Ordering::Relaxed);
         record.life.state.store(State::Candidate as u32, Ordering::Release);
         let handle = (index as u64 + 1) << 32 | u64::from(generation);
-        Some((handle, record, self.local(index)?))
+        let local = self.local(index)?;
+        local.voices.store(1, Ordering::Release);
+        Some((handle, record, local))
     }
 
     fn unused(&self) -> Option<u32> {

@@ -33,8 +33,9 @@ impl Engine {
         let cookie = socket::cookie(fd)?;
         let mut owners = self.owners();
         if let Some(&handle) = owners.get(&cookie)
-            && let Some((record, _)) = self.look_up(handle)
+            && let Some((record, own)) = self.look_up(handle)
         {
+            own.voices.fetch_add(1, AcqRel);
             record.life.fd.store(fd as u32, Relaxed); // a duplicate: the caller may be about to close the first one
             return Ok(handle);
         }
@@ -232,9 +233,9 @@ impl Engine {
         socket::shutdown(record.life.fd.load(Relaxed) as i32, how)
     }
 
-    /// Ends the engine's part in a stream. True when bytes that came over the wire have not been read: TCP answers a close of
-    /// the socket's last descriptor with a reset then. (False where the descriptor was given to another program, which may go
-    /// on with it. Whether a forked process has it too is the caller's to know.)
+    /// Ends the engine's part in a stream, once every voice that took it has closed it. True when bytes that came over the wire
+    /// have not been read: TCP answers a close of the socket's last descriptor with a reset then. (False where the descriptor was
+    /// given to another program, which may go on with it. Whether a forked process has it too is the caller's to know.)
     ///
     /// The handle becomes stale first; then both locks are taken: whoever holds one is done by then, and whoever comes later sees
     /// that it means another stream (invariant 7). Only then is the wire let go of, and its memory perhaps with it.
@@ -243,6 +244,9 @@ impl Engine {
             self.let_go(handle, |driver, slot| driver.abandon(slot)); // a forked relative may have ended the stream
             return Err(EBADF);
         };
+        if local.voices.fetch_sub(1, AcqRel) > 1 {
+            return Ok(false);
+        }
         self.leave_set(handle, local);
         // First: whoever is woken below finds the stream closed.
         if !self.retire(handle) {

@@ -127,11 +127,11 @@ impl Copying<'_> {
             let better = fast || rate > other + other / 4;
             let confirmed = if better { 0 } else { (confirmed + 1).min(MOST_CONFIRMED) };
             tx.review.store(REVIEW << confirmed, Relaxed);
-            confirmed * CONFIRMED | if better { here } else { there | SETTLING }
+            (confirmed * CONFIRMED) | if better { here } else { there | SETTLING }
         } else if fast || self.later(u64::from(bytes)) {
             way
         } else {
-            confirmed * CONFIRMED | there | SETTLING | TRYING
+            (confirmed * CONFIRMED) | there | SETTLING | TRYING
         };
         tx.way.store(next, Relaxed);
     }

@@ -7,6 +7,8 @@
 //! What it is not: a benchmark. Nothing here measures time; a run that takes longer than [`LIMIT`] has hung.
 #![forbid(unsafe_code)]
 
+pub mod programs;
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -75,6 +77,11 @@ impl Program {
         }
         let script = sources().join(name);
         Some(Self { command: vec!["python3".into(), script.into()], environment: Vec::new() })
+    }
+
+    /// A program that [`Built::program`] made, with arguments.
+    pub fn built(path: &Path, arguments: &[&str]) -> Self {
+        Self::new(path.to_path_buf(), arguments)
     }
 
     fn new(path: PathBuf, arguments: &[&str]) -> Self {
@@ -261,9 +268,11 @@ pub fn engine() -> Option<&'static Path> {
     ENGINE
         .get_or_init(|| {
             let given = std::env::var_os("MOTET_LIBRARY").map(PathBuf::from);
-            let own = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.parent()?.join("libmotet.so.0")));
+            let build = std::env::current_exe().ok().and_then(|exe| Some(exe.ancestors().nth(2)?.to_path_buf()));
+            let own = build.as_ref().map(|folder| folder.join("libmotet.so.0"));
+            let beside = build.as_ref().map(|folder| folder.join("../release/libmotet.so.0"));
             let release = Some(root().join("target/release/libmotet.so.0"));
-            [given, own, release].into_iter().flatten().find(|path| path.exists())
+            [given, own, beside, release].into_iter().flatten().find(|path| path.exists())
         })
         .as_deref()
 }
@@ -293,11 +302,51 @@ fn compiled(name: &str) -> PathBuf {
     let folder = scratch().join("programs");
     fs::create_dir_all(&folder).expect("a folder for the programs");
     let (path, fresh) = (folder.join(name), folder.join(format!("{name}.{}", std::process::id())));
-    let flags = ["-O1", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", "-D_FORTIFY_SOURCE=2", "-o"];
-    let compiled = Command::new("cc").args(flags).arg(&fresh).arg(sources().join(format!("{name}.c"))).output();
-    let compiled = compiled.expect("a C compiler (cc) is needed for the test programs");
-    assert!(compiled.status.success(), "{name}.c does not compile: {}", String::from_utf8_lossy(&compiled.stderr));
+    compile(name, &fresh, &[]);
     fs::rename(&fresh, &path).expect("the compiled program in its place");
     done.insert(name.to_owned(), path.clone());
     path
+}
+
+fn compile(name: &str, path: &Path, options: &[&str]) {
+    let flags = ["-O1", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", "-D_FORTIFY_SOURCE=2", "-o"];
+    let source = sources().join(format!("{name}.c"));
+    let compiled = Command::new("cc")
+        .args(flags)
+        .arg(path)
+        .arg(source)
+        .arg("-I")
+        .arg(root().join("include"))
+        .args(options)
+        .output();
+    let compiled = compiled.expect("a C compiler (cc) is needed for the test programs");
+    assert!(compiled.status.success(), "{name}.c does not compile: {}", String::from_utf8_lossy(&compiled.stderr));
+}
+
+/// Programs and shared libraries of `tests/programs` with options of their own, built anew in a folder of a test's own.
+#[derive(Debug)]
+pub struct Built;
+
+impl Built {
+    /// The program `name.c`; options come behind the source.
+    pub fn program(name: &str, folder: &Path, options: &[&str]) -> PathBuf {
+        let path = folder.join(name);
+        compile(name, &path, options);
+        path
+    }
+
+    /// The library `name.c`, as `libname.so`.
+    pub fn library(name: &str, folder: &Path, options: &[&str]) -> PathBuf {
+        let path = folder.join(format!("lib{name}.so"));
+        let all: Vec<&str> = ["-shared", "-fPIC", "-fvisibility=hidden"].iter().chain(options).copied().collect();
+        compile(name, &path, &all);
+        path
+    }
+}
+
+/// A folder for a test's own files; empty ones are not promised.
+pub fn folder(name: &str) -> PathBuf {
+    let folder = scratch().join(name);
+    fs::create_dir_all(&folder).expect("a folder for the test");
+    folder
 }

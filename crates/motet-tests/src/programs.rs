@@ -1,0 +1,315 @@
+//! Real programs, run plainly and under `motet run`, as one unprivileged user, in a folder of their own.
+//!
+//! A test gives [`both_ways`] a closure that starts servers, runs clients and returns what it observed, in words that do not
+//! depend on timing; it is called once for each mode and must return the same. Of the equipped run the counters remain,
+//! as `MOTET_STATS` collected them. A program that is missing skips the test, loudly.
+
+use crate::Mode;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A client that takes longer, or a server that is not ready or gone by then, has hung.
+pub const LIMIT: Duration = Duration::from_secs(60);
+/// Whom the programs run as when the tests run as root, because servers refuse to be root: `daemon`, which every Debian has.
+/// `nobody` would not do: it is the kernel's overflow user, to whom Motet offers no memory.
+const UNPRIVILEGED: u32 = 1;
+
+/// Where one run of a test takes place.
+#[derive(Debug)]
+pub struct Stage {
+    mode: Mode,
+    folder: PathBuf,
+}
+
+/// A server or a client in the background: its process group is killed when it is dropped.
+#[derive(Debug)]
+pub struct Started {
+    child: Child,
+    name: String,
+    log: PathBuf,
+}
+
+/// What the processes of an equipped run counted: the sum of their lines.
+#[derive(Debug, Clone, Default)]
+pub struct Counters {
+    /// Streams whose wire came up.
+    pub upgraded: u64,
+    /// Bytes sent over shared memory, and over TCP by streams whose wire came up.
+    pub sent_fast: u64,
+    /// See above.
+    pub sent_tcp: u64,
+    /// The lines themselves, for messages.
+    pub lines: String,
+}
+
+/// Runs the scene plainly, then equipped; both must tell the same. `None`, loudly, when a program or the build is missing.
+#[track_caller]
+pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -> Option<Counters> {
+    for program in needs {
+        if find(program).is_none() {
+            return skip(test, &format!("{program} is not installed (tests/packages.txt)"));
+        }
+    }
+    let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
+    let plain = Stage::new(Mode::Plain, libraries);
+    let plainly = scene(&plain);
+    let stage = Stage::new(Mode::Equipped, libraries);
+    let equipped = scene(&stage);
+    assert_eq!(plainly, equipped, "{test}: something else under Motet");
+    let counters = stage.counters();
+    eprintln!("{test}: {} streams upgraded, {} bytes fast\n{}", counters.upgraded, counters.sent_fast, counters.lines);
+    Some(counters)
+}
+
+/// Says that a test did not run.
+pub fn skip<T>(test: &str, reason: &str) -> Option<T> {
+    eprintln!("SKIPPED {test}: {reason}");
+    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
+        && let Ok(mut file) = fs::OpenOptions::new().append(true).create(true).open(log)
+    {
+        let _ = writeln!(file, "SKIP {test}: {reason}");
+    }
+    None
+}
+
+/// A program by name or path; the distribution's own goes first, because the unprivileged user can run it.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = ["/usr/bin", "/usr/sbin"].map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
+    let candidates = folders.map(|folder| folder.join(program));
+    candidates
+        .into_iter()
+        .find(|file| file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
+}
+
+impl Counters {
+    /// Asserts that `streams` found their peer and that payload took the wire. How much of it did depends on how busy the machine is.
+    #[track_caller]
+    pub fn went_over_shared_memory(&self, streams: u64) {
+        assert!(self.upgraded >= streams, "only {} streams found their peer:\n{}", self.upgraded, self.lines);
+        assert!(self.sent_fast > 0, "nothing went over shared memory:\n{}", self.lines);
+    }
+}
+
+impl Stage {
+    fn new(mode: Mode, libraries: &Path) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("motet-programs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).expect("a folder for the programs");
+        give_away(&folder);
+        if is_root() && mode == Mode::Equipped {
+            // The build may lie where only root can read it.
+            let own = folder.join("motet");
+            fs::create_dir_all(&own).expect("a folder for the build");
+            for file in ["motet", "libmotet.so.0", "libmotet_sockets.so"] {
+                fs::copy(libraries.join(file), own.join(file)).expect("a copy of the build");
+            }
+        }
+        Self { mode, folder }
+    }
+
+    /// The folder of the run, empty at its beginning and removed at its end.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A file in the folder, with contents.
+    pub fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
+        let path = self.folder.join(name);
+        fs::write(&path, contents).expect("a file for the run");
+        give_away(&path);
+        path.to_str().expect("a path in UTF-8").to_owned()
+    }
+
+    /// The path of a file in the folder.
+    pub fn path(&self, name: &str) -> String {
+        self.folder.join(name).to_str().expect("a path in UTF-8").to_owned()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut all: Vec<OsString> = Vec::new();
+        let own = self.folder.join("motet");
+        let folder = if is_root() { own.as_path() } else { libraries().expect("checked before") };
+        if self.mode == Mode::Equipped {
+            all.extend([folder.join("motet").into_os_string(), "run".into(), "--".into()]);
+        }
+        if is_root() {
+            let id = UNPRIVILEGED.to_string();
+            all.extend(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "--"].map(OsString::from));
+        }
+        all.push(find(words[0]).map_or_else(|| words[0].into(), PathBuf::into_os_string));
+        all.extend(words[1..].iter().map(OsString::from));
+        let mut command = Command::new(&all[0]);
+        command.args(&all[1..]).process_group(0).stdin(Stdio::null()).current_dir(&self.folder);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("MOTET_") || name == "LD_PRELOAD" {
+                command.env_remove(name);
+            }
+        }
+        command.env("HOME", &self.folder).env("LC_ALL", "C.UTF-8").env("MOTET_CONFIG", "/dev/null");
+        command.env("MOTET_LIBDIR", folder).env("MOTET_STATS", self.folder.join("stats.%p"));
+        command
+    }
+
+    /// Starts something that stays: a server, or a client in the background.
+    #[track_caller]
+    pub fn start(&self, words: &[&str]) -> Started {
+        self.start_with(words, &[])
+    }
+
+    /// The same, with environment variables.
+    #[track_caller]
+    pub fn start_with(&self, words: &[&str], environment: &[(&str, &str)]) -> Started {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let log = self.folder.join(format!("log-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let file = File::create(&log).expect("a file for the output");
+        let mut command = self.command(words);
+        command.envs(environment.iter().copied());
+        command.stdout(file.try_clone().expect("the same file")).stderr(file);
+        let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {words:?}: {e}"));
+        Started { child, name: words.join(" "), log }
+    }
+
+    /// Runs a client to its end; it must succeed. Returns what it printed.
+    #[track_caller]
+    pub fn run(&self, words: &[&str]) -> String {
+        self.start(words).finish()
+    }
+
+    fn counters(&self) -> Counters {
+        let mut all = Counters::default();
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            if !entry.file_name().to_string_lossy().starts_with("stats.") {
+                continue;
+            }
+            for line in fs::read_to_string(entry.path()).unwrap_or_default().lines() {
+                let number = |name: &str| {
+                    let rest = line.split_once(&format!("\"{name}\":")).map_or("", |(_, rest)| rest);
+                    rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
+                };
+                all.upgraded += number("upgraded");
+                all.sent_fast += number("sent_fast");
+                all.sent_tcp += number("sent_tcp");
+                all.lines += &format!("  {line}\n");
+            }
+        }
+        all
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Started {
+    /// What it has printed until now, both streams.
+    pub fn printed(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until somebody listens on the port.
+    #[track_caller]
+    pub fn listens(mut self, port: u16) -> Self {
+        self.until(&format!("listens on port {port}"), |_| TcpStream::connect(("127.0.0.1", port)).is_ok());
+        self
+    }
+
+    /// Waits until it has printed a text.
+    #[track_caller]
+    pub fn says(mut self, text: &str) -> Self {
+        self.until(&format!("says '{text}'"), |printed| printed.contains(text));
+        self
+    }
+
+    #[track_caller]
+    fn until(&mut self, what: &str, mut reached: impl FnMut(&str) -> bool) {
+        let began = Instant::now();
+        while !reached(&self.printed()) {
+            let ended = self.child.try_wait().expect("its status");
+            assert!(ended.is_none(), "{} ended before it {what}: {ended:?}\n{}", self.name, self.printed());
+            assert!(began.elapsed() < LIMIT, "{} never {what}:\n{}", self.name, self.printed());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[track_caller]
+    fn wait(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("its status") {
+                return status;
+            }
+            assert!(began.elapsed() < LIMIT, "{} hung:\n{}", self.name, self.printed());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for its end, which must be a success. Returns what it printed.
+    #[track_caller]
+    pub fn finish(mut self) -> String {
+        let status = self.wait();
+        assert!(status.success(), "{} failed ({status}):\n{}", self.name, self.printed());
+        self.printed()
+    }
+
+    /// Asks it to end with a signal; it must end by itself, with status 0 or, as many programs do, by that signal.
+    #[track_caller]
+    pub fn stop(mut self, signal: i32) -> String {
+        let _ = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
+        let status = self.wait();
+        let expected = status.success() || status.signal() == Some(signal) || status.code() == Some(128 + signal);
+        assert!(expected, "{} ended with {status}:\n{}", self.name, self.printed());
+        self.printed()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // The whole group: what it forked must not outlive the test.
+        let group = format!("-{}", self.child.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).expect("a free port").port()
+}
+
+/// A script or source of `tests/programs`, copied to where the program's user can read it.
+pub fn source(stage: &Stage, name: &str) -> String {
+    let contents = fs::read(crate::sources().join(name)).expect("a source of tests/programs");
+    stage.file(name.rsplit('/').next().unwrap_or(name), contents)
+}
+
+fn is_root() -> bool {
+    static ROOT: OnceLock<bool> = OnceLock::new();
+    *ROOT.get_or_init(|| fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0))
+}
+
+fn give_away(path: &Path) {
+    if is_root() {
+        std::os::unix::fs::chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).expect("root may give a file away");
+    }
+}
+
+/// The folder of a whole build: command, engine and sockets voice.
+fn libraries() -> Option<&'static Path> {
+    let folder = crate::engine()?.parent()?;
+    let all = ["motet", "libmotet.so.0", "libmotet_sockets.so"];
+    all.iter().all(|file| folder.join(file).exists()).then_some(folder)
+}

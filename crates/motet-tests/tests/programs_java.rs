@@ -1,0 +1,64 @@
+//! The Java virtual machine: a selector over epoll, java.net with time limits, RMI with the stock registry.
+
+use motet_tests::programs::{Counters, Stage, both_ways, free_port, source};
+
+const TERM: i32 = 15;
+const NEEDS: [&str; 2] = ["java", "javac"];
+
+/// Small machines need no more; the compiler threads are what takes the time of short runs.
+const JAVA: [&str; 4] = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Xmx256m"];
+
+fn compile(stage: &Stage, name: &str) {
+    let file = source(stage, &format!("java/{name}.java"));
+    stage.run(&["javac", "-J-XX:TieredStopAtLevel=1", "-d", &stage.path(""), &file]);
+}
+
+fn java<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    JAVA.iter().chain(&["-Djava.rmi.server.hostname=127.0.0.1"]).chain(words).copied().collect()
+}
+
+fn echoes(test: &str, how: &str, clients: &str, rounds: &str) -> Option<Counters> {
+    both_ways(test, &NEEDS, |stage| {
+        compile(stage, "Echo");
+        let server = stage.start(&java(&["Echo", "serve", how, clients])).says("\n");
+        let printed = server.printed();
+        let port = printed.trim().strip_prefix("port ").expect("the port").to_owned();
+        let hash = stage.run(&java(&["Echo", "call", how, &port, clients, rounds]));
+        server.finish();
+        hash
+    })
+}
+
+#[test]
+fn java_nio_echoes() {
+    if let Some(counters) = echoes("java_nio_echoes", "nio", "6", "300") {
+        counters.went_over_shared_memory(12);
+    }
+}
+
+#[test]
+fn java_net_echoes() {
+    if let Some(counters) = echoes("java_net_echoes", "net", "4", "400") {
+        counters.went_over_shared_memory(8);
+    }
+}
+
+#[test]
+fn java_rmi_calls_through_the_stock_registry() {
+    let needs = ["java", "javac", "rmiregistry"];
+    let counters = both_ways("java_rmi_calls_through_the_stock_registry", &needs, |stage| {
+        compile(stage, "Remote");
+        let port = free_port();
+        let number = port.to_string();
+        let registry = ["rmiregistry", "-J-Djava.rmi.server.hostname=127.0.0.1", &number];
+        let registry = stage.start_with(&registry, &[("CLASSPATH", &stage.path(""))]).listens(port);
+        let server = stage.start(&java(&["Remote", "serve", &number])).says("bound");
+        let told = stage.run(&java(&["Remote", "call", &number, "500"]));
+        server.finish();
+        registry.stop(TERM);
+        told
+    });
+    if let Some(counters) = counters {
+        counters.went_over_shared_memory(2);
+    }
+}

@@ -1,0 +1,105 @@
+//! ZeroMQ, whose sockets live in a thread of its own; and programs that Motet cannot reach, which must not notice it.
+
+use motet_tests::Built;
+use motet_tests::programs::{Counters, Stage, both_ways, find};
+use std::path::Path;
+use std::process::Command;
+
+fn compiles_with(library: &str, header: &str) -> bool {
+    let program = format!(
+        "echo '#include <{header}>' | cc -fsyntax-only -xc - && cc -x c /dev/null -shared -o /dev/null {library}"
+    );
+    Command::new("sh").args(["-c", &program]).output().is_ok_and(|o| o.status.success())
+}
+
+/// A compiled test program where the unprivileged user can run it.
+fn copied(stage: &Stage, program: &Path) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let name = program.file_name().and_then(|n| n.to_str()).expect("a name");
+    let path = stage.file(name, std::fs::read(program).expect("the program"));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("an executable");
+    path
+}
+
+/// `serve` prints "WORD PORT ..." and ends with its clients; `call` takes what was printed.
+fn serve_and_call(stage: &Stage, program: &str, serve: &[&str], call: &[&str]) -> String {
+    let server = stage.start(&[&[program, "serve"], serve].concat()).says("\n");
+    let printed = server.printed();
+    let ports: Vec<&str> = printed.split_whitespace().filter(|w| w.parse::<u16>().is_ok()).collect();
+    let words = [&[program, "call"], ports.as_slice(), call].concat();
+    let told = stage.run(&words);
+    server.finish();
+    told
+}
+
+/// None of its processes came under Motet.
+#[track_caller]
+fn untouched(counters: &Counters) {
+    assert_eq!((counters.upgraded, counters.sent_fast), (0, 0), "{}", counters.lines);
+}
+
+#[test]
+fn zeromq_requests_and_pushes_arrive() {
+    let test = "zeromq_requests_and_pushes_arrive";
+    if !compiles_with("-lzmq", "zmq.h") {
+        motet_tests::programs::skip::<()>(test, "libzmq3-dev is not installed (tests/packages.txt)");
+        return;
+    }
+    let program = Built::program("zeromq", &motet_tests::folder("zeromq"), &["-lzmq"]);
+    let counters = both_ways(test, &[], |stage| {
+        let program = copied(stage, &program);
+        serve_and_call(stage, &program, &[], &["1500"])
+    });
+    if let Some(counters) = counters {
+        counters.went_over_shared_memory(4);
+    }
+}
+
+#[test]
+fn a_static_program_notices_nothing() {
+    let program = Built::program("ping_pong", &motet_tests::folder("static"), &["-static"]);
+    let counters = both_ways("a_static_program_notices_nothing", &[], |stage| {
+        let program = copied(stage, &program);
+        let server = stage.start(&[&program, "serve", "4"]).says("\n");
+        let port = server.printed().trim().to_owned();
+        let told = stage.run(&[&program, "call", "4", &port, "500", "3000"]);
+        server.finish();
+        told
+    });
+    if let Some(counters) = counters {
+        untouched(&counters);
+    }
+}
+
+/// The Go program, built once; the compiler's cache stays in the build folder. Not under Motet: the compiler is not what is tested.
+fn go_program() -> Option<std::path::PathBuf> {
+    let (go, folder) = (find("go")?, motet_tests::folder("go"));
+    let program = folder.join("echo");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/echo.go");
+    let built = Command::new(go)
+        .args(["build", "-o"])
+        .args([&program, &file])
+        .env("GOCACHE", folder.join("cache"))
+        .env("CGO_ENABLED", "0")
+        .current_dir(&folder)
+        .output()
+        .expect("the Go compiler");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(program)
+}
+
+#[test]
+fn a_go_program_notices_nothing() {
+    let test = "a_go_program_notices_nothing";
+    let Some(program) = go_program() else {
+        motet_tests::programs::skip::<()>(test, "go is not installed (tests/packages.txt)");
+        return;
+    };
+    let counters = both_ways(test, &[], |stage| {
+        let program = copied(stage, &program);
+        serve_and_call(stage, &program, &["8"], &["8", "200"])
+    });
+    if let Some(counters) = counters {
+        untouched(&counters);
+    }
+}

@@ -1,0 +1,87 @@
+//! PostgreSQL over TCP, plainly and under Motet: a process for each connection, forked by the postmaster.
+
+use motet_tests::programs::{Stage, Started, both_ways, find, free_port, skip};
+use std::path::PathBuf;
+
+const INT: i32 = 2; // fast shutdown
+
+/// Debian keeps the server's programs out of PATH.
+fn program(name: &str) -> Option<String> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions.map(|v| v.path().join("bin").join(name)).filter(|p| p.exists()).collect();
+    found.sort();
+    found.pop().or_else(|| find(name)).map(|path| path.to_string_lossy().into_owned())
+}
+
+fn start(stage: &Stage) -> (Started, String) {
+    let port = free_port();
+    let data = stage.path("data");
+    let initdb = program("initdb").expect("checked before");
+    stage.run(&[&initdb, "-D", &data, "-A", "trust", "-U", "tester", "--no-sync", "-E", "UTF8", "--locale", "C"]);
+    let settings = [
+        format!("port={port}"),
+        "listen_addresses=127.0.0.1".into(),
+        "unix_socket_directories=".into(),
+        "fsync=off".into(),
+        "shared_buffers=32MB".into(),
+        "max_connections=40".into(),
+    ];
+    let postgres = program("postgres").expect("checked before");
+    let mut words = vec![postgres.as_str(), "-D", &data];
+    for setting in &settings {
+        words.extend(["-c", setting]);
+    }
+    (stage.start(&words).says("ready to accept connections"), port.to_string())
+}
+
+#[test]
+fn postgresql_answers_pgbench_and_psql() {
+    let test = "postgresql_answers_pgbench_and_psql";
+    if ["initdb", "postgres", "pgbench", "psql"].iter().any(|name| program(name).is_none()) {
+        skip::<()>(test, "postgresql is not installed (tests/packages.txt)");
+        return;
+    }
+    let counters = both_ways(test, &[], |stage| {
+        let (server, port) = start(stage);
+        let pgbench = program("pgbench").expect("checked before");
+        let psql = program("psql").expect("checked before");
+        let at = ["-h", "127.0.0.1", "-p", &port, "-U", "tester"];
+        let run = |program: &str, words: &[&str]| {
+            let all: Vec<&str> = [program].iter().chain(&at).chain(words).copied().collect();
+            stage.run(&all)
+        };
+        run(&pgbench, &["-i", "-q", "-s", "1", "postgres"]);
+        let mut told = String::new();
+        let modes: [&[&str]; 4] = [
+            &["-S", "-c", "1", "-t", "2000", "-M", "simple"],
+            &["-S", "-c", "1", "-t", "2000", "-M", "prepared"],
+            &["-S", "-c", "16", "-j", "2", "-t", "300", "-M", "extended"],
+            &["-c", "4", "-j", "2", "-t", "100"],
+        ];
+        for mode in modes {
+            let words: Vec<&str> = mode.iter().chain(&["-n", "postgres"]).copied().collect();
+            let printed = run(&pgbench, &words);
+            for line in printed.lines().filter(|l| l.contains("actually processed") || l.contains("failed")) {
+                told += &format!("{line}\n");
+            }
+        }
+        // Large answers in rows and by COPY, both ways; sums of balances agree whatever pgbench drew.
+        let script = "CREATE TABLE t AS SELECT n, md5(n::text) AS h, repeat(md5((n*7)::text), n % 40) AS r \
+                          FROM generate_series(1, 20000) n;\n\
+                      SELECT * FROM t ORDER BY n;\n\
+                      SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(bbalance) FROM pgbench_branches);\n\
+                      SELECT count(*) FROM pgbench_history;\n\
+                      \\copy t TO 'copied'\n\
+                      CREATE TABLE u (LIKE t);\n\
+                      \\copy u FROM 'copied'\n\
+                      SELECT count(*), md5(string_agg(h || r, '' ORDER BY n)) FROM u;\n";
+        let script = stage.file("script.sql", script);
+        told += &run(&psql, &["-X", "-q", "-A", "-v", "ON_ERROR_STOP=1", "-f", &script, "postgres"]);
+        let log = server.stop(INT);
+        assert!(!log.contains("PANIC") && !log.contains("terminated by signal"), "{log}");
+        told
+    });
+    if let Some(counters) = counters {
+        counters.went_over_shared_memory(2);
+    }
+}

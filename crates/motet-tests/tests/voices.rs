@@ -1,0 +1,83 @@
+//! Several voices in one process share one engine; a namespace of its own stays plain.
+
+use motet_tests::{Built, Mode, Outcome, Program};
+
+const WAYS: [(&str, bool); 4] = [("linked", false), ("linked", true), ("opened", false), ("opened", true)];
+
+/// A program with the second voice, `linked` to it or opening it, the voice linked to the engine in a folder of that name;
+/// `None`, loudly, where there is no engine.
+fn program(how: &str, voice_first: bool, engine_in: &str) -> Option<Program> {
+    let Some(engine) = motet_tests::engine() else {
+        eprintln!("SKIPPED {how}: libmotet.so.0 is not built (make build)");
+        return None;
+    };
+    let folder = motet_tests::folder(&format!("voices-{}", engine_in.replace(' ', "-")));
+    let soname = folder.join("libmotet.so.0");
+    match engine_in {
+        "its own place" => {
+            let _ = std::fs::remove_file(&soname);
+            std::os::unix::fs::symlink(engine.canonicalize().unwrap(), &soname).unwrap();
+        }
+        _ => drop(std::fs::copy(engine, &soname).unwrap()),
+    }
+    let run_path = format!("-Wl,-rpath,{}", folder.display());
+    let voice = Built::library("voice", &folder, &[soname.to_str().unwrap(), &run_path]);
+    let linked = ["-Wl,--no-as-needed", voice.to_str().unwrap(), &run_path];
+    let first = if voice_first { "voice" } else { "sockets" };
+    Some(match how {
+        "linked" => Program::built(&Built::program("two_voices", &folder, &linked), &["linked", first]),
+        _ => Program::built(&Built::program("two_voices", &folder, &[]), &[voice.to_str().unwrap(), first]),
+    })
+}
+
+/// What both processes say, checked; five connections in all.
+#[track_caller]
+fn one_engine(outcome: &Outcome, voice_first: bool, equipped: bool) {
+    assert!(outcome.succeeded, "{}{}", outcome.printed, outcome.complaints);
+    let by_voice = if voice_first { 3 } else { 2 };
+    for who in ["accepting", "connecting"] {
+        let mut lines = vec![
+            format!(
+                "{who}: {by_voice} connections by the second voice, {by_voice} in shared memory, {by_voice} recognised"
+            ),
+            // An arena grows by segments of 1 and 4 slots: five streams of one engine fill two, two engines would take four.
+            format!("{who}: engines 1, node files 1, segments 2, threads 1"),
+            format!("{who}: done"),
+        ];
+        if equipped {
+            lines.push(format!("{who}: the program's connection: in shared memory 1, counted 1"));
+            lines.push(format!("{who}: still in shared memory after the second voice let go: 1"));
+        }
+        for line in lines {
+            assert!(outcome.printed.contains(&line), "no line '{line}' in:\n{}", outcome.printed);
+        }
+    }
+}
+
+#[test]
+fn two_voices_of_a_process_share_one_engine() {
+    for (how, voice_first) in WAYS {
+        let Some(program) = program(how, voice_first, "its own place") else { return };
+        one_engine(&program.run(Mode::Equipped), voice_first, true);
+        one_engine(&program.run(Mode::Plain), voice_first, false);
+    }
+}
+
+#[test]
+fn an_engine_that_another_voice_brought_from_elsewhere_is_the_one() {
+    for (how, voice_first) in WAYS {
+        let Some(program) = program(how, voice_first, "a copy") else { return };
+        one_engine(&program.run(Mode::Equipped), voice_first, true);
+    }
+}
+
+#[test]
+fn a_library_in_a_namespace_of_its_own_stays_plain_and_works() {
+    let folder = motet_tests::folder("namespaces");
+    let library = Built::library("namespace_library", &folder, &[]);
+    let program = Program::built(&Built::program("namespaces", &folder, &[]), &[library.to_str().unwrap()]);
+    let outcome = program.same_both_ways();
+    outcome.took_the_fast_path(1);
+    // The peer accepted two connections; the one from the namespace found nobody equipped at its other end.
+    assert!(outcome.streams.iter().any(|s| s.sent_fast == 0), "{:?}", outcome.streams);
+}
