@@ -38,6 +38,8 @@ pub struct NodeFile {
     pub plain: Vec<u64>,
     /// Streams that could not get a record.
     pub overflow: u64,
+    /// Links opened and closed.
+    pub links: (u64, u64),
     /// Streams in use.
     pub records: Vec<Row>,
 }
@@ -115,6 +117,7 @@ pub fn read(file: &File) -> Result<NodeFile, String> {
         segment_bytes: head.u64(offset_of!(NodeHead, segment_bytes)),
         plain,
         overflow: head.u64(offset_of!(NodeHead, overflow)),
+        links: (head.u64(offset_of!(NodeHead, links)), head.u64(offset_of!(NodeHead, links) + 8)),
         records: records(file, used)?,
     })
 }

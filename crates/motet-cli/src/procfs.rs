@@ -1,5 +1,6 @@
 //! What /proc tells about other processes. Any of them may vanish at any time, or lie about its command line.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,27 @@ pub fn maps(pid: u32, ending: &str) -> Option<bool> {
     Some(text.lines().any(|line| line.trim_end_matches(" (deleted)").ends_with(ending)))
 }
 
+/// Mapped memfds of a name: inode and bytes of each.
+pub fn memfds(pid: u32, name: &str) -> BTreeMap<u64, u64> {
+    let text = fs::read(path(pid, "maps")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let mut sizes = BTreeMap::new();
+    for (inode, bytes) in text.lines().filter_map(|line| memfd(line, name)) {
+        *sizes.entry(inode).or_default() += bytes;
+    }
+    sizes
+}
+
+/// A line of /proc/PID/maps, if it is about that memfd: `from-to rights offset device inode name`.
+fn memfd(line: &str, name: &str) -> Option<(u64, u64)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (from, to) = fields.next()?.split_once('-')?;
+    let inode = fields.nth(3)?.parse().ok()?;
+    let named = fields.next()?.strip_prefix("/memfd:")? == name;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    named.then_some((inode, address(to)?.checked_sub(address(from)?)?))
+}
+
 /// A way to the program's file that works for a deleted file and in another mount namespace too.
 pub fn executable(pid: u32) -> PathBuf {
     path(pid, "exe")
@@ -114,6 +136,21 @@ mod tests {
         assert_eq!(uid(me), Some(motet_sys::thread::euid()));
         assert!(command(me).is_some() && !links(me).unwrap().is_empty());
         assert_eq!(variable(me, "PATH"), std::env::var("PATH").ok());
+    }
+
+    #[test]
+    fn mapped_memfds_are_told_from_everything_else() {
+        let line = "7f12a0000000-7f12a0022000 rw-s 00000000 00:01 1034 /memfd:motet-segment (deleted)";
+        assert_eq!(memfd(line, "motet-segment"), Some((1034, 0x22000)));
+        assert_eq!(memfd(line, "motet-node"), None);
+        for other in [
+            "",
+            "7f-",
+            "7f00-7e00 rw-s 0 00:01 1 /memfd:motet-segment",
+            "7f12a0000000-7f12a0022000 rw-p 00000000 00:00 0",
+        ] {
+            assert_eq!(memfd(other, "motet-segment"), None, "{other}");
+        }
     }
 
     #[test]

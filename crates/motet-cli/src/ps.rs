@@ -14,7 +14,7 @@ use motet_wire::record::State;
 /// List the processes under Motet: streams, paths, bytes
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// One line for each stream as well
+    /// One line for each stream and for each link as well
     #[arg(short, long)]
     long: bool,
 
@@ -59,8 +59,14 @@ fn list(processes: &[Process], long: bool) -> String {
     }
     let mut out = table.render();
     if long {
-        for process in processes.iter().filter(|p| !p.streams.is_empty()) {
-            out += &format!("\n{} {}\n{}", process.pid, harmless(&process.command, 90), streams(&process.streams));
+        for process in processes.iter().filter(|p| !p.streams.is_empty() || !p.links.is_empty()) {
+            out += &format!("\n{} {}\n", process.pid, harmless(&process.command, 90));
+            if !process.streams.is_empty() {
+                out += &streams(&process.streams);
+            }
+            if !process.links.is_empty() {
+                out += &links(process);
+            }
         }
     }
     out
@@ -126,6 +132,21 @@ pub fn address(address: Option<SocketAddr>) -> String {
 /// Bytes over TCP; a dash where only the kernel counted them.
 pub fn tcp_bytes(stream: &Stream, moved: Moved) -> String {
     if stream.state != State::Attached && moved.tcp == 0 { "-".into() } else { bytes(moved.tcp) }
+}
+
+fn links(process: &Process) -> String {
+    let right = |name| (name, Lean::Right);
+    let mut table =
+        Table::new(&[("LINK TO", Lean::Left), right("STREAMS"), right("SEGMENTS"), right("MAPPED"), ("", Lean::Left)]);
+    for link in &process.links {
+        let peer = link.peer_pid.map_or("-".into(), |pid| match procfs::command(pid) {
+            Some(command) => format!("{pid} {}", harmless(procfs::name(&command), 20)),
+            None => pid.to_string(),
+        });
+        let note = if link.streams == 0 { "idle" } else { "" };
+        table.row(vec![peer, link.streams.to_string(), link.segments.to_string(), bytes(link.bytes), note.into()]);
+    }
+    table.render()
 }
 
 fn streams(streams: &[Stream]) -> String {

@@ -42,6 +42,9 @@ struct Line {
     spilled: u64,
     downgraded: u64,
     single_copy: u64,
+    /// Links opened and closed.
+    links: u64,
+    links_closed: u64,
     /// Connections that stayed on TCP, by reason code.
     plain: std::collections::BTreeMap<u32, u64>,
 }
@@ -147,6 +150,8 @@ impl Line {
         sum(&mut self.sent_tcp, other.sent_tcp);
         sum(&mut self.received_fast, other.received_fast);
         sum(&mut self.received_tcp, other.received_tcp);
+        sum(&mut self.links, other.links);
+        sum(&mut self.links_closed, other.links_closed);
         for (code, count) in &other.plain {
             sum(self.plain.entry(*code).or_default(), *count);
         }

@@ -1,6 +1,7 @@
 //! One look at all processes: which are equipped, and what their node files say.
 //!
-//! A node file is shared by a process and its forked children; each record is listed under the process that owns it.
+//! A node file is shared by a process and its forked children; each record is listed under the process that owns it. What two
+//! processes share beside it, their link, is what the kernel says they have both mapped: see [`Link`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -15,6 +16,8 @@ use crate::procfs;
 /// The preload object's file name.
 pub const SHIM: &str = "libmotet_sockets.so";
 
+/// How the memory between two processes is called.
+const SEGMENT: &str = "motet-segment";
 /// While it exists, processes that begin stay plain.
 const KILL_FILE: &str = "/etc/motet/disable";
 
@@ -130,8 +133,22 @@ impl From<Row> for Stream {
     }
 }
 
-/// How far a process is with Motet.
+/// What exists between a process and one other, beside the streams themselves: opened by the first stream that needs it, closed
+/// when it has been idle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Link {
+    /// The other process; unknown when it is gone, or another user's.
+    pub peer_pid: Option<u32>,
+    /// Streams on it now.
+    pub streams: usize,
+    /// Pieces of memory that both have mapped.
+    pub segments: usize,
+    /// Bytes of them in this process's address space, large rings included; a page that nobody has used takes no memory.
+    pub bytes: u64,
+}
+
+/// How far a process is with Motet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "status", content = "detail")]
 pub enum Standing {
     /// It has a node file.
@@ -147,6 +164,7 @@ pub enum Standing {
     /// Nothing of Motet is in it.
     NotEquipped(String),
     /// Another user's: nothing can be seen.
+    #[default]
     Hidden,
 }
 
@@ -161,6 +179,10 @@ pub struct Node {
     pub segment_bytes: u64,
     /// Streams that found no room.
     pub overflow: u64,
+    /// Links opened so far.
+    pub links_opened: u64,
+    /// Links closed so far.
+    pub links_closed: u64,
     /// Connections that stayed on TCP, by reason.
     pub plain: Vec<Plain>,
 }
@@ -177,7 +199,7 @@ pub struct Plain {
 }
 
 /// A process.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Process {
     /// Its id, as this command sees it.
     pub pid: u32,
@@ -192,6 +214,14 @@ pub struct Process {
     pub node: Option<Node>,
     /// Streams that it owns.
     pub streams: Vec<Stream>,
+    /// Links to other processes, by peer; empty when only one process was looked at.
+    pub links: Vec<Link>,
+    /// Segments that it has mapped: bytes by inode.
+    #[serde(skip)]
+    segments: BTreeMap<u64, u64>,
+    /// Its node file: forked relatives have the same.
+    #[serde(skip)]
+    family: Option<Identity>,
 }
 
 impl Process {
@@ -216,7 +246,32 @@ impl Process {
 pub fn take() -> Vec<Process> {
     let mut files = Files::default();
     let processes = procfs::pids().into_iter().filter_map(|pid| look(pid, &mut files));
-    processes.filter(|p| !matches!(p.standing, Standing::NotEquipped(_) | Standing::Hidden)).collect()
+    let mut processes: Vec<_> =
+        processes.filter(|p| !matches!(p.standing, Standing::NotEquipped(_) | Standing::Hidden)).collect();
+    let links: Vec<_> = processes.iter().map(|process| links(process, &processes)).collect();
+    processes.iter_mut().zip(links).for_each(|(process, links)| process.links = links);
+    processes
+}
+
+/// The links of one process among all: whoever has the same segment mapped is its peer.
+fn links(process: &Process, all: &[Process]) -> Vec<Link> {
+    let mut links = BTreeMap::<Option<u32>, Link>::new();
+    let empty = |peer_pid| Link { peer_pid, streams: 0, segments: 0, bytes: 0 };
+    let upgraded = |s: &&Stream| s.state == State::Attached;
+    for (inode, bytes) in &process.segments {
+        let others = all.iter().filter(|p| p.pid != process.pid && p.segments.contains_key(inode));
+        // A forked relative may have it mapped as well: the peer is the one that streams lead to, or else a stranger.
+        let named = |p: &Process| process.streams.iter().any(|s| s.peer_pid == Some(p.pid));
+        let peer = others.max_by_key(|p| (named(p), p.family != process.family)).map(|p| p.pid);
+        let own = process.streams.iter().any(|s| s.peer_pid == Some(process.pid)).then_some(process.pid);
+        let link = links.entry(peer.or(own)).or_insert_with(|| empty(peer.or(own)));
+        link.segments += 1;
+        link.bytes += bytes;
+    }
+    for stream in process.streams.iter().filter(upgraded) {
+        links.entry(stream.peer_pid).or_insert_with(|| empty(stream.peer_pid)).streams += 1;
+    }
+    links.into_values().collect()
 }
 
 /// One process, equipped or not; `None` when there is none.
@@ -224,36 +279,41 @@ pub fn of(pid: u32) -> Option<Process> {
     look(pid, &mut Files::default())
 }
 
-/// Node files by device and inode, each read once in a survey.
+/// Device and inode.
+type Identity = (u64, u64);
+
+/// Node files, each read once in a survey.
 #[derive(Default)]
 struct Files {
-    known: HashMap<(u64, u64), Result<NodeFile, String>>,
+    known: HashMap<Identity, Result<NodeFile, String>>,
 }
 
 impl Files {
-    fn read(&mut self, link: &std::path::Path) -> Option<&Result<NodeFile, String>> {
+    fn read(&mut self, link: &std::path::Path) -> Option<(Identity, &Result<NodeFile, String>)> {
         let opened = match node::open(link) {
             // The descriptor was closed, or the process is gone.
             Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound) => return None,
-            Err(e) => return Some(self.known.entry((0, 0)).or_insert(Err(e.to_string()))),
+            Err(e) => return Some(((0, 0), self.known.entry((0, 0)).or_insert(Err(e.to_string())))),
             Ok(file) => file,
         };
         let identity = procfs::identity(&opened).ok()?;
-        Some(self.known.entry(identity).or_insert_with(|| node::read(&opened)))
+        Some((identity, self.known.entry(identity).or_insert_with(|| node::read(&opened))))
     }
 }
 
 fn look(pid: u32, files: &mut Files) -> Option<Process> {
     let command = procfs::command(pid)?;
-    let mut process =
-        Process { pid, uid: procfs::uid(pid), command, standing: Standing::Hidden, node: None, streams: Vec::new() };
+    let mut process = Process { pid, uid: procfs::uid(pid), command, standing: Standing::Hidden, ..Process::default() };
     let Ok(links) = procfs::links(pid) else { return Some(process) };
     let own = procfs::own_pid(pid);
     let mut file = None;
     for (link, _) in links.iter().filter(|(_, target)| node::is_link(target)) {
         match files.read(link) {
-            Some(Ok(read)) => file = Some(Ok(read.clone())),
-            Some(Err(why)) if file.is_none() => file = Some(Err(why.clone())),
+            Some((identity, Ok(read))) => {
+                process.family = Some(identity);
+                file = Some(Ok(read.clone()));
+            }
+            Some((_, Err(why))) if file.is_none() => file = Some(Err(why.clone())),
             _ => {}
         }
     }
@@ -262,6 +322,7 @@ fn look(pid: u32, files: &mut Files) -> Option<Process> {
             process.standing = Standing::Active;
             process.streams = read.records.iter().filter(|r| r.owner == own).cloned().map(Stream::from).collect();
             process.node = Some(summary(&read));
+            process.segments = procfs::memfds(pid, SEGMENT);
         }
         Some(Err(why)) => process.standing = Standing::Unreadable(why),
         None => process.standing = without_node(pid),
@@ -301,6 +362,8 @@ fn summary(file: &NodeFile) -> Node {
         capacity: file.capacity,
         segment_bytes: file.segment_bytes,
         overflow: file.overflow,
+        links_opened: file.links.0,
+        links_closed: file.links.1,
         plain: plain
             .map(|(code, count)| Plain { reason: code as u32, text: motet::reason::text(code as u32), count: *count })
             .collect(),

@@ -86,13 +86,20 @@ fn both_ends_are_seen_on_shared_memory() {
         assert_eq!((stream["peer_pid"].as_u64(), stream["state"].as_str()), (Some(peer), Some("upgraded")));
         let moved = |way: &str| stream[way]["fast"].as_u64().unwrap() + stream[way]["tcp"].as_u64().unwrap();
         assert_eq!((moved("sent"), moved("received")), (100_000, 100_000), "{stream}");
+        let links = process["links"].as_array().unwrap();
+        let count = |what: &str| links[0][what].as_u64().unwrap();
+        assert_eq!((links.len(), count("peer_pid"), count("streams"), count("segments")), (1, peer, 1, 1), "{links:?}");
+        assert!(count("bytes") > 2 * 65536, "two rings at least: {links:?}");
+        let node = &process["node"];
+        assert_eq!((node["links_opened"].as_u64(), node["links_closed"].as_u64()), (Some(1), Some(0)), "{node}");
     }
     let port = format!(":{}", pair.port);
     for subject in [pair.pids[0].to_string(), port] {
         let (code, out, _) = finish(&mut motet(["why", &subject]));
         assert!(code == 0 && out.contains("in use    shm") && out.contains("rejected  tcp"), "{out}");
     }
-    assert!(finish(&mut motet(["ps", "-l"])).1.contains("upgraded"));
+    let long = finish(&mut motet(["ps", "-l"])).1;
+    assert!(long.contains("upgraded") && long.contains("LINK TO"), "{long}");
     assert!(finish(&mut motet(["top", "--once", "-i", "0.05"])).1.contains("python3"));
     pair.end();
 }

@@ -1,9 +1,11 @@
 //! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::Base`] in production.
 
+use crate::engine::Handle;
 use crate::peer::Peer;
 use motet_proto::{Base, Errno};
 use motet_sys::{clock, copy, memory, socket, thread};
 use motet_wire::mapping::Mapping;
+use motet_wire::record::{Life, Record};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -19,35 +21,65 @@ pub fn give_back(ring: Mapping) {
     BULK.fetch_sub(ring.length(), Relaxed);
 }
 
-/// A TCP descriptor, and the process at its other end where that matters.
+/// A stream's TCP descriptor, what tells whether its record still is the stream's, and the process at the other end where that
+/// matters.
 #[derive(Debug)]
-pub struct Kernel<'a>(pub i32, pub Option<&'a Peer>);
+pub struct Kernel<'a> {
+    fd: i32,
+    generation: u32,
+    life: &'a Life,
+    peer: Option<&'a Peer>,
+}
+
+impl<'a> Kernel<'a> {
+    /// The base under the stream with this handle.
+    #[inline(always)]
+    pub fn new(record: &'a Record, handle: Handle) -> Self {
+        Self { fd: record.life.fd.load(Relaxed) as i32, generation: handle as u32, life: &record.life, peer: None }
+    }
+
+    /// For whoever has made the handle stale and still has to end the stream.
+    pub(crate) fn retired(record: &'a Record, handle: Handle) -> Self {
+        Self::new(record, u64::from((handle as u32).wrapping_add(1)))
+    }
+
+    /// The same, for operations that may copy from or to the peer's memory.
+    #[inline(always)]
+    pub(crate) fn with(self, peer: &'a Peer) -> Self {
+        Self { peer: Some(peer), ..self }
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+}
 
 impl Base for Kernel<'_> {
     #[inline]
     fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         let flags = MSG_DONTWAIT | if peek { motet_proto::MSG_PEEK } else { 0 };
-        socket::receive(self.0, bufs, flags)
+        socket::receive(self.fd, bufs, flags)
     }
 
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
-        socket::send(self.0, &[IoSlice::new(bytes)], MSG_DONTWAIT)
+        socket::send(self.fd, &[IoSlice::new(bytes)], MSG_DONTWAIT)
     }
 
     fn tcp_readable(&mut self) -> bool {
-        socket::readable(self.0)
+        socket::readable(self.fd)
     }
 
     fn tcp_pending(&mut self) -> u64 {
-        socket::pending(self.0)
+        socket::pending(self.fd)
     }
 
     fn tcp_alive(&mut self) -> bool {
-        socket::alive(self.0)
+        socket::alive(self.fd)
     }
 
     fn tcp_failed(&mut self) -> bool {
-        socket::failed(self.0)
+        socket::failed(self.fd)
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
@@ -63,7 +95,7 @@ impl Base for Kernel<'_> {
     }
 
     fn same_process(&mut self, pid: u32) -> bool {
-        self.1.is_some_and(|peer| peer.is_still(pid))
+        self.peer.is_some_and(|peer| peer.is_still(pid))
     }
 
     fn populate(&mut self, ring: Mapping) -> bool {
@@ -105,5 +137,10 @@ impl Base for Kernel<'_> {
 
     fn exists(&self, token: u64) -> bool {
         thread::exists(token)
+    }
+
+    #[inline(always)]
+    fn current(&self) -> bool {
+        self.life.generation.load(Relaxed) == self.generation
     }
 }

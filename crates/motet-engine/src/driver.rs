@@ -7,6 +7,7 @@
 use crate::reason::Reason;
 use motet_sys::socket::Credentials;
 use motet_wire::slot::Slot;
+use std::any::Any;
 use std::net::SocketAddr;
 
 /// What a driver can do, as data: nothing in the engine asks for a driver's name.
@@ -81,10 +82,22 @@ pub trait Driver: Sync {
     fn reach(&self, pair: &Pair) -> Result<(), Reason>;
     /// Begins to bring up a wire.
     fn connect(&self, pair: &Pair) -> Result<Box<dyn Connecting>, Reason>;
-    /// The stream that used this wire has ended on our side.
+    /// The stream that used this wire has ended on our side, and no thread uses the wire any more.
     fn close(&self, slot: &Slot);
+    /// This process uses the wire no more, but it was a forked relative that ended the stream.
+    fn abandon(&self, slot: &Slot) {
+        let _ = slot;
+    }
     /// Bytes of memory that the driver has mapped in this process.
     fn memory(&self) -> usize;
-    /// Before and after fork, and in the child: nothing of the parent's may be handed out twice.
+    /// Links (what exists between this process and one other) that this process has opened, and closed.
+    fn links(&self) -> [u64; 2] {
+        [0, 0]
+    }
+    /// Before a fork: locks that the child must not find taken by a thread that it does not have. Dropped after it, in both.
+    fn quiet(&self) -> Box<dyn Any> {
+        Box::new(())
+    }
+    /// In a forked child: nothing of the parent's may be handed out twice.
     fn forked(&self) {}
 }

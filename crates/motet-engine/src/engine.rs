@@ -13,6 +13,7 @@ use motet_sys::{memory, thread};
 use motet_wire::node::{self, Node};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::SlotCell;
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -63,6 +64,8 @@ pub struct Local {
     pub slot: SlotCell,
     /// The wire on its way up.
     pub pending: Mutex<Option<Box<dyn Connecting>>>,
+    /// The handle under which this process holds `slot`; 0 when it holds none.
+    pub attached: AtomicU64,
     /// The driver of the wire, plus one.
     pub driver: AtomicU32,
     /// The process at the other end, for single copy.
@@ -97,6 +100,8 @@ pub struct Engine {
     any_unread: AtomicU64,
     /// What streams that have ended had counted.
     ended: Mutex<Totals>,
+    /// The counts of links that the node file has heard of.
+    told: [AtomicU64; 2],
 }
 
 /// Counts over the streams of a process.
@@ -164,6 +169,7 @@ impl Engine {
             unread: (0..streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
             any_unread: AtomicU64::new(0),
             ended: Mutex::default(),
+            told: Default::default(),
         })
     }
 
@@ -223,18 +229,19 @@ impl Engine {
         Some(index)
     }
 
+    /// The record of a handle that may be stale.
+    pub(crate) fn any(&self, handle: Handle) -> Option<(&Record, &Local)> {
+        let index = ((handle >> 32) as usize).wrapping_sub(1);
+        Some((self.node.record(index)?, self.local(index)?))
+    }
+
     /// Makes a handle stale: whoever looks it up from now on is told so. False when somebody else did.
     pub fn retire(&self, handle: Handle) -> bool {
-        let index = ((handle >> 32) as usize).wrapping_sub(1);
-        let Some(record) = self.node.record(index) else { return false };
         let generation = handle as u32;
-        let retired = record.life.generation.compare_exchange(
-            generation,
-            generation.wrapping_add(1),
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
-        retired.is_ok()
+        self.any(handle).is_some_and(|(record, _)| {
+            let next = generation.wrapping_add(1);
+            record.life.generation.compare_exchange(generation, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
     }
 
     /// Gives the record of a retired handle back.
@@ -284,10 +291,25 @@ impl Engine {
         }
     }
 
-    /// Tells `motet ps` how much memory the drivers have mapped.
+    /// Tells `motet ps` how much memory the drivers have mapped, and how many links they have opened and closed.
     pub fn count_memory(&self) {
+        let head = self.node.head();
         let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
-        self.node.head().segment_bytes.store(bytes as u64, Ordering::Relaxed);
+        head.segment_bytes.store(bytes as u64, Ordering::Relaxed);
+        // What is new since the last time, as forked relatives count in the same words.
+        for ((total, told), shown) in self.driver_links().into_iter().zip(&self.told).zip(&head.links) {
+            shown.fetch_add(total.wrapping_sub(told.swap(total, Ordering::AcqRel)), Ordering::Relaxed);
+        }
+    }
+
+    /// Links that this process has opened, and closed. Takes no lock.
+    pub fn links(&self) -> [u64; 2] {
+        self.told.each_ref().map(|told| told.load(Ordering::Relaxed))
+    }
+
+    fn driver_links(&self) -> [u64; 2] {
+        let each = self.options.drivers.iter().map(|driver| driver.links());
+        each.fold([0, 0], |sum, links| [sum[0] + links[0], sum[1] + links[1]])
     }
 
     /// Notes that the peer may have bytes to read.
@@ -303,7 +325,7 @@ impl Engine {
 
     /// Calls `each` for every stream with bytes that the peer may not have read; it answers whether that is still so.
     #[inline]
-    pub fn sweep_unread(&self, mut each: impl FnMut(&Record, &Local) -> bool) {
+    pub fn sweep_unread(&self, mut each: impl FnMut(Handle, &Record, &Local) -> bool) {
         if self.any_unread.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -318,8 +340,11 @@ impl Engine {
                 if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
                     self.any_unread.fetch_sub(1, Ordering::Relaxed);
                     local.unread.store(false, Ordering::Relaxed);
-                    if each(record, local) {
-                        self.mark_unread((index as u64 + 1) << 32, local);
+                    // Read before the wire is: a handle that is good under the lock is that of the wire.
+                    let generation = record.life.generation.load(Ordering::Acquire);
+                    let handle = (index as u64 + 1) << 32 | u64::from(generation);
+                    if each(handle, record, local) {
+                        self.mark_unread(handle, local);
                     }
                 }
             }
@@ -329,25 +354,33 @@ impl Engine {
         }
     }
 
-    /// In a forked child: epoll sets are the parent's, and so may be the locks that guard them.
+    /// In a forked child: epoll sets are the parent's, and so may be the locks that guard them. Records that the parent has
+    /// given back are its own to use again, and not those of each of its children.
     pub fn forked(&self) {
+        lock(&self.free).clear();
         for local in self.locals.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()) {
             local.in_set.store(false, Ordering::Relaxed);
             local.hot.store(false, Ordering::Relaxed);
         }
         *lock(&self.ended) = Totals::default();
         self.options.drivers.iter().for_each(|d| d.forked());
+        self.told.iter().zip(self.driver_links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));
     }
 
     /// Before a fork: no lock of the engine may be held by a thread that the child does not have.
     pub fn quiet(&self) -> Quiet<'_> {
-        Quiet { _engine: (lock(&self.free), lock(&self.owners)), _log: self.log.hold() }
+        Quiet {
+            _drivers: self.options.drivers.iter().map(|driver| driver.quiet()).collect(),
+            _engine: (lock(&self.owners), lock(&self.free)), // in this order, as `upgrade` does
+            _log: self.log.hold(),
+        }
     }
 }
 
 /// Keeps the engine's locks while a process forks.
 pub struct Quiet<'a> {
-    _engine: (MutexGuard<'a, VecDeque<u32>>, MutexGuard<'a, HashMap<u64, Handle>>),
+    _drivers: Vec<Box<dyn Any>>,
+    _engine: (MutexGuard<'a, HashMap<u64, Handle>>, MutexGuard<'a, VecDeque<u32>>),
     _log: MutexGuard<'a, log::File>,
 }
 
@@ -356,17 +389,15 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything but the generation, back to nothing.
+/// Everything but the generation and the locks (closing left them free), back to nothing.
 fn reset(record: &Record) {
     let Record { tx, rx, life, events, who } = record;
     for word in [
-        &tx.lock,
         &tx.tail,
         &tx.head_seen,
         &tx.tcp,
         &tx.alive,
         &tx.returned,
-        &rx.lock,
         &rx.head,
         &rx.tcp,
         &rx.mark,

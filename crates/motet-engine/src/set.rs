@@ -4,8 +4,8 @@
 //! stream becomes hot when it delivers data, and cools down when it has been silent for many waits. So a process with
 //! thousands of idle peers looks at none of them.
 
+use crate::base::Kernel;
 use crate::engine::{Engine, Handle, Local, lock};
-use crate::stream::kernel;
 use motet_proto::rx;
 use motet_sys::{socket, thread};
 use motet_wire::record::Record;
@@ -128,7 +128,7 @@ impl Engine {
         // sleeper on this set must look again: neither an open gate nor unread bytes would ever wake it.
         if (ring || !local.hot.load(Relaxed))
             && let Some(slot) = local.slot.slot()
-            && !rx::close_gate(record, &slot, &mut kernel(record))
+            && !rx::close_gate(record, &slot, &mut Kernel::new(record, handle))
         {
             self.make_hot(set, handle, local);
             if ring && armed {
@@ -151,7 +151,7 @@ impl Engine {
             local.in_set.store(false, Relaxed);
             lock(&local.set).take();
             if let Some(slot) = local.slot.slot() {
-                rx::close_gate(record, &slot, &mut kernel(record));
+                rx::close_gate(record, &slot, &mut Kernel::new(record, handle));
             }
         }
     }
@@ -221,7 +221,7 @@ impl Engine {
             let Some((record, local)) = self.look_up(handle) else { continue };
             local.hot.store(false, Relaxed);
             if let Some(slot) = local.slot.slot()
-                && !rx::close_gate(record, &slot, &mut kernel(record))
+                && !rx::close_gate(record, &slot, &mut Kernel::new(record, handle))
             {
                 self.make_hot(set, handle, local); // it has just spoken
             }

@@ -4,7 +4,7 @@
 //! readiness, [`Engine::plain`], [`Engine::close`]; below them how a wire comes up.
 
 use crate::base::Kernel;
-use crate::driver::{Pair, Progress, Wire};
+use crate::driver::{Driver, Pair, Progress, Wire};
 use crate::engine::{Engine, Handle, Local, lock};
 use crate::reason::Reason;
 use crate::route;
@@ -74,7 +74,7 @@ impl Engine {
                 return tx::Step::Failed(ECONNRESET);
             }
         };
-        let mut base = Kernel(record.life.fd.load(Relaxed) as i32, Some(&local.peer));
+        let mut base = Kernel::new(record, handle).with(&local.peer);
         if let Some(slot) = &slot
             && record.tx.ready.load(Relaxed) == 0
         {
@@ -96,7 +96,7 @@ impl Engine {
         if let Some((record, _)) = self.look_up(handle)
             && record.state() != State::Plain
         {
-            tx::end(record, &mut kernel(record), sent);
+            tx::end(record, &mut Kernel::new(record, handle), sent);
         }
     }
 
@@ -123,7 +123,7 @@ impl Engine {
                 return rx::Step::Failed(ECONNRESET);
             }
         };
-        let mut base = Kernel(record.life.fd.load(Relaxed) as i32, Some(&local.peer));
+        let mut base = Kernel::new(record, handle).with(&local.peer);
         if let Some(slot) = &slot
             && record.rx.ready.load(Relaxed) == 0
         {
@@ -152,7 +152,7 @@ impl Engine {
         if let Some((record, local)) = self.look_up(handle)
             && record.state() != State::Plain
         {
-            rx::end(record, &mut kernel(record), received);
+            rx::end(record, &mut Kernel::new(record, handle), received);
             if received > 0 && local.in_set.load(Relaxed) {
                 self.touched(handle, record, local);
             }
@@ -202,7 +202,7 @@ impl Engine {
         if first {
             self.log.plain(record, reason);
         }
-        let mut base = kernel(record);
+        let mut base = Kernel::new(record, handle);
         tx::take_back(record, &slot, &mut base);
         // Somebody may send past the engine from now on, and the mark would be wrong.
         if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED].contains(&reason) {
@@ -227,8 +227,8 @@ impl Engine {
         if let Some((record, slot)) = self.attached(handle)
             && how != 0
         {
-            tx::take_back(record, &slot, &mut kernel(record));
-            tx::finish(record, &mut kernel(record));
+            tx::take_back(record, &slot, &mut Kernel::new(record, handle));
+            tx::finish(record, &mut Kernel::new(record, handle));
         }
         socket::shutdown(record.life.fd.load(Relaxed) as i32, how)
     }
@@ -236,20 +236,27 @@ impl Engine {
     /// Ends the engine's part in a stream, once every voice that took it has closed it. True when bytes that came over the wire
     /// have not been read: TCP answers a close of the socket's last descriptor with a reset then. (False where the descriptor was
     /// given to another program, which may go on with it. Whether a forked process has it too is the caller's to know.)
+    ///
+    /// The handle becomes stale first; then both locks are taken: whoever holds one is done by then, and whoever comes later sees
+    /// that it means another stream (invariant 7). Only then is the wire let go of, and its memory perhaps with it.
     pub fn close(&self, handle: Handle) -> Result<bool, Errno> {
-        let (record, local) = self.look_up(handle).ok_or(EBADF)?;
+        let Some((record, local)) = self.look_up(handle) else {
+            self.let_go(handle, |driver, slot| driver.abandon(slot)); // a forked relative may have ended the stream
+            return Err(EBADF);
+        };
         if local.voices.fetch_sub(1, AcqRel) > 1 {
             return Ok(false);
         }
-        let mut base = kernel(record);
         self.leave_set(handle, local);
         // First: whoever is woken below finds the stream closed.
         if !self.retire(handle) {
             return Err(EBADF);
         }
+        let mut base = Kernel::retired(record, handle);
+        drop(lock(&local.pending).take()); // from now on no wire comes up
         self.count_ended(record, local);
         // A descriptor that was closed behind our back may be somebody else's by now.
-        let same = socket::cookie(base.0) == Ok(record.who.cookies[0].load(Relaxed));
+        let same = socket::cookie(base.fd()) == Ok(record.who.cookies[0].load(Relaxed));
         let mut unread = false;
         if let Some(slot) = local.slot.slot() {
             if same {
@@ -263,24 +270,36 @@ impl Engine {
             {
                 crate::base::give_back(memory);
             }
-            slot.head().left[slot.end()].store(1, Release);
-            local.slot.set(None);
-            if let Some(driver) =
-                (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n))
-            {
-                driver.close(&slot);
-            }
+            self.let_go(handle, |driver, slot| driver.close(slot));
             if same {
                 self.reset(record);
             }
             self.log.closed(record);
         }
-        lock(&local.pending).take();
         local.peer.forget();
         self.owners().remove(&record.who.cookies[0].load(Relaxed));
         self.wake_up(record, local);
         self.free(handle);
         Ok(unread)
+    }
+
+    /// Takes the wire from a handle that is stale now, if this process has one under it; `end` tells the driver.
+    fn let_go(&self, handle: Handle, end: impl FnOnce(&dyn Driver, &Slot)) {
+        let Some((record, local)) = self.any(handle) else { return };
+        if local.attached.compare_exchange(handle, 0, AcqRel, Relaxed).is_err() {
+            return;
+        }
+        let mut base = Kernel::retired(record, handle);
+        drop(acquire(&record.tx.lock, &mut base));
+        drop(acquire(&record.rx.lock, &mut base));
+        if let Some(slot) = local.slot.slot() {
+            local.slot.set(None);
+            let at = (local.driver.load(Relaxed) as usize).checked_sub(1);
+            if let Some(driver) = at.and_then(|at| self.options.drivers.get(at)) {
+                end(*driver, &slot);
+            }
+            self.count_memory();
+        }
     }
 
     /// Before this thread sleeps: no byte of ours stays in a ring whose reader may be waiting elsewhere (invariant 6).
@@ -298,12 +317,12 @@ impl Engine {
     #[inline]
     fn leave_nothing_unread(&self, may_linger: bool) -> bool {
         let mut reading = false;
-        self.sweep_unread(|record, local| match local.slot.slot() {
+        self.sweep_unread(|handle, record, local| match local.slot.slot() {
             Some(slot) if may_linger && tx::is_being_read(record, &slot) => {
                 reading = true;
                 true
             }
-            Some(slot) if !tx::take_back(record, &slot, &mut kernel(record)) => {
+            Some(slot) if !tx::take_back(record, &slot, &mut Kernel::new(record, handle)) => {
                 self.reset(record);
                 record.state() != State::Broken
             }
@@ -332,7 +351,8 @@ impl Engine {
             return;
         }
         let Ok(mut pending) = local.pending.try_lock() else { return };
-        if record.state() != State::Candidate {
+        // Asked anew: close makes the handle stale before it takes what is pending.
+        if self.look_up(handle).is_none() || record.state() != State::Candidate {
             return;
         }
         if n > PATIENCE {
@@ -354,7 +374,7 @@ impl Engine {
         match pending.as_mut().map(|p| p.step()) {
             Some(Progress::Up(wire)) => {
                 pending.take();
-                self.attach(record, local, wire);
+                self.attach(handle, record, local, wire);
             }
             Some(Progress::Never(reason)) => {
                 pending.take();
@@ -372,7 +392,7 @@ impl Engine {
         Ok(self.options.drivers.iter().position(|d| std::ptr::addr_eq(*d, best)).unwrap_or(0))
     }
 
-    fn attach(&self, record: &Record, local: &Local, wire: Wire) {
+    fn attach(&self, handle: Handle, record: &Record, local: &Local, wire: Wire) {
         let fd = record.life.fd.load(Relaxed) as i32;
         record.life.nodelay.store(1 + u32::from(socket::nodelay(fd)), Release);
         socket::set_nodelay(fd, true); // two paths and Nagle's algorithm do not mix
@@ -383,6 +403,7 @@ impl Engine {
         record.life.end.store(wire.slot.end() as u32, Relaxed);
         record.life.reason.store(Reason::FASTEST.0, Relaxed);
         local.slot.set(Some(wire.slot));
+        local.attached.store(handle, Release);
         record.life.state.store(State::Attached as u32, Release);
         self.count_memory();
         let driver = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n));
@@ -413,12 +434,6 @@ impl Engine {
     }
 }
 
-/// The base under a record.
-#[inline(always)]
-pub fn kernel(record: &Record) -> Kernel<'static> {
-    Kernel(record.life.fd.load(Relaxed) as i32, None)
-}
-
 /// Initialises the sending half from the kernel's counters, once no kernel send is under way.
 #[cold]
 fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
@@ -427,7 +442,7 @@ fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
         return;
     }
     let connected = record.who.role.load(Relaxed) == 1;
-    if let Ok(Some(sent)) = socket::sent_position(base.0, connected) {
+    if let Ok(Some(sent)) = socket::sent_position(base.fd(), connected) {
         record.tx.tcp.store(sent, Relaxed);
         record.tx.alive.store(clock::ticks(), Relaxed);
         record.tx.ready.store(1, Relaxed);
@@ -443,7 +458,7 @@ pub fn attach_rx(record: &Record, _slot: &Slot, base: &mut Kernel<'_>) {
     if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
         return;
     }
-    if let Ok(Some(received)) = socket::received_position(base.0) {
+    if let Ok(Some(received)) = socket::received_position(base.fd()) {
         record.rx.tcp.store(received, Relaxed);
         record.rx.ready.store(1, Release);
     }

@@ -3,9 +3,10 @@
 //! The adapter drives it: [`Wait::step`] says READY (look at the streams), PROBE (ask the kernel with timeout 0) or SLEEP
 //! (sleep in the kernel: every gate is closed). Between the steps the wait spins outside the kernel while that pays.
 
+use crate::base::Kernel;
 use crate::engine::{Engine, Handle};
 use crate::set::Set;
-use crate::stream::{EVIDENCE, attach_rx, kernel};
+use crate::stream::{EVIDENCE, attach_rx};
 use motet_proto::rx;
 use motet_sys::{clock, thread};
 use motet_wire::record::Record;
@@ -61,9 +62,9 @@ impl<'a> Wait<'a> {
 
     fn new(engine: &Engine, streams: &'a [Handle], set: Option<Arc<Set>>) -> Self {
         let wait = Self { streams, set, phase: Phase::Fresh, start: 0, probe: 0 };
-        wait.each(engine, |record, slot, _| {
+        wait.each(engine, |record, slot, handle| {
             if record.rx.ready.load(Relaxed) == 0 {
-                attach_rx(record, slot, &mut kernel(record));
+                attach_rx(record, slot, &mut Kernel::new(record, handle));
             }
             record.rx.evidence.store(EVIDENCE, Relaxed);
         });
@@ -125,7 +126,9 @@ impl<'a> Wait<'a> {
         self.phase = Phase::Fresh;
         match &self.set {
             Some(set) => set.slept(),
-            None => self.each(engine, |record, _, _| rx::leave_kernel(record, &mut kernel(record))),
+            None => self.each(engine, |record, _, handle| {
+                rx::leave_kernel(record, &mut Kernel::new(record, handle));
+            }),
         }
     }
 
@@ -169,7 +172,7 @@ impl<'a> Wait<'a> {
             if now >= self.probe {
                 self.probe = now + ticks(rx::PROBE);
                 for (record, slot) in watched.iter().flatten() {
-                    rx::publish_cpu(slot, &kernel(record));
+                    rx::publish_cpu(slot, &Kernel::new(record, 0));
                 }
                 // Anybody else who wants this CPU gets it now and then; their time is not spun away.
                 thread::yield_now();
@@ -179,7 +182,7 @@ impl<'a> Wait<'a> {
                 }
                 return Some(Step::Probe);
             }
-            if watched.iter().flatten().any(|(record, slot)| rx::same_cpu(slot, &kernel(record))) {
+            if watched.iter().flatten().any(|(record, slot)| rx::same_cpu(slot, &Kernel::new(record, 0))) {
                 thread::yield_now();
                 if clock::ticks().wrapping_sub(now) > hog {
                     failed();
@@ -208,9 +211,10 @@ impl<'a> Wait<'a> {
                 if let Some((record, slot)) = engine.attached(handle) {
                     engine.reset(record);
                     if set.armed(handle) {
-                        ready |= !rx::close_gate(record, &slot, &mut kernel(record)) && rx::ready(record, &slot);
+                        ready |= !rx::close_gate(record, &slot, &mut Kernel::new(record, handle))
+                            && rx::ready(record, &slot);
                     } else {
-                        rx::close_gate_over_bytes(record, &slot, &mut kernel(record));
+                        rx::close_gate_over_bytes(record, &slot, &mut Kernel::new(record, handle));
                     }
                 }
             }
@@ -221,10 +225,10 @@ impl<'a> Wait<'a> {
             }
             return true;
         }
-        self.each(engine, |record, slot, _| {
+        self.each(engine, |record, slot, handle| {
             if !ready {
                 engine.reset(record); // a peer that broke the protocol may never wake anybody
-                let mut base = kernel(record);
+                let mut base = Kernel::new(record, handle);
                 asleep += 1;
                 if !rx::enter_kernel(record, slot, &mut base) {
                     if rx::ready(record, slot) {
@@ -237,10 +241,10 @@ impl<'a> Wait<'a> {
             }
         });
         if ready {
-            self.each(engine, |record, _, _| {
+            self.each(engine, |record, _, handle| {
                 if asleep > 0 {
                     asleep -= 1;
-                    rx::leave_kernel(record, &mut kernel(record));
+                    rx::leave_kernel(record, &mut Kernel::new(record, handle));
                 }
             });
         }
@@ -278,7 +282,7 @@ impl Engine {
     /// Opens the gate of a stream if its set, if any, has no sleeper.
     pub(crate) fn raise(&self, handle: Handle, record: &Record, slot: &Slot) -> bool {
         let Some((_, local)) = self.look_up(handle) else { return false };
-        rx::raise(record, slot, &mut kernel(record), || match crate::engine::lock(&local.set).as_ref() {
+        rx::raise(record, slot, &mut Kernel::new(record, handle), || match crate::engine::lock(&local.set).as_ref() {
             Some(set) => set.may_raise(handle),
             None => true,
         })

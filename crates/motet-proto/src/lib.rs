@@ -28,6 +28,8 @@ pub type Errno = i32;
 pub const EAGAIN: Errno = 11;
 /// EINTR.
 pub const EINTR: Errno = 4;
+/// EBADF.
+pub const EBADF: Errno = 9;
 /// ECONNRESET.
 pub const ECONNRESET: Errno = 104;
 /// MSG_PEEK.
@@ -72,6 +74,11 @@ pub trait Base {
     fn token(&self) -> u64;
     /// Whether the process of a token still exists.
     fn exists(&self, token: u64) -> bool;
+    /// Whether the record still is that of the stream on which the operation began. Asked with a lock of the record held.
+    #[inline(always)]
+    fn current(&self) -> bool {
+        true
+    }
 
     /// Nanoseconds as ticks.
     fn ticks(&self, ns: u64) -> u64 {

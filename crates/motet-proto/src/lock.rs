@@ -3,6 +3,10 @@
 //! It lives in memory shared with forked children, so it names its holder: a process that was killed inside is noticed
 //! by the next one who waits, who gets the lock with [`Acquired::Orphaned`] and must reset the stream. A thread that meets
 //! its own token (a signal handler inside the engine) is told so instead of waiting for itself.
+//!
+//! Closing a stream makes its handle stale and then takes both locks once, before it lets go of the wire. So whoever gets a
+//! lock asks whether its handle is still good ([`Base::current`]): if so, the wire stays as it is while the lock is held; if
+//! not, the record may be another stream's by now, and the wire's memory another segment's.
 
 use crate::Base;
 use motet_wire::sync::{AtomicU64, Ordering, relax};
@@ -20,6 +24,8 @@ pub enum Acquired<'a> {
     Orphaned(Held<'a>),
     /// This very thread holds it.
     Reentrant,
+    /// The stream that the caller means has ended; nothing is held.
+    Stale,
 }
 
 /// Takes the lock.
@@ -28,9 +34,16 @@ pub fn acquire<'a, B: Base>(lock: &'a AtomicU64, base: &mut B) -> Acquired<'a> {
     let token = base.token();
     // edge: release -> acquire
     match lock.compare_exchange(0, token, Ordering::Acquire, Ordering::Relaxed) {
-        Ok(_) => Acquired::Clean(Held(lock)),
+        Ok(_) => held(lock, base),
         Err(holder) => contended(lock, token, holder, base),
     }
+}
+
+/// The lock is ours: but is the record still?
+#[inline(always)]
+fn held<'a, B: Base>(lock: &'a AtomicU64, base: &B) -> Acquired<'a> {
+    let held = Held(lock);
+    if base.current() { Acquired::Clean(held) } else { Acquired::Stale }
 }
 
 #[cold]
@@ -49,11 +62,14 @@ fn contended<'a, B: Base>(lock: &'a AtomicU64, token: u64, mut holder: u64, base
                 && !base.exists(holder)
                 && lock.compare_exchange(holder, token, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
-                return Acquired::Orphaned(Held(lock));
+                return match held(lock, base) {
+                    Acquired::Clean(held) => Acquired::Orphaned(held),
+                    other => other,
+                };
             }
         }
         match lock.compare_exchange_weak(0, token, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return Acquired::Clean(Held(lock)),
+            Ok(_) => return held(lock, base),
             Err(now) if now != 0 => holder = now,
             Err(_) => {}
         }

@@ -4,7 +4,7 @@
 //! close the gate; [`spin`] waits.
 
 use crate::lock::{Acquired, Held, acquire};
-use crate::{Base, EAGAIN, ECONNRESET, EINTR, Errno, bulk, transfer};
+use crate::{Base, EAGAIN, EBADF, ECONNRESET, EINTR, Errno, bulk, transfer};
 use motet_wire::gate::{Advance, INLINE};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::scatter;
@@ -73,6 +73,7 @@ pub fn begin<B: Base>(
     let Some(slot) = slot.filter(|_| record.rx.ready.load(Relaxed) != 0) else {
         return match hold(record, base) {
             Acquired::Reentrant => Step::Failed(EAGAIN),
+            Acquired::Stale => Step::Failed(EBADF),
             _held => {
                 enter(record);
                 Step::Kernel
@@ -105,8 +106,7 @@ pub fn begin<B: Base>(
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight | Take::Retry => {
                 before_sleep(base);
-                let _held = hold(record, base);
-                enter(record);
+                enter_anyway(record, base);
                 return Step::Poll;
             }
             Take::Empty => {}
@@ -198,9 +198,11 @@ fn wait<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSlice
 /// Ends a receive that went to the kernel with `received` bytes (0 for none; peeked bytes do not count).
 #[inline]
 pub fn end<B: Base>(record: &Record, base: &mut B, received: usize) {
-    let _held = hold(record, base);
-    record.rx.tcp.store(record.rx.tcp.load(Relaxed) + received as u64, Relaxed);
-    leave(record);
+    let held = hold(record, base);
+    if !matches!(held, Acquired::Stale) {
+        record.rx.tcp.store(record.rx.tcp.load(Relaxed) + received as u64, Relaxed);
+        leave(record);
+    }
     bulk::took(record, received);
     woke(record, base);
 }
@@ -232,6 +234,7 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
         Acquired::Clean(held) => held,
         Acquired::Orphaned(_held) => return broken(record),
         Acquired::Reentrant => return Take::Failed(EAGAIN),
+        Acquired::Stale => return Take::Failed(EBADF),
     };
     let head = rx.head.load(Relaxed);
     let (tail, open) = lines.gate.tail(); // untrusted
@@ -435,8 +438,10 @@ pub fn enter_kernel<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool
 
 /// Registers a kernel sleep although the ring has bytes: TCP bytes that precede them will wake the sleeper.
 pub fn enter_anyway<B: Base>(record: &Record, base: &mut B) {
-    let _held = hold(record, base);
-    enter(record);
+    let held = hold(record, base);
+    if !matches!(held, Acquired::Stale) {
+        enter(record);
+    }
 }
 
 /// Closes the gate over an empty ring. False when the ring has bytes.
@@ -460,8 +465,10 @@ pub fn close_gate_over_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B
 
 /// Undoes [`enter_kernel`] after a sleep that received nothing.
 pub fn leave_kernel<B: Base>(record: &Record, base: &mut B) {
-    let _held = hold(record, base);
-    leave(record);
+    let held = hold(record, base);
+    if !matches!(held, Acquired::Stale) {
+        leave(record);
+    }
 }
 
 /// How a spin ended.
@@ -606,7 +613,7 @@ pub(crate) fn clean<'a, B: Base>(record: &'a Record, base: &mut B) -> Option<Hel
             broken(record);
             None
         }
-        Acquired::Reentrant => None,
+        Acquired::Reentrant | Acquired::Stale => None,
     }
 }
 

@@ -3,7 +3,7 @@
 //! Reads top-down: [`begin`] and [`end`] bracket every send, [`take_back`] moves unread bytes to TCP (downgrade).
 
 use crate::lock::{Acquired, acquire};
-use crate::{Base, EAGAIN, ECONNRESET, Errno, bulk, transfer};
+use crate::{Base, EAGAIN, EBADF, ECONNRESET, Errno, bulk, transfer};
 use motet_wire::gate::{Broken, INLINE, Mode};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::gather;
@@ -63,6 +63,7 @@ pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: 
         Acquired::Clean(held) => held,
         Acquired::Orphaned(_held) => return broken(record),
         Acquired::Reentrant => return Step::Failed(EAGAIN),
+        Acquired::Stale => return Step::Failed(EBADF),
     };
     if let Some(slot) = slot
         && tx.ready.load(Relaxed) == READY
@@ -109,8 +110,10 @@ pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: 
 pub fn end<B: Base>(record: &Record, base: &mut B, sent: usize) {
     let tx = &record.tx;
     let held = acquire(&tx.lock, base);
-    if matches!(held, Acquired::Orphaned(_)) {
-        broken(record); // the counters may be wrong
+    match held {
+        Acquired::Stale => return,
+        Acquired::Orphaned(_) => drop(broken(record)), // the counters may be wrong
+        Acquired::Clean(_) | Acquired::Reentrant => {}
     }
     tx.tcp.store(tx.tcp.load(Relaxed) + sent as u64, Relaxed);
     tx.busy.store(tx.busy.load(Relaxed).saturating_sub(1), Relaxed);
@@ -271,8 +274,10 @@ fn put<B: Base>(
 
 /// Nothing goes into the ring any more: after a half-close the kernel answers every send.
 pub fn finish<B: Base>(record: &Record, base: &mut B) {
-    let _held = acquire(&record.tx.lock, base);
-    record.tx.ready.store(FINISHED, Relaxed);
+    let held = acquire(&record.tx.lock, base);
+    if !matches!(held, Acquired::Stale) {
+        record.tx.ready.store(FINISHED, Relaxed);
+    }
 }
 
 /// Whether the peer is busy reading a good deal of what we sent: then a thread that wants to sleep may as well wait for that,
@@ -296,7 +301,7 @@ pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
             broken(record);
             return false;
         }
-        Acquired::Reentrant => return false,
+        Acquired::Reentrant | Acquired::Stale => return false,
     };
     let tail = tx.tail.load(Relaxed);
     let lines = slot.outward();

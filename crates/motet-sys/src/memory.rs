@@ -1,14 +1,22 @@
-//! Sealed memfds and their mappings.
+//! Sealed memfds and their mappings, and the address ranges that outlive both.
 
 use motet_wire::mapping::Mapping;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::collections::{BTreeMap, VecDeque};
 
-/// Makes a memfd of exactly `size` bytes, the first `dense` of them allocated now (no SIGBUS later), mapped, with `head`
-/// written at its start.
+/// Makes a memfd as [`make`] does, and maps it.
 pub fn create(name: &str, size: usize, head: &[u8], dense: usize) -> Result<(OwnedFd, Mapping), Errno> {
+    let fd = make(name, size, head, dense)?;
+    let mapping = map(&fd, size)?;
+    Ok((fd, mapping))
+}
+
+/// Makes a memfd of exactly `size` bytes, the first `dense` of them allocated now (no SIGBUS later), with `head` written at
+/// its start, sealed against resizing.
+pub fn make(name: &str, size: usize, head: &[u8], dense: usize) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?, // before Linux 6.3
@@ -19,12 +27,11 @@ pub fn create(name: &str, size: usize, head: &[u8], dense: usize) -> Result<(Own
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, dense as u64)?;
     }
     rustix::io::pwrite(&fd, head, 0)?;
-    let mapping = map(&fd, size)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok((fd, mapping))
+    Ok(fd)
 }
 
-/// Maps `size` bytes, shared, left out of core dumps. The mapping is never undone.
+/// Maps `size` bytes, shared, left out of core dumps. The range is never unmapped; [`Ranges`] may change what lies there.
 pub fn map(fd: impl AsFd, size: usize) -> Result<Mapping, Errno> {
     // SAFETY: a new mapping at an address of the kernel's choice; nothing of ours is replaced.
     let base = unsafe {
@@ -32,8 +39,72 @@ pub fn map(fd: impl AsFd, size: usize) -> Result<Mapping, Errno> {
     };
     // SAFETY: advice on the mapping just made; DONTDUMP does not change its contents.
     let _ = unsafe { rustix::mm::madvise(base, size, Advice::LinuxDontDump) };
-    // SAFETY: just mapped, page-aligned, and no code of ours ever unmaps it.
+    // SAFETY: just mapped, page-aligned, and no code of ours ever unmaps the range.
     Ok(unsafe { Mapping::new(base.cast(), size) })
+}
+
+/// Address ranges whose segments are gone, by length, for the next segments of that length.
+///
+/// A thread that lost a race may still hold a view into a segment that is given up, so its range is never unmapped: zero
+/// pages of this process's own take its place at one stroke, and later another segment. What such a thread reads or writes
+/// there means nothing (and it checks under a lock whether its stream still is what it was); it never faults.
+#[derive(Debug, Default)]
+pub struct Ranges {
+    spare: BTreeMap<usize, VecDeque<Mapping>>,
+    bytes: usize,
+}
+
+/// Ranges of one length that wait before the oldest is used again: a straggler most likely meets zeros, not a stranger.
+const RESTING: usize = 4;
+
+impl Ranges {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self { spare: BTreeMap::new(), bytes: 0 }
+    }
+
+    /// Maps `size` bytes as [`map`] does, where an earlier segment was if there is such a place.
+    pub fn map(&mut self, fd: impl AsFd, size: usize) -> Result<Mapping, Errno> {
+        let Some(spare) = self.spare.get_mut(&size).filter(|spare| spare.len() > RESTING) else {
+            return map(fd, size);
+        };
+        let Some(place) = spare.pop_front() else { return map(fd, size) };
+        let (flags, base) = (MapFlags::SHARED | MapFlags::FIXED, place.base().cast());
+        // SAFETY: the range holds what `give_up` put there, of this length, and nobody relies on its contents.
+        match unsafe { rustix::mm::mmap(base, size, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0) } {
+            Ok(_) => {
+                self.bytes -= size;
+                // SAFETY: as in `map`.
+                let _ = unsafe { rustix::mm::madvise(base, size, Advice::LinuxDontDump) };
+                Ok(place)
+            }
+            Err(errno) => {
+                spare.push_front(place);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Gives up what is mapped in `mapping`, pages included, and keeps its range. False: the system refused, nothing has changed.
+    ///
+    /// The mapping must be a whole one, made by [`map`] or [`Ranges::map`], and not be given up twice.
+    pub fn give_up(&mut self, mapping: Mapping) -> bool {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let (base, size) = (mapping.base().cast(), mapping.length());
+        // SAFETY: replaces a mapping of shared memory, whose contents nobody may rely on, by zero pages in one step: the range
+        // stays mapped, readable and writable, as a Mapping promises.
+        if unsafe { rustix::mm::mmap_anonymous(base, size, ProtFlags::READ | ProtFlags::WRITE, flags) }.is_err() {
+            return false;
+        }
+        self.bytes += size;
+        self.spare.entry(size).or_default().push_back(mapping);
+        true
+    }
+
+    /// Bytes of address space that wait.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 /// What a memfd from a peer really is: its size, the bytes that have pages, and whether it is sealed against resizing.
@@ -90,4 +161,52 @@ pub fn nonce() -> [u8; 16] {
     // SAFETY: getrandom writes at most 16 bytes into the 16 that we hand it.
     let _ = unsafe { syscalls::syscall!(syscalls::Sysno::getrandom, bytes.as_mut_ptr(), bytes.len(), 0) };
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 1 << 16;
+
+    fn fill(mapping: Mapping, byte: u8) {
+        // SAFETY: a mapping of this test's own.
+        unsafe { std::ptr::write_bytes(mapping.base(), byte, mapping.length()) };
+    }
+
+    fn first(mapping: Mapping) -> u8 {
+        // SAFETY: as above.
+        unsafe { mapping.base().read_volatile() }
+    }
+
+    #[test]
+    fn a_range_that_was_given_up_reads_as_zeros_and_is_used_again() {
+        let mut ranges = Ranges::default();
+        let segment = |byte: u8, ranges: &mut Ranges| {
+            let fd = make("test", SIZE, &[], SIZE).unwrap();
+            let mapping = ranges.map(&fd, SIZE).unwrap();
+            fill(mapping, byte);
+            (fd, mapping)
+        };
+        let (fd, mapping) = segment(7, &mut ranges);
+        let other = map(&fd, SIZE).unwrap();
+        assert!(ranges.give_up(mapping));
+        assert_eq!((first(mapping), first(other), ranges.bytes()), (0, 7, SIZE), "zeros here, the file elsewhere");
+        fill(mapping, 9);
+        assert_eq!(first(other), 7, "a straggler writes to nobody's memory");
+        let mut seen = vec![mapping.base()];
+        for round in 0..3 * RESTING {
+            let (_, mapping) = segment(1 + round as u8, &mut ranges);
+            assert_eq!(first(mapping), 1 + round as u8);
+            assert!(ranges.give_up(mapping));
+            if !seen.contains(&mapping.base()) {
+                seen.push(mapping.base());
+            }
+        }
+        assert_eq!(
+            (seen.len(), ranges.bytes()),
+            (RESTING + 1, (RESTING + 1) * SIZE),
+            "no more than were there at once"
+        );
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::Errno;
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -56,6 +57,29 @@ pub fn process_exists(pid: u32) -> bool {
     }
 }
 
+/// When the process with this number was born, in clock ticks since the host was: tells it from a later one with its number.
+/// 0 when the kernel does not say; `None` when there is none, or it has ended and waits for its parent.
+pub fn born(pid: u32) -> Option<u64> {
+    if !process_exists(pid) {
+        return None;
+    }
+    let mut bytes = [0; 512];
+    let mut read = || {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(format!("/proc/{pid}/stat"), flags, Mode::empty())?;
+        rustix::io::read(&file, &mut bytes)
+    };
+    let Ok(length) = read() else { return Some(0) };
+    // The name, in parentheses, may hold anything: fields are counted from behind it.
+    let Some(end) = bytes[..length].iter().rposition(|&byte| byte == b')') else { return Some(0) };
+    let fields = String::from_utf8_lossy(&bytes[end + 1..length]);
+    let mut fields = fields.split_ascii_whitespace();
+    if matches!(fields.next(), Some("Z" | "X")) {
+        return None;
+    }
+    Some(fields.nth(18).and_then(|ticks| ticks.parse().ok()).unwrap_or(0))
+}
+
 /// A descriptor of a process (pidfd): unlike its number it never means another one.
 pub fn open_process(pid: u32) -> Result<OwnedFd, Errno> {
     let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(rustix::io::Errno::SRCH.raw_os_error())?;
@@ -89,6 +113,22 @@ pub fn euid() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_is_gone_before_its_parent_asks() {
+        let own = born(pid()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let birth = born(child.id()).unwrap();
+        assert!(own > 0 && birth >= own);
+        assert_eq!(born(child.id()), Some(birth), "the same later");
+        child.kill().unwrap();
+        while born(child.id()).is_some() {
+            std::thread::yield_now();
+        }
+        assert!(process_exists(child.id()), "a zombie, whose memory is gone");
+        child.wait().unwrap();
+        assert_eq!(born(child.id()), None);
+    }
 
     #[test]
     fn a_process_that_has_exited_is_known_before_its_number_is_free() {

@@ -267,6 +267,42 @@ fn a_log_that_cannot_be_written_changes_nothing_either() {
     }
 }
 
+// ---- what is left behind -------------------------------------------------------------------------------------------------
+
+#[test]
+fn three_hundred_programs_one_after_another_leave_nothing_in_the_server() {
+    both("links", &["served", "300"]).took_the_fast_path(300 * 64);
+}
+
+#[test]
+fn three_hundred_servers_one_after_another_leave_nothing_in_the_client() {
+    both("links", &["called", "300"]).took_the_fast_path(300 * 64);
+}
+
+#[test]
+fn two_thousand_connections_of_one_pair_are_one_link() {
+    let counts = std::env::temp_dir().join(format!("motet-links-{}", std::process::id()));
+    let program =
+        Program::c("links", &["again", "2000"]).with("MOTET_STATS", counts.to_str().expect("a path in UTF-8"));
+    program.same_both_ways().took_the_fast_path(2000 * 64);
+    let lines = std::fs::read_to_string(&counts).unwrap_or_default();
+    let _ = std::fs::remove_file(&counts);
+    if motet_tests::engine().is_some() {
+        let link = |line: &str| line.contains("\"links\":1,\"links_closed\":0,");
+        assert!(lines.lines().count() == 2 && lines.lines().all(link), "one link in each of two processes: {lines}");
+    }
+}
+
+#[test]
+fn a_forked_child_lets_go_of_its_parents_links_alone() {
+    both("links", &["forked", "3"]).took_the_fast_path(3 * 64);
+}
+
+#[test]
+fn memory_comes_back_from_a_killed_peer() {
+    both("links", &["killed", "10"]).took_the_fast_path(10 * 64);
+}
+
 // ---- who is equipped -----------------------------------------------------------------------------------------------------
 
 fn echo_between(server: Mode, client: Mode) -> (String, u64) {

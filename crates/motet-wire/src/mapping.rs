@@ -1,6 +1,7 @@
-//! A piece of mapped memory that stays for the life of the process: what makes views into it safe.
+//! A range of addresses that stays mapped for the life of the process: what makes views into it safe.
 
-/// Shared memory that is never unmapped.
+/// Memory whose range is never unmapped. What lies there may change under a view: a peer writes it at any time, and when its
+/// segment is given up, zero pages and later another segment take its place.
 #[derive(Debug, Clone, Copy)]
 pub struct Mapping {
     base: *mut u8,

@@ -39,12 +39,14 @@ pub struct NodeHead {
     pub creator: AtomicU32,
     /// Libraries, as `major << 16 | minor`.
     pub library: AtomicU32,
-    /// Bytes of segments mapped by this process family.
+    /// Bytes of segments mapped, as the process of the family that last opened or closed a stream has them.
     pub segment_bytes: AtomicU64,
     /// Connections that stayed plain, by reason code: counted, never silent.
     pub plain: [AtomicU64; 64],
     /// Streams that could not get a record.
     pub overflow: AtomicU64,
+    /// Links that the process family has opened, and closed.
+    pub links: [AtomicU64; 2],
 }
 
 /// Bytes of a node file for `capacity` records.

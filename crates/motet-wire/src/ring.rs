@@ -18,8 +18,8 @@ pub struct Ring {
     bypass: bool,
 }
 
-// SAFETY: a Ring is a pointer to memory that stays mapped for the life of the process (segments are never unmapped
-// while a handle exists) and all access through it is by copies of plain bytes.
+// SAFETY: a Ring is a pointer into a range that stays mapped for the life of the process, and all access through it is by
+// copies of plain bytes.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}

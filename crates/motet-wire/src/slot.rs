@@ -163,7 +163,7 @@ impl SlotCell {
         unsafe { self.0.load(Acquire).as_ref() }.copied() // edge: describe -> slot
     }
 
-    /// Puts a slot here, or none. Segments are never unmapped, so a reader that still holds the old one does no harm.
+    /// Puts a slot here, or none. Ranges are never unmapped, so a reader that still holds the old one does no harm.
     pub fn set(&self, slot: Option<Slot>) {
         self.0.store(slot.map_or(null_mut(), |slot| from_ref(described(slot)).cast_mut()), Release);
     }
@@ -215,7 +215,7 @@ pub struct Slot {
     end: usize,
 }
 
-// SAFETY: a Slot points into a segment that stays mapped for the life of the process; all its fields are atomics or
+// SAFETY: a Slot points into a range that stays mapped for the life of the process; all its fields are atomics or
 // reached through `Ring`.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
@@ -260,6 +260,11 @@ impl Slot {
         // SAFETY: `with_bulk` checked that both large rings lie in a mapping that stays.
         (!self.bulk.is_null())
             .then(|| unsafe { Mapping::new(self.bulk.add(direction * self.bulk_size), self.bulk_size) })
+    }
+
+    /// Where it lies in this process.
+    pub fn address(&self) -> usize {
+        self.base as usize
     }
 
     /// Which end this is: 0 the offerer, 1 the other.

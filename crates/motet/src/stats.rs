@@ -49,7 +49,7 @@ fn file_name(template: &[u8], name: &mut Text) -> fmt::Result {
 }
 
 fn line(engine: &Engine, text: &mut Text) -> fmt::Result {
-    let totals = engine.totals();
+    let (totals, links) = (engine.totals(), engine.links());
     write!(text, "{{\"pid\":{},\"command\":\"", std::process::id())?;
     let mut command = [0; 64];
     let length = fs::open(c"/proc/self/comm", fs::OFlags::RDONLY | fs::OFlags::CLOEXEC, fs::Mode::empty())
@@ -62,7 +62,7 @@ fn line(engine: &Engine, text: &mut Text) -> fmt::Result {
     write!(
         text,
         "\",\"streams\":{},\"upgraded\":{},\"sent_fast\":{},\"sent_tcp\":{},\
-         \"received_fast\":{},\"received_tcp\":{},\"spilled\":{},\"downgraded\":{},\"single_copy\":{},\"plain\":{{",
+         \"received_fast\":{},\"received_tcp\":{},\"spilled\":{},\"downgraded\":{},\"single_copy\":{},\"links\":{},\"links_closed\":{},\"plain\":{{",
         totals.streams.0,
         totals.streams.1,
         totals.fast.0,
@@ -72,6 +72,8 @@ fn line(engine: &Engine, text: &mut Text) -> fmt::Result {
         totals.events[0],
         totals.events[1],
         totals.events[2],
+        links[0],
+        links[1],
     )?;
     for (at, (code, n)) in engine.plain_counts().enumerate() {
         write!(text, "{}\"{code}\":{n}", if at == 0 { "" } else { "," })?;

@@ -1,19 +1,22 @@
 //! The shared-memory driver.
 //!
 //! What it is: a wire between two processes of one host, one network namespace and one user, made of a slot in a sealed
-//! memfd. [`rendezvous`] finds the other end of *this connection* and passes the memfd; [`arena`] keeps the memfds of each
-//! pair of processes, so that one more connection costs a slot; [`offer`] is the one message that travels.
+//! memfd. [`rendezvous`] finds the other end of *this connection* and passes the memfd; [`links`] keeps the memfds of each
+//! pair of processes, so that one more connection costs a slot, and gives them back when nobody uses them ([`arena`] is this
+//! process's own); [`offer`] is the one message that travels.
 //!
 //! What it is not: it moves no payload; gate and ring are the engine's.
 #![forbid(unsafe_code)]
 
 pub mod arena;
+pub mod links;
 pub mod offer;
 pub mod rendezvous;
 
 use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
 use motet_engine::reason::Reason;
 use motet_wire::slot::Slot;
+use std::any::Any;
 
 /// The driver.
 #[derive(Debug)]
@@ -43,12 +46,24 @@ impl Driver for Shm {
         arena::leave(slot);
     }
 
+    fn abandon(&self, slot: &Slot) {
+        arena::abandon(slot);
+    }
+
     fn memory(&self) -> usize {
         arena::bytes()
     }
 
+    fn links(&self) -> [u64; 2] {
+        arena::counts()
+    }
+
+    fn quiet(&self) -> Box<dyn Any> {
+        Box::new((arena::quiet(), rendezvous::quiet()))
+    }
+
     fn forked(&self) {
-        arena::forget();
+        arena::forked();
         rendezvous::forget();
     }
 }

@@ -16,8 +16,8 @@ use motet_sys::fds::PrivateFd;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::socket::{self, Credentials};
 use motet_sys::thread::euid;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard};
 
 /// Users outside our user namespace all look like this one.
 const OVERFLOW_UID: u32 = 65534;
@@ -27,6 +27,11 @@ static DIAG: Mutex<Option<Diag>> = Mutex::new(None);
 /// In a forked child: the parent's netlink socket is not ours to read from.
 pub fn forget() {
     lock(&DIAG).take();
+}
+
+/// For the time of a fork.
+pub fn quiet() -> MutexGuard<'static, Option<Diag>> {
+    lock(&DIAG)
 }
 
 fn name(netns: u64, cookie: u64) -> Vec<u8> {
@@ -129,10 +134,11 @@ impl Listening {
         if offer.netns != self.netns || offer.other != self.pair.cookie || offer.offerer != found.cookie {
             return Err(Reason::BAD_OFFER);
         }
-        let slot = arena::take(file.ok_or(Reason::BAD_OFFER)?, offer.slot, offer.nonce)?;
+        let slot = arena::take(peer, &file.ok_or(Reason::BAD_OFFER)?, offer.slot, offer.nonce)?;
         // Attached first, checked then: an offerer that sees us attached does not give the slot to another connection.
         slot.head().attached[1].store(1, Ordering::SeqCst);
         if slot.head().cookies.each_ref().map(|c| c.load(Ordering::SeqCst)) != [offer.offerer, offer.other] {
+            arena::abandon(&slot);
             return Err(Reason::BAD_OFFER);
         }
         Ok(Wire { slot, peer, peer_cookie: offer.offerer })

@@ -1,0 +1,355 @@
+//! Links: what exists between this process and one other.
+//!
+//! What it is: for each peer process the segments that are mapped here, those that we made for it (its *arena*, growing by
+//! larger segments) and those that it offered to us, and which of their slots our streams use. A link opens with the first
+//! stream that needs it. A segment that none of our streams uses is closed when its peer has ended, or after [`IDLE`]: its
+//! descriptor and its pages go back to the system, its addresses to [`Ranges`]. There is no thread and no timer: every call
+//! looks at a few links more, so a process that opens or closes streams has soon looked at all.
+//!
+//! What it is not: it reads no clock and asks nobody whether a process lives; both are arguments.
+//!
+//! Closing is this process's own affair. The peer has a mapping of its own, with all bytes that it has still to read; when it
+//! offers a slot of a segment that was closed here, the memfd comes with the offer. So no word is agreed on beforehand, and being
+//! wrong about a peer's end costs a mapping, never a byte. A *slot* is handed out again only when both ends have left it.
+
+use motet_engine::reason::Reason;
+use motet_sys::fds::PrivateFd;
+use motet_sys::memory::{self, Ranges};
+use motet_sys::rustix::fd::OwnedFd;
+use motet_wire::mapping::Mapping;
+use motet_wire::segment::{Geometry, HEAD_WORDS, MAX_SLOTS, Refused};
+use motet_wire::slot::Slot;
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A segment that no stream has used for this long (ns) is closed. Connections that come one after another share a segment.
+pub const IDLE: u64 = 10_000_000_000;
+/// Slots of an arena's first, second, ... segment: one connection stays small, a thousand take few descriptors.
+const GROWTH: [usize; 4] = [1, 4, 16, 64];
+/// Links that one call looks at, and peers that it asks after: asking takes system calls.
+const LOOKED_AT: usize = 64;
+const ASKED: usize = 2;
+/// A peer is asked after thoroughly this often (ns) at most: a loop of short connections need not pay for it each time.
+const THOROUGH: u64 = 10_000_000;
+
+/// Which process a link is to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Peer {
+    /// Its number; 0 when it is not visible to us.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// When it was born, 0 when unknown: numbers are given out again.
+    pub born: u64,
+    /// Tells invisible processes apart.
+    pub alone: u64,
+}
+
+/// A slot to offer.
+#[derive(Debug)]
+pub struct Place {
+    /// The slot, prepared.
+    pub slot: Slot,
+    /// Its number.
+    pub index: u32,
+    /// The segment's nonce.
+    pub nonce: [u8; 16],
+    /// The segment's memfd.
+    pub file: Arc<PrivateFd>,
+}
+
+/// Every link of a process.
+#[derive(Debug)]
+pub struct Links {
+    links: BTreeMap<Peer, Link>,
+    /// Whose segment begins at an address.
+    owners: BTreeMap<usize, Peer>,
+    ranges: Ranges,
+    /// Where the last call stopped looking.
+    looked_at: Option<Peer>,
+    bytes: usize,
+    counts: [u64; 2],
+    lives: fn(&Peer, bool) -> bool,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    segments: Vec<Segment>,
+    /// Opened by this process rather than by one that it was forked from.
+    ours: bool,
+    /// When the peer was asked after thoroughly, and whether it was there.
+    asked: Option<(u64, bool)>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    /// The memfd, when the slots are ours to hand out.
+    file: Option<Arc<PrivateFd>>,
+    mapping: Mapping,
+    geometry: Geometry,
+    nonce: [u8; 16],
+    /// Which end of its slots we are: 0 when we (or the process that we were forked from) made it.
+    end: usize,
+    /// Streams of ours that use a slot; `None`: nobody ever did.
+    slots: Vec<Option<u32>>,
+    /// All of them.
+    streams: u32,
+    /// When the last one left, or when the segment was mapped.
+    since: u64,
+}
+
+impl Links {
+    /// No links. `lives` tells whether a process is still there, thoroughly or at a glance; wrong answers are harmless.
+    pub const fn new(lives: fn(&Peer, bool) -> bool) -> Self {
+        Self {
+            links: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            ranges: Ranges::new(),
+            looked_at: None,
+            bytes: 0,
+            counts: [0; 2],
+            lives,
+        }
+    }
+
+    /// Finds or makes room for one more connection with a peer.
+    pub fn place(
+        &mut self,
+        peer: Peer,
+        (ring, bulk): (usize, usize),
+        cookies: [u64; 2],
+        now: u64,
+    ) -> Result<Place, Reason> {
+        self.tidy(None, now);
+        let made = |link: &Link| link.segments.iter().filter(|s| s.file.is_some()).count();
+        if let Some(link) = self.links.get_mut(&peer) {
+            let fits = |s: &&mut Segment| (s.geometry.ring, s.geometry.bulk) == (ring, bulk);
+            if let Some(place) = link.segments.iter_mut().filter(fits).find_map(|s| s.place(cookies)) {
+                return Ok(place);
+            }
+        }
+        let grown = self.links.get(&peer).map_or(0, made).min(GROWTH.len() - 1);
+        let geometry = Geometry { slots: GROWTH[grown].min(MAX_SLOTS), ring, bulk };
+        let nonce = memory::nonce();
+        let fd = memory::make("motet-segment", geometry.bytes(), &geometry.encode(nonce), geometry.dense());
+        let fd = fd.map_err(|_| Reason::NO_MEMORY)?;
+        let segment = self.open(peer, &fd, (geometry, nonce, 0), now)?;
+        segment.file = Some(Arc::new(PrivateFd::new(fd)));
+        segment.place(cookies).ok_or(Reason::NO_MEMORY)
+    }
+
+    /// Maps an offered segment, or finds it mapped, and returns the slot as the other end sees it. `myself`: the peer is this
+    /// very process, which has the segment already.
+    pub fn take(
+        &mut self,
+        (peer, myself): (Peer, bool),
+        file: &OwnedFd,
+        (index, nonce): (u32, [u8; 16]),
+        now: u64,
+    ) -> Result<Slot, Reason> {
+        self.tidy(None, now);
+        let known = self.links.get_mut(&peer).and_then(|link| link.segments.iter_mut().find(|s| s.nonce == nonce));
+        let segment = match known {
+            Some(known) if known.end == 1 || myself => known,
+            Some(_) => return Err(Reason::BAD_SEGMENT), // our own memory, offered back to us
+            None => {
+                let geometry = inspect(file, nonce)?;
+                self.open(peer, file, (geometry, nonce, 1), now)?
+            }
+        };
+        segment.take(index as usize).ok_or(Reason::BAD_SEGMENT)
+    }
+
+    /// A stream of ours has ended: so much the peer learns, too. An end that never came has left with us.
+    pub fn leave(&mut self, slot: &Slot, now: u64) {
+        // First here, then in shared memory: the slot may be offered to us again at once.
+        let peer = self.release(slot, now);
+        let (near, far) = (slot.end(), 1 - slot.end());
+        slot.head().left[near].store(1, Ordering::Release);
+        if slot.head().attached[far].load(Ordering::Acquire) == 0 {
+            slot.head().left[far].store(1, Ordering::Release);
+        }
+        self.tidy(peer, now);
+    }
+
+    /// We use a slot no more, and it is not ours to say that its stream has ended.
+    pub fn abandon(&mut self, slot: &Slot, now: u64) {
+        let peer = self.release(slot, now);
+        self.tidy(peer, now);
+    }
+
+    /// An offer that could not be delivered.
+    pub fn withdraw(&mut self, place: &Place, now: u64) {
+        for left in &place.slot.head().left {
+            left.store(1, Ordering::Release);
+        }
+        self.abandon(&place.slot, now);
+    }
+
+    /// In a forked child: the parent's arenas are the parent's to hand out. The child has mappings of its own, which go when the
+    /// streams that it inherited are closed here.
+    pub fn forked(&mut self) {
+        for link in self.links.values_mut() {
+            link.ours = false;
+            link.segments.iter_mut().for_each(|segment| segment.file = None);
+        }
+        self.counts = [0; 2];
+    }
+
+    /// Bytes of segments mapped here, large rings aside.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Links that this process has opened, and closed.
+    pub fn counts(&self) -> [u64; 2] {
+        self.counts
+    }
+
+    fn open(
+        &mut self,
+        peer: Peer,
+        fd: &OwnedFd,
+        (geometry, nonce, end): (Geometry, [u8; 16], usize),
+        now: u64,
+    ) -> Result<&mut Segment, Reason> {
+        let mapping = self.ranges.map(fd, geometry.bytes()).map_err(|_| Reason::NO_MEMORY)?;
+        self.owners.insert(mapping.base() as usize, peer);
+        self.bytes += geometry.dense();
+        let link = self.links.entry(peer).or_default();
+        if !link.ours {
+            link.ours = true;
+            self.counts[0] += 1;
+        }
+        let slots = vec![None; geometry.slots];
+        link.segments.push(Segment { file: None, mapping, geometry, nonce, end, slots, streams: 0, since: now });
+        link.segments.last_mut().ok_or(Reason::NO_MEMORY)
+    }
+
+    /// One stream less on a slot; whose link it is.
+    fn release(&mut self, slot: &Slot, now: u64) -> Option<Peer> {
+        let (&base, &peer) = self.owners.range(..=slot.address()).next_back()?;
+        let segment = self.links.get_mut(&peer)?.segments.iter_mut().find(|s| s.mapping.base() as usize == base)?;
+        let index = segment.index(slot.address() - base)?;
+        if let Some(streams @ 1..) = &mut segment.slots[index] {
+            *streams -= 1;
+            segment.streams -= 1;
+            segment.since = now;
+        }
+        Some(peer)
+    }
+
+    /// Closes what is due: looks at `first`, and goes on where it stopped the last time.
+    fn tidy(&mut self, first: Option<Peer>, now: u64) {
+        let (mut asked, mut begun) = (0, None);
+        if let Some(peer) = first {
+            self.tidy_one(peer, now, &mut asked);
+        }
+        for _ in 0..LOOKED_AT {
+            let after = self.looked_at.map_or(Unbounded, Excluded);
+            let next = self.links.range((after, Unbounded)).next().or_else(|| self.links.iter().next());
+            let Some((&peer, _)) = next else { break };
+            if begun == Some(peer) || asked == ASKED {
+                break;
+            }
+            begun = begun.or(Some(peer));
+            self.looked_at = Some(peer);
+            if first != Some(peer) {
+                self.tidy_one(peer, now, &mut asked);
+            }
+        }
+    }
+
+    fn tidy_one(&mut self, peer: Peer, now: u64, asked: &mut usize) {
+        let Some(link) = self.links.get_mut(&peer) else { return };
+        let expired = |s: &Segment| s.streams == 0 && now.saturating_sub(s.since) >= IDLE;
+        let due = |s: &Segment, ended: bool| s.streams == 0 && (ended || expired(s));
+        if link.segments.iter().all(|s| s.streams > 0) {
+            return;
+        }
+        // Nothing else ever comes to the link of an invisible peer that we offered a slot.
+        let mut ended = peer.alone != 0;
+        if !ended && !link.segments.iter().all(|s| s.streams > 0 || expired(s)) && *asked < ASKED {
+            *asked += 1;
+            let known = link.asked.filter(|(then, _)| now.saturating_sub(*then) < THOROUGH);
+            let (_, there) = *link.asked.insert(known.unwrap_or_else(|| (now, (self.lives)(&peer, true))));
+            ended = !there || known.is_some() && !(self.lives)(&peer, false);
+        }
+        for at in (0..link.segments.len()).rev() {
+            let segment = &link.segments[at];
+            if due(segment, ended) && self.ranges.give_up(segment.mapping) {
+                self.owners.remove(&(segment.mapping.base() as usize));
+                self.bytes -= segment.geometry.dense();
+                link.segments.remove(at);
+            }
+        }
+        if link.segments.is_empty() {
+            self.counts[1] += u64::from(link.ours);
+            self.links.remove(&peer);
+        }
+    }
+}
+
+impl Segment {
+    fn slot(&self, index: usize, end: usize) -> Option<Slot> {
+        let slot = Slot::over(self.mapping, self.geometry.slot(index).ok()?, self.geometry.ring, end)?;
+        if self.geometry.bulk == 0 {
+            return Some(slot);
+        }
+        slot.with_bulk(self.mapping, self.geometry.bulk(index), self.geometry.bulk)
+    }
+
+    /// The number of the slot at an offset.
+    fn index(&self, offset: usize) -> Option<usize> {
+        (0..self.geometry.slots).find(|&index| self.geometry.slot(index) == Ok(offset))
+    }
+
+    fn place(&mut self, cookies: [u64; 2]) -> Option<Place> {
+        let file = self.file.clone()?;
+        for index in 0..self.geometry.slots {
+            let slot = self.slot(index, 0)?;
+            if self.slots[index].is_some_and(|streams| streams > 0 || !both_left(&slot)) {
+                continue;
+            }
+            self.slots[index] = Some(1);
+            self.streams += 1;
+            slot.prepare(cookies);
+            slot.head().attached[0].store(1, Ordering::Release);
+            return Some(Place { slot, index: index as u32, nonce: self.nonce, file });
+        }
+        None
+    }
+
+    fn take(&mut self, index: usize) -> Option<Slot> {
+        let slot = self.slot(index, 1)?;
+        *self.slots[index].get_or_insert(0) += 1;
+        self.streams += 1;
+        Some(slot)
+    }
+}
+
+fn both_left(slot: &Slot) -> bool {
+    slot.head().left.iter().all(|left| left.load(Ordering::Acquire) != 0)
+}
+
+/// Checks a segment from a peer before it is mapped.
+fn inspect(file: &OwnedFd, nonce: [u8; 16]) -> Result<Geometry, Reason> {
+    let (size, pages, sealed) = memory::inspect(file).map_err(|_| Reason::BAD_SEGMENT)?;
+    if !sealed {
+        return Err(Reason::BAD_SEGMENT);
+    }
+    let head = memory::head::<{ HEAD_WORDS * 8 }>(file).map_err(|_| Reason::BAD_SEGMENT)?;
+    let (geometry, written) = Geometry::check(&head, size).map_err(|refused| match refused {
+        Refused::Version(_) => Reason::VERSION,
+        _ => Reason::BAD_SEGMENT,
+    })?;
+    if written != nonce || pages < geometry.dense() as u64 {
+        return Err(Reason::BAD_SEGMENT);
+    }
+    Ok(geometry)
+}
+
+#[cfg(test)]
+mod tests;

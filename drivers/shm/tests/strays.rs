@@ -1,0 +1,133 @@
+//! Threads that lost a race: they looked a stream up, were held up, and go on when the stream has ended, its record is another
+//! stream's and its slot too. They are told that their stream has ended, and the other one notices nothing (invariant 7).
+
+use motet_driver_shm::Shm;
+use motet_engine::base::Kernel;
+use motet_engine::driver::Driver;
+use motet_engine::{Engine, Handle, Options};
+use motet_proto::{EBADF, rx, tx};
+use motet_wire::record::{Record, State};
+use motet_wire::slot::Slot;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
+
+static DRIVERS: &[&dyn Driver] = &[&Shm];
+
+fn engine() -> &'static Engine {
+    let options = || Options {
+        drivers: DRIVERS,
+        allowed: Vec::new(),
+        ring: 4096,
+        bulk: 0,
+        streams: 64,
+        spin: 30_000,
+        hot: 64,
+        single_copy: usize::MAX,
+        half_copy: usize::MAX,
+        log: None,
+        profile: None,
+    };
+    Engine::start(options).expect("an engine")
+}
+
+/// A connection of this process with itself, its wire up at both ends.
+struct Pair {
+    ends: [Handle; 2],
+    _streams: [TcpStream; 2],
+}
+
+impl Pair {
+    fn new(engine: &Engine) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        let ends = [engine.upgrade(near.as_raw_fd(), true, false), engine.upgrade(far.as_raw_fd(), false, false)];
+        let pair = Self { ends: ends.map(Result::unwrap), _streams: [near, far] };
+        while pair.ends.iter().any(|&end| engine.attached(end).is_none()) {
+            pair.talk(engine);
+        }
+        pair
+    }
+
+    fn talk(&self, engine: &Engine) {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let (sent, mut received) = ([7; 100], [0; 100]);
+            assert_eq!(engine.send(self.ends[from], &[IoSlice::new(&sent)], 0), Ok(100));
+            assert_eq!(engine.recv(self.ends[to], &mut [IoSliceMut::new(&mut received)], 0x100), Ok(100));
+            assert_eq!(sent, received);
+        }
+    }
+
+    fn close(&self, engine: &Engine) {
+        for end in self.ends {
+            engine.close(end).unwrap();
+        }
+    }
+}
+
+/// What a thread has in hand between looking a stream up and taking a lock.
+struct Stray<'a> {
+    handle: Handle,
+    record: &'a Record,
+    slot: Slot,
+}
+
+#[test]
+fn a_stray_operation_touches_neither_record_nor_slot() {
+    let engine = engine();
+    let old = Pair::new(engine);
+    let strays = old.ends.map(|handle| {
+        let (record, slot) = engine.attached(handle).unwrap();
+        Stray { handle, record, slot }
+    });
+    old.close(engine);
+    // Records are used again, the oldest first, once all have been used.
+    let mut pairs = Vec::new();
+    let reused = loop {
+        let pair = Pair::new(engine);
+        if pair.ends.iter().any(|end| strays.iter().any(|s| s.handle >> 32 == end >> 32)) {
+            break pair;
+        }
+        pairs.push(pair);
+        if pairs.len() > 20 {
+            pairs.remove(0).close(engine);
+        }
+    };
+    let before = reused.ends.map(|end| format!("{:?}", engine.look_up(end).unwrap().0));
+    for Stray { handle, record, slot } in &strays {
+        let mut base = Kernel::new(record, *handle);
+        let ask = tx::Ask { kernel_only: false, nonblocking: true, large: usize::MAX, half: usize::MAX };
+        let step = tx::begin(record, Some(slot), &mut base, &[IoSlice::new(&[1; 64])], ask);
+        assert_eq!(step, tx::Step::Failed(EBADF));
+        tx::end(record, &mut base, 64);
+        tx::finish(record, &mut base);
+        assert!(!tx::take_back(record, slot, &mut base));
+        let ask = rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
+        let step = rx::begin(record, None, &mut base, &mut [IoSliceMut::new(&mut [0; 64])], ask, || true, |_| false);
+        assert_eq!(step, rx::Step::Failed(EBADF));
+        rx::end(record, &mut base, 64);
+        rx::raise(record, slot, &mut base, || true); // may say that it is open: it only looks
+        rx::enter_kernel(record, slot, &mut base);
+        rx::enter_anyway(record, &mut base);
+        rx::leave_kernel(record, &mut base);
+        rx::close_gate_over_bytes(record, slot, &mut base);
+        assert_eq!(engine.close(*handle), Err(EBADF));
+    }
+    let after = reused.ends.map(|end| format!("{:?}", engine.look_up(end).unwrap().0));
+    assert_eq!(before, after);
+    for _ in 0..100 {
+        reused.talk(engine);
+    }
+    for end in reused.ends {
+        assert_eq!(engine.attached(end).unwrap().0.state(), State::Attached);
+    }
+    // A slot is left once, by the stream that had it.
+    for pair in pairs.iter().chain([&reused]) {
+        for &end in &pair.ends {
+            let (record, slot) = engine.attached(end).unwrap();
+            assert_eq!(slot.head().left[slot.end()].load(Relaxed), 0, "{record:?}");
+        }
+    }
+}
