@@ -301,6 +301,8 @@ impl Engine {
             local.in_set.store(false, Ordering::Relaxed);
             local.hot.store(false, Ordering::Relaxed);
         }
+        // Records that were free before the fork are the parent's to use again: the node file is shared, this list is a copy.
+        lock(&self.free).clear();
         *lock(&self.ended) = Totals::default();
         self.options.drivers.iter().for_each(|d| d.forked());
     }
