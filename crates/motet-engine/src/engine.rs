@@ -362,6 +362,8 @@ impl Engine {
             local.in_set.store(false, Ordering::Relaxed);
             local.hot.store(false, Ordering::Relaxed);
         }
+        // Records that were free before the fork are the parent's to use again: the node file is shared, this list is a copy.
+        lock(&self.free).clear();
         *lock(&self.ended) = Totals::default();
         self.options.drivers.iter().for_each(|d| d.forked());
         self.told.iter().zip(self.driver_links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));

@@ -169,6 +169,11 @@ fn parent_and_child_take_turns() {
 }
 
 #[test]
+fn parent_and_child_make_connections_of_their_own() {
+    both("fork_records", &[]).took_the_fast_path(1);
+}
+
+#[test]
 fn an_execed_program_inherits_the_connection() {
     for exchanges in ["0", "1", "60"] {
         both("inherits", &[exchanges]);
