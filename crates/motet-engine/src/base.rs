@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const MSG_DONTWAIT: i32 = 0x40;
 
+/// Buffers of one receive from TCP.
+const MOST: usize = 16;
 /// Bytes of large rings that this process may bring into being.
 const BULK_LIMIT: usize = 128 << 20;
 static BULK: AtomicUsize = AtomicUsize::new(0);
@@ -27,9 +29,18 @@ impl Base for Kernel<'_> {
     #[inline]
     fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], limit: usize, peek: bool) -> Result<usize, Errno> {
         let flags = MSG_DONTWAIT | if peek { motet_proto::MSG_PEEK } else { 0 };
-        let Some(first) = bufs.iter_mut().find(|b| !b.is_empty()) else { return Ok(0) };
-        let n = first.len().min(limit);
-        socket::receive(self.0, &mut [IoSliceMut::new(&mut first[..n])], flags)
+        // As many of the buffers as `limit` reaches; a receive may be short anyway, should there be more of them.
+        let mut some: [IoSliceMut<'_>; MOST] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let (mut count, mut left) = (0, limit);
+        for (to, from) in some.iter_mut().zip(bufs.iter_mut().filter(|b| !b.is_empty())) {
+            let n = from.len().min(left);
+            *to = IoSliceMut::new(&mut from[..n]);
+            (count, left) = (count + 1, left - n);
+            if left == 0 {
+                break;
+            }
+        }
+        if count == 0 { Ok(0) } else { socket::receive(self.0, &mut some[..count], flags) }
     }
 
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
