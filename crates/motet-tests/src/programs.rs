@@ -113,7 +113,7 @@ impl Stage {
             let own = folder.join("motet");
             fs::create_dir_all(&own).expect("a folder for the build");
             for file in ["motet", "libmotet.so.0", "libmotet_sockets.so"] {
-                fs::copy(libraries.join(file), own.join(file)).expect("a copy of the build");
+                copy(&libraries.join(file), &own.join(file));
             }
         }
         Self { mode, folder }
@@ -305,6 +305,13 @@ fn give_away(path: &Path) {
     if is_root() {
         std::os::unix::fs::chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).expect("root may give a file away");
     }
+}
+
+/// Copies a program. Not with a descriptor of our own: a child that another test forks meanwhile would keep it open, and the
+/// program would be "text file busy".
+pub fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("-L").arg(from).arg(to).status().expect("cp");
+    assert!(done.success(), "{} is not copied", from.display());
 }
 
 /// The folder of a whole build: command, engine and sockets voice.

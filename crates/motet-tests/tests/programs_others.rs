@@ -1,7 +1,7 @@
 //! ZeroMQ, whose sockets live in a thread of its own; and programs that Motet cannot reach, which must not notice it.
 
 use motet_tests::Built;
-use motet_tests::programs::{Counters, Stage, both_ways, find};
+use motet_tests::programs::{Counters, Stage, both_ways, copy, find};
 use std::path::Path;
 use std::process::Command;
 
@@ -14,10 +14,8 @@ fn compiles_with(library: &str, header: &str) -> bool {
 
 /// A compiled test program where the unprivileged user can run it.
 fn copied(stage: &Stage, program: &Path) -> String {
-    use std::os::unix::fs::PermissionsExt;
-    let name = program.file_name().and_then(|n| n.to_str()).expect("a name");
-    let path = stage.file(name, std::fs::read(program).expect("the program"));
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("an executable");
+    let path = stage.path(program.file_name().and_then(|n| n.to_str()).expect("a name"));
+    copy(program, Path::new(&path));
     path
 }
 
