@@ -2,8 +2,9 @@
 //!
 //! What it is: three pairs of processes with the engine's own streams, one that copies through the ring, one whose single
 //! copies are made by one side, one whose are made by both. They send bursts of each size in turn, in three manners
-//! (`MANNERS`); a size's gain is the median over repetitions of ratios within one. What it is not: the bench (`motet bench`
-//! shows what comes of it), nor exact: it takes about two seconds, and a size must win by a margin to count.
+//! ([`MANNERS`]); a size's gain is the median over repetitions of ratios within one. What it is not: the bench (`motet bench`
+//! shows what comes of it), nor exact: it takes about two seconds, and a size must win by a margin to count. A machine on
+//! which other programs run gives other sizes in each repetition: then the figures are said not to be steady.
 
 use crate::bench::Bench;
 use crate::floor::{self, Write};
@@ -20,19 +21,18 @@ use std::time::{Duration, Instant};
 ///
 /// A receiver that answers waits for the next message, where single copy is at its best; a stream of messages keeps the ring
 /// full, where the ring is.
-const MANNERS: [(&str, bool, bool); 3] = [("answered", false, true), ("cold", true, true), ("streamed", false, false)];
+pub const MANNERS: [(&str, bool, bool); 3] =
+    [("answered", false, true), ("cold", true, true), ("streamed", false, false)];
 /// Sizes tried, bytes.
 const SIZES: [usize; 7] = [256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
 /// Bytes of a burst, at least two messages.
 const BURST: usize = 8 << 20;
 /// Memory that cold buffers are cut from.
 const COLD: usize = 32 << 20;
-/// Repetitions, as far as time allows.
-const REPETITIONS: usize = 7;
-/// Repetitions in any case.
-const FEWEST: usize = 3;
-/// No further repetition begins after this.
-const TIME: Duration = Duration::from_millis(1500);
+/// Repetitions before the figures may be steady: an even number, for two halves.
+const FEWEST: usize = 6;
+/// When they are not, repetitions go on until this.
+const TIME: Duration = Duration::from_secs(4);
 /// What a way must gain to be taken.
 const MARGIN: f64 = 1.1;
 /// What it may lose in one manner while it wins over all.
@@ -56,7 +56,7 @@ pub struct Ways {
 pub struct Size {
     /// Bytes.
     pub size: usize,
-    /// By manner (`MANNERS`), one entry a repetition.
+    /// By manner ([`MANNERS`]), one entry a repetition.
     pub manners: [Vec<Ways>; 3],
 }
 
@@ -69,6 +69,8 @@ pub struct Measured {
     pub sizes: Vec<Size>,
     /// Whether the kernel lets one process copy from the other.
     pub permitted: bool,
+    /// Whether two halves of the repetitions lead to the same sizes.
+    pub steady: bool,
     /// Bytes from which single copy is better; `None` when it is not permitted.
     pub single_copy_min: Option<u64>,
     /// Bytes from which both sides should make it.
@@ -120,15 +122,22 @@ pub fn measure(prefix: &[&str]) -> Result<Measured> {
     let mut both = Contestant::start(&bench, &[min, ("MOTET_HALF_COPY_MIN", 1)])?;
     let mut sizes: Vec<Size> = SIZES.map(|size| Size { size, manners: Default::default() }).into();
     let started = Instant::now();
-    for repetition in 0..=REPETITIONS {
-        if repetition > FEWEST && started.elapsed() > TIME {
-            break;
+    let mut steady = false;
+    // The first repetition brings wires up and memory into being, and does not count.
+    'all: for repetition in 0.. {
+        if repetition > FEWEST && repetition % 2 == 1 {
+            steady = agree(&sizes);
+            if steady {
+                break;
+            }
         }
         for size in &mut sizes {
+            if repetition > 1 && started.elapsed() > TIME {
+                break 'all;
+            }
             for (manner, found) in MANNERS.into_iter().zip(&mut size.manners) {
                 let burst = |of: &mut Contestant| of.burst(size.size, manner);
                 let ways = Ways { ring: burst(&mut ring)?, one: burst(&mut one)?, both: burst(&mut both)? };
-                // The first round brings wires up and memory into being.
                 if repetition > 0 {
                     found.push(ways);
                 }
@@ -138,7 +147,8 @@ pub fn measure(prefix: &[&str]) -> Result<Measured> {
     let permitted = one.copies > 0 && both.copies > 0;
     let (single_copy_min, half_copy_min) = if permitted { choose(&sizes) } else { (None, None) };
     let seconds = begun.elapsed().as_secs_f64();
-    Ok(Measured { floor, sizes, permitted, single_copy_min, half_copy_min, seconds })
+    let steady = steady || !permitted;
+    Ok(Measured { floor, sizes, permitted, steady, single_copy_min, half_copy_min, seconds })
 }
 
 impl Size {
@@ -168,6 +178,18 @@ fn choose(sizes: &[Size]) -> (Option<u64>, Option<u64>) {
         &|s| single(s).0 < 1.0,
     );
     (Some(min), Some(half))
+}
+
+/// Whether the even and the odd repetitions choose sizes that are at most one step apart.
+fn agree(sizes: &[Size]) -> bool {
+    let half = |first: usize| {
+        let every_other = |ways: &Vec<Ways>| ways.iter().skip(first).step_by(2).copied().collect();
+        let sizes = sizes.iter().map(|s| Size { size: s.size, manners: s.manners.each_ref().map(every_other) });
+        choose(&sizes.collect::<Vec<_>>())
+    };
+    let step = |chosen: Option<u64>| SIZES.iter().position(|&s| Some(s as u64) == chosen).unwrap_or(SIZES.len());
+    let ((single, both), (other_single, other_both)) = (half(0), half(1));
+    step(single).abs_diff(step(other_single)) <= 1 && step(both).abs_diff(step(other_both)) <= 1
 }
 
 impl Measured {
@@ -211,6 +233,26 @@ mod tests {
         assert_eq!(choose(&sizes(dip)), (Some(16 << 20), Some(256 << 10)), "not before a size that loses");
         assert_eq!(choose(&sizes([(0.5, 0.9); 7])), (Some(NEVER), Some(256 << 10)));
         assert_eq!(choose(&sizes([(1.5, 2.0); 7])), (Some(256 << 10), Some(256 << 10)));
+    }
+
+    #[test]
+    fn figures_are_steady_when_two_halves_agree() {
+        let quiet = [(0.3, 0.5), (0.4, 0.7), (0.5, 1.05), (0.6, 1.2), (0.8, 1.5), (0.8, 1.5), (0.8, 1.5)];
+        let mixed = |other: [(f64, f64); 7]| {
+            let (mut all, other) = (sizes(quiet), sizes(other));
+            for (size, other) in all.iter_mut().zip(&other) {
+                for (ways, other) in size.manners.iter_mut().zip(&other.manners) {
+                    *ways = ways.iter().zip(other).flat_map(|(a, b)| [*a, *b]).collect();
+                }
+            }
+            all
+        };
+        assert!(agree(&mixed(quiet)));
+        let mut near = quiet;
+        near[2] = (0.5, 1.15);
+        assert!(agree(&mixed(near)), "one step is noise");
+        assert!(!agree(&mixed([(0.5, 0.9); 7])), "never, and from 2 MiB");
+        assert!(!agree(&mixed([(1.5, 2.0); 7])), "from 256 KiB, and from 2 MiB");
     }
 
     #[test]

@@ -24,6 +24,10 @@ pub struct Arguments {
     #[arg(long)]
     once: bool,
 
+    /// Keep the sizes even when the figures vary too much to be trusted
+    #[arg(short, long)]
+    force: bool,
+
     /// Measure and print, but write nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -54,7 +58,8 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         half_copy_min: measured.half_copy_min,
     };
     let notes = measured.lines();
-    let place = if arguments.dry_run { None } else { surroundings.profiles().into_iter().next() };
+    let keep = !arguments.dry_run && (measured.steady || arguments.force);
+    let place = if keep { surroundings.profiles().into_iter().next() } else { None };
     let written = place.as_ref().map(|path| profile::write(path, &profile.render(&notes)));
     let summary = describe(&profile);
     let report = Report { profile: place.clone().filter(|_| matches!(written, Some(Ok(())))), measured };
@@ -66,13 +71,20 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
             text +=
                 "The kernel does not let one process copy from another here; large payload goes through the ring.\n";
         }
+        if !report.measured.steady {
+            text += "The figures vary: other programs ran beside.\n";
+        }
         text += &format!("{summary}; measured in {:.1} s\n", report.measured.seconds);
         text.extend(report.profile.iter().map(|path| format!("kept in {}\n", path.display())));
         output::text(&text)?;
     }
     match (place, written) {
         (Some(path), Some(Err(e))) => Err(not_kept(&path, &e)),
-        (None, _) if !arguments.dry_run => {
+        (None, _) if !keep && !arguments.dry_run => {
+            let what = "the figures vary too much to be kept, the defaults hold; try again when less runs here, or add --force";
+            Err(Failure::new(FAILED, what))
+        }
+        (None, _) if keep => {
             Err(Failure::new(FAILED, "the profile has no place: MOTET_PROFILE is /dev/null; the defaults hold"))
         }
         _ => Ok(0),

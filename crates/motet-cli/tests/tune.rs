@@ -48,7 +48,7 @@ fn what_was_measured_is_kept_and_used() {
     assert!(report["profile"].is_null() && !path.exists(), "a dry run writes nothing");
     assert!(report["floor"].as_f64().unwrap() > 1.0 && report["sizes"].as_array().unwrap().len() > 3);
 
-    let (code, out, err) = finish(&mut with(&path, &["tune"]));
+    let (code, out, err) = finish(&mut with(&path, &["tune", "--force"]));
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out.contains("single copy from ") && out.contains(&format!("kept in {}", path.display())), "{out}");
     assert!(doctor(&path).starts_with("ok"));
@@ -98,7 +98,7 @@ fn a_place_that_cannot_be_written_is_one_line() {
         return;
     }
     let _turn = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
-    let (code, out, err) = finish(&mut with(Path::new("/proc/motet/profile.toml"), &["tune"]));
+    let (code, out, err) = finish(&mut with(Path::new("/proc/motet/profile.toml"), &["tune", "-f"]));
     assert!(code == 1 && out.contains("single copy from "), "what was measured is shown: {out}");
     assert!(err.starts_with("motet: cannot write /proc/motet/profile.toml") && err.lines().count() == 1, "{err}");
     refused(&mut motet(["tune", "--nonsense"]), 2);
