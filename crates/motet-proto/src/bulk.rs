@@ -15,10 +15,10 @@ use motet_wire::sync::Ordering::Relaxed;
 pub const LARGE: usize = 8 << 10;
 /// A stream is bulk from this score on: one for every `LARGE` bytes of large takes, less one for every small take.
 pub const BULK: u32 = 64;
-/// Bytes of large puts in a window: the large ring once around.
-const WINDOW: u32 = 4 << 20;
+/// Bytes of large puts in a window.
+const WINDOW: u32 = 1 << 20;
 /// Bytes copied one way before the other is tried again; doubled by every try that changes nothing.
-const REVIEW: u64 = 128 << 20;
+const REVIEW: u64 = 16 << 20;
 /// A stream through the caches that is as fast as this (MB/s) needs no other way.
 const FAST: u32 = 12_000;
 
@@ -63,18 +63,24 @@ pub fn is_populated(record: &Record) -> bool {
 }
 
 /// How the writer copies large puts into the large ring: through its caches or around them, whichever has moved more bytes a
-/// second lately, waiting for the reader included. Two windows are one try: the first brings the ring's lines where they are
-/// used, the second counts.
+/// second lately, waiting for the reader included. The first windows of a try bring the ring's lines where they are used; only
+/// the one after them counts.
 pub struct Copying<'a>(pub &'a Tx);
 
-/// Bits of `tx.way`: the way in use; SETTLING during the first window after a change; TRYING while the other way is the one to
-/// go back to; from CONFIRMED on, how many tries in a row have changed nothing.
+/// Bits of `tx.way`: the way in use; TRYING while the other way is the one to go back to; windows that do not count yet, times
+/// SETTLING; how many tries in a row have changed nothing, times CONFIRMED.
 const THROUGH: u32 = 1;
 const AROUND: u32 = 2;
-const SETTLING: u32 = 4;
-const TRYING: u32 = 8;
-const CONFIRMED: u32 = 16;
-const MOST_CONFIRMED: u32 = 4;
+const TRYING: u32 = 4;
+const SETTLING: u32 = 8;
+const CONFIRMED: u32 = 64;
+const MOST_CONFIRMED: u32 = 6;
+
+/// A way that begins now. Around the caches the first window counts for nothing; through them it takes all of the large ring
+/// until its lines are where they are used.
+fn beginning(way: u32) -> u32 {
+    way | SETTLING * if way == THROUGH { 4 } else { 1 }
+}
 
 impl Copying<'_> {
     /// Around the caches?
@@ -90,7 +96,7 @@ impl Copying<'_> {
             if let Some(ring) = ring {
                 base.enter_pages(ring);
             }
-            self.0.way.store(THROUGH | SETTLING, Relaxed);
+            self.0.way.store(beginning(THROUGH), Relaxed);
         }
     }
 
@@ -114,24 +120,24 @@ impl Copying<'_> {
         tx.window.store(0, Relaxed);
         tx.spent.store(0, Relaxed);
         let way = tx.way.load(Relaxed);
-        let (here, confirmed) = (way & (THROUGH | AROUND), way / CONFIRMED);
+        let (here, trying, confirmed) = (way & (THROUGH | AROUND), way & TRYING != 0, way / CONFIRMED);
         let there = here ^ (THROUGH | AROUND);
         let other = tx.rates[there as usize - 1].load(Relaxed);
-        let hopeless = way & TRYING != 0 && rate < other / 2;
-        if way & SETTLING != 0 && !hopeless {
-            return tx.way.store(way & !SETTLING, Relaxed);
+        let hopeless = trying && rate < other / 2;
+        if way & (CONFIRMED - SETTLING) != 0 && !hopeless {
+            return tx.way.store(way - SETTLING, Relaxed);
         }
         tx.rates[here as usize - 1].store(rate, Relaxed);
         let fast = here == THROUGH && rate >= FAST;
-        let next = if way & TRYING != 0 {
+        let next = if trying {
             let better = fast || rate > other + other / 4;
             let confirmed = if better { 0 } else { (confirmed + 1).min(MOST_CONFIRMED) };
             tx.review.store(REVIEW << confirmed, Relaxed);
-            (confirmed * CONFIRMED) | if better { here } else { there | SETTLING }
+            (confirmed * CONFIRMED) | if better { here } else { beginning(there) }
         } else if fast || self.later(u64::from(bytes)) {
             way
         } else {
-            (confirmed * CONFIRMED) | there | SETTLING | TRYING
+            (confirmed * CONFIRMED) | beginning(there) | TRYING
         };
         tx.way.store(next, Relaxed);
     }
