@@ -149,7 +149,7 @@ pub fn begin<B: Base>(
             }
         }
         if ask.blocking {
-            let linger = before_sleep(base) && spun;
+            let linger = before_sleep(base) && ask.spin > 0 && !ask.kernel_only;
             if record.state() == State::Broken {
                 return Step::Failed(ECONNRESET);
             }
