@@ -354,10 +354,8 @@ impl Engine {
         }
     }
 
-    /// In a forked child: epoll sets are the parent's, and so may be the locks that guard them. Records that the parent has
-    /// given back are its own to use again, and not those of each of its children.
+    /// In a forked child: epoll sets are the parent's, and so may be the locks that guard them.
     pub fn forked(&self) {
-        lock(&self.free).clear();
         for local in self.locals.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()) {
             local.in_set.store(false, Ordering::Relaxed);
             local.hot.store(false, Ordering::Relaxed);
