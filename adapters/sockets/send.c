@@ -51,8 +51,9 @@ static ssize_t send_failed(struct sending *x, ssize_t step)
     return -1;
 }
 
-/* Most bytes of a blocking send that go to the kernel at once: the peer may wake up and open the gate meanwhile. */
-#define KERNEL_PIECE (128u << 10)
+/* A long blocking send that begins in the kernel looks at the gate once more after so many bytes: they have woken the peer,
+ * which may have opened it meanwhile. (Looking more often costs more than it gains where the peer has no CPU to wake up on.) */
+#define FIRST_PIECE (256u << 10)
 
 /* A blocking send in steps, each to wherever the engine says; `step` is its first answer. Ends early where the kernel would:
  * error, signal, SO_SNDTIMEO. */
@@ -60,10 +61,12 @@ static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_
 {
     struct iovec rest[IOV_MAX];
     ssize_t done = 0;
+    size_t limit = FIRST_PIECE;
     for (;;) {
         size_t piece = 0;
         if (step == MOTET_KERNEL) {
-            int count = iov_first(rest, iov_after(x->iov, x->count, (size_t)done, rest), KERNEL_PIECE, &piece);
+            int count = iov_first(rest, iov_after(x->iov, x->count, (size_t)done, rest), limit, &piece);
+            limit = SSIZE_MAX;
             struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)count};
             pthread_cleanup_push(send_cancelled, x);
             step = REAL(sendmsg)(x->fd, &message, x->flags & ~MOTET_PLAIN);
@@ -113,7 +116,7 @@ static bool send_start(struct sending *x)
     bool blocks = !(x->flags & MSG_DONTWAIT) && table_blocks(x->fd, word);
     int flags = blocks ? x->flags : x->flags | MSG_DONTWAIT;
     ssize_t step = ENGINE(engine.send_begin(x->stream, x->iov, x->count, flags));
-    if (step == MOTET_KERNEL && (!blocks || total <= KERNEL_PIECE || x->flags & MOTET_PLAIN)) return true;
+    if (step == MOTET_KERNEL && (!blocks || total < 2 * (ssize_t)FIRST_PIECE || x->flags & MOTET_PLAIN)) return true;
     if (UNLIKELY(step == -EBADF)) {
         x->mode = SENDING_PLAIN; /* closed by another thread meanwhile: the kernel knows what to say */
         return true;
