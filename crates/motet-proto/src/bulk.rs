@@ -68,13 +68,14 @@ pub fn is_populated(record: &Record) -> bool {
 pub struct Copying<'a>(pub &'a Tx);
 
 /// Bits of `tx.way`: the way in use; TRYING while the other way is the one to go back to; windows that do not count yet, times
-/// SETTLING; how many tries in a row have changed nothing, times CONFIRMED.
+/// SETTLING; how many tries in a row have changed nothing, times CONFIRMED; FELL after a window of less than half the rate before.
 const THROUGH: u32 = 1;
 const AROUND: u32 = 2;
 const TRYING: u32 = 4;
 const SETTLING: u32 = 8;
 const CONFIRMED: u32 = 64;
 const MOST_CONFIRMED: u32 = 6;
+const FELL: u32 = 1024;
 
 /// A way that begins now. Around the caches the first window counts for nothing; through them it takes all of the large ring
 /// until its lines are where they are used.
@@ -120,12 +121,18 @@ impl Copying<'_> {
         tx.window.store(0, Relaxed);
         tx.spent.store(0, Relaxed);
         let way = tx.way.load(Relaxed);
-        let (here, trying, confirmed) = (way & (THROUGH | AROUND), way & TRYING != 0, way / CONFIRMED);
+        let (here, trying, confirmed) = (way & (THROUGH | AROUND), way & TRYING != 0, way % FELL / CONFIRMED);
         let there = here ^ (THROUGH | AROUND);
         let other = tx.rates[there as usize - 1].load(Relaxed);
         let hopeless = trying && rate < other / 2;
         if way & (CONFIRMED - SETTLING) != 0 && !hopeless {
             return tx.way.store(way - SETTLING, Relaxed);
+        }
+        let before = tx.rates[here as usize - 1].load(Relaxed);
+        // One such window is somebody else's time slice, two are another machine.
+        let falls = !trying && rate < before / 2;
+        if falls && way & FELL == 0 {
+            return tx.way.store(way | FELL, Relaxed);
         }
         tx.rates[here as usize - 1].store(rate, Relaxed);
         let fast = here == THROUGH && rate >= FAST;
@@ -134,10 +141,10 @@ impl Copying<'_> {
             let confirmed = if better { 0 } else { (confirmed + 1).min(MOST_CONFIRMED) };
             tx.review.store(REVIEW << confirmed, Relaxed);
             (confirmed * CONFIRMED) | if better { here } else { beginning(there) }
-        } else if fast || self.later(u64::from(bytes)) {
-            way
+        } else if fast || !falls && self.later(u64::from(bytes)) {
+            way & !FELL
         } else {
-            (confirmed * CONFIRMED) | beginning(there) | TRYING
+            (if falls { 0 } else { confirmed } * CONFIRMED) | beginning(there) | TRYING
         };
         tx.way.store(next, Relaxed);
     }

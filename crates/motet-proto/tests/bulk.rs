@@ -39,6 +39,24 @@ fn the_way_around_is_found_and_kept_where_it_is_faster() {
 }
 
 #[test]
+fn a_machine_that_changes_is_noticed_at_once() {
+    let tx = Tx::default();
+    puts(&tx, 5_000, [3_000, 17_000]);
+    let [through, around] = puts(&tx, 1_000, [40_000, 6_000]);
+    assert!(around < 10, "{through} {around}");
+    let [through, around] = puts(&tx, 1_000, [3_000, 17_000]);
+    assert!(through < 60, "{through} {around}");
+}
+
+#[test]
+fn a_window_that_lost_its_time_slice_changes_nothing() {
+    let tx = Tx::default();
+    puts(&tx, 5_000, [3_000, 17_000]);
+    let tries: usize = (0..100).map(|_| puts(&tx, 1, [3_000, 800])[0] + puts(&tx, 5, [3_000, 17_000])[0]).sum();
+    assert!(tries <= 2, "{tries}: more than the one review that is due");
+}
+
+#[test]
 fn a_slow_reader_costs_few_tries() {
     let [through, around] = puts(&Tx::default(), 10_000, [2_000, 2_000]);
     assert!(around * 50 < through, "{through} {around}");
