@@ -18,7 +18,7 @@ const LENGTH: usize = 60_000;
 const PIECE: usize = 32_768;
 const MILLISECOND: u64 = 1_000_000;
 
-const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: 1, half: 0 };
+const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: 1, large_far: 1, half: 0 };
 
 /// End 0 may send to end 1, which shows a buffer and does nothing more.
 fn waiting(plan: Plan) -> (Box<World>, Vec<u8>) {
