@@ -111,5 +111,11 @@ fn profile_seeds() -> Vec<Vec<u8>> {
     };
     let near = Profile { single_copy_min_far: None, ..full.clone() };
     let bare = Profile { floor: None, single_copy_min: None, half_copy_min: None, ..near.clone() };
-    vec![full.render(&["a note".into()]).into(), near.render(&[]).into(), bare.render(&[]).into(), b"format = 2".to_vec(), Vec::new()]
+    vec![
+        full.render(&["a note".into()]).into(),
+        near.render(&[]).into(),
+        bare.render(&[]).into(),
+        b"format = 2".to_vec(),
+        Vec::new(),
+    ]
 }
