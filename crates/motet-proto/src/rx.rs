@@ -184,11 +184,7 @@ fn wait<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSlice
         paid(record);
         return match transfer::receive(record, slot, base, &mut bufs[0]) {
             Ok(0) => Waited::Look,
-            Ok(n) => {
-                bulk::was_copied(record, n);
-                Waited::Done(Step::Done(n))
-            }
-            Err(errno) => Waited::Done(Step::Failed(errno)),
+            came => Waited::Done(came.map_or_else(Step::Failed, Step::Done)),
         };
     }
     match spun {
