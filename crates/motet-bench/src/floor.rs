@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// A floor up to this, ns, is the fast mode: only there a ratio between a spinning path and TCP counts.
 pub const FAST: f64 = 60.0;
+/// Two CPUs with a floor up to this, ns, share a cache.
+pub const NEAR: f64 = 100.0;
 /// Two samples that differ by more than this factor lie in different modes.
 const SAME_MODE: f64 = 1.3;
 

@@ -4,12 +4,14 @@
 //! copies are made by one side, one whose are made by both. They send bursts of each size in turn, in three manners
 //! ([`MANNERS`]); a size's gain is the median over repetitions of ratios within one. What it is not: the bench (`motet bench`
 //! shows what comes of it), nor exact: it takes about two seconds, and a size must win by a margin to count. A machine on
-//! which other programs run gives other sizes in each repetition: then the figures are said not to be steady.
+//! which other programs run gives other sizes in each repetition: then the figures are said not to be steady. Virtual CPUs
+//! change between places that share a cache and places that do not: a measurement is of the one in which it was made
+//! ([`Measured::near`]), and of none when that changed meanwhile.
 
 use crate::bench::Bench;
 use crate::floor::{self, Write};
 use crate::pair::{self, Process, Server};
-use crate::place::Placement;
+use crate::place::{Cpus, Placement};
 use crate::stats::median;
 use anyhow::{Context, Result, bail};
 use motet_config::SETTINGS;
@@ -65,13 +67,17 @@ pub struct Size {
 pub struct Measured {
     /// One way of a cache line, ns.
     pub floor: f64,
+    /// Whether the two CPUs share a cache, as far as the floor tells.
+    pub near: bool,
+    /// Whether that was otherwise at the end.
+    pub moved: bool,
     /// By size.
     pub sizes: Vec<Size>,
     /// Whether the kernel lets one process copy from the other.
     pub permitted: bool,
-    /// Whether two halves of the repetitions lead to the same sizes.
+    /// Whether two halves of the repetitions lead to the same sizes, and the CPUs stayed as near or as far as they were.
     pub steady: bool,
-    /// Bytes from which single copy is better; `None` when it is not permitted.
+    /// Bytes from which single copy is better for CPUs as near or as far as these; `None` when it is not permitted.
     pub single_copy_min: Option<u64>,
     /// Bytes from which both sides should make it.
     pub half_copy_min: Option<u64>,
@@ -111,15 +117,28 @@ impl Contestant {
     }
 }
 
+/// The floor now, and whether it is that of CPUs which share a cache.
+fn near(cpus: &Cpus) -> (f64, bool) {
+    let floor = median(&std::array::from_fn::<_, 5, _>(|_| floor::one_way(cpus, Write::Store)));
+    (floor, floor <= floor::NEAR)
+}
+
+/// Whether the two CPUs that would be measured share a cache now; `None` when there are no two.
+pub fn is_near() -> Option<bool> {
+    Cpus::find().ok().map(|cpus| near(&cpus).1)
+}
+
 /// Measures. `prefix`: the words that lead to the bench in the executable that runs, as in `motet bench`.
 pub fn measure(prefix: &[&str]) -> Result<Measured> {
     let begun = Instant::now();
     let bench = Bench::new(prefix, true, None)?;
-    let floor = median(&std::array::from_fn::<_, 5, _>(|_| floor::one_way(&bench.cpus, Write::Store)));
-    let min = ("MOTET_SINGLE_COPY_MIN", 64 << 10);
-    let mut ring = Contestant::start(&bench, &[("MOTET_SINGLE_COPY_MIN", NEVER)])?;
-    let mut one = Contestant::start(&bench, &[min, ("MOTET_HALF_COPY_MIN", NEVER)])?;
-    let mut both = Contestant::start(&bench, &[min, ("MOTET_HALF_COPY_MIN", 1)])?;
+    let (floor, near_first) = near(&bench.cpus);
+    // Whatever a stream finds out about its CPUs, its way is the same.
+    let from = |size: u64| [("MOTET_SINGLE_COPY_MIN", size), ("MOTET_SINGLE_COPY_MIN_FAR", size)];
+    let [min, min_far] = from(64 << 10);
+    let mut ring = Contestant::start(&bench, &from(NEVER))?;
+    let mut one = Contestant::start(&bench, &[min, min_far, ("MOTET_HALF_COPY_MIN", NEVER)])?;
+    let mut both = Contestant::start(&bench, &[min, min_far, ("MOTET_HALF_COPY_MIN", 1)])?;
     let mut sizes: Vec<Size> = SIZES.map(|size| Size { size, manners: Default::default() }).into();
     let started = Instant::now();
     let mut steady = false;
@@ -146,9 +165,10 @@ pub fn measure(prefix: &[&str]) -> Result<Measured> {
     }
     let permitted = one.copies > 0 && both.copies > 0;
     let (single_copy_min, half_copy_min) = if permitted { choose(&sizes) } else { (None, None) };
+    let moved = near(&bench.cpus).1 != near_first;
     let seconds = begun.elapsed().as_secs_f64();
-    let steady = steady || !permitted;
-    Ok(Measured { floor, sizes, permitted, steady, single_copy_min, half_copy_min, seconds })
+    let steady = (steady && !moved) || !permitted;
+    Ok(Measured { floor, near: near_first, moved, sizes, permitted, steady, single_copy_min, half_copy_min, seconds })
 }
 
 impl Size {

@@ -15,12 +15,14 @@ use crate::output;
 /// Measure this machine, about two seconds, and keep the sizes in its profile
 ///
 /// The profile says from which size on large payload is copied once instead of through a ring, and from which size on both
-/// sides make that copy together. Every process under Motet reads it when it starts; settings win over it. Root's is for all
+/// sides make that copy together. The first size is another one where the two CPUs share no cache, which may change from one
+/// minute to the next on a virtual machine: the one that holds now is measured, and that of the other case kept as it was.
+/// Every process under Motet reads the profile when it starts; settings win over it. Root's is for all
 /// users (/var/cache/motet/profile.toml), anybody else's is their own (~/.cache/motet/profile.toml).
 #[derive(Debug, Args)]
 #[command(after_help = crate::failure::AFTER_HELP)]
 pub struct Arguments {
-    /// Do nothing when there is a valid profile already
+    /// Do nothing when there is a valid profile with the size for CPUs as near as these are now
     #[arg(long)]
     once: bool,
 
@@ -43,20 +45,17 @@ struct Report {
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let surroundings = Surroundings::of_this_process();
+    let before = surroundings.load().profile;
     if arguments.once
-        && let Found::Valid { path, profile } = surroundings.load().profile
+        && let Found::Valid { path, profile } = &before
+        && is_done(profile, tune::is_near)
     {
-        output::text(&format!("{}: {}\n", path.display(), describe(&profile)))?;
+        output::text(&format!("{}: {}\n", path.display(), describe(profile)))?;
         return Ok(0);
     }
     let measured = tune::measure(&["bench"]).map_err(|e| Failure::new(FAILED, format!("cannot measure: {e:#}")))?;
-    let profile = Profile {
-        machine: Machine::here(),
-        measured: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-        floor: Some(measured.floor.round() as u64),
-        single_copy_min: measured.single_copy_min,
-        half_copy_min: measured.half_copy_min,
-    };
+    let before = if let Found::Valid { profile, .. } = &before { Some(profile) } else { None };
+    let profile = merge(before, &measured);
     let notes = measured.lines();
     let keep = !arguments.dry_run && (measured.steady || arguments.force);
     let place = if keep { surroundings.profiles().into_iter().next() } else { None };
@@ -71,7 +70,16 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
             text +=
                 "The kernel does not let one process copy from another here; large payload goes through the ring.\n";
         }
-        if !report.measured.steady {
+        text += &format!("The two CPUs {}", if report.measured.near { "share a cache" } else { "share no cache" });
+        text += &format!(" (floor {:.0} ns); ", report.measured.floor);
+        text += match (report.measured.permitted, before.and_then(|b| other(b, report.measured.near))) {
+            (false, _) => "nothing else is kept.\n",
+            (true, Some(_)) => "the size for the other case stays as it was.\n",
+            (true, None) => "for the other case the default holds until it is measured.\n",
+        };
+        if report.measured.moved {
+            text += "That changed while it was measured.\n";
+        } else if !report.measured.steady {
             text += "The figures vary: other programs ran beside.\n";
         }
         text += &format!("{summary}; measured in {:.1} s\n", report.measured.seconds);
@@ -95,6 +103,34 @@ fn not_kept(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(FAILED, format!("cannot write {}: {error}; the defaults hold", path.display()))
 }
 
+/// Whether a profile has the size for CPUs as near as they are now. One without any was measured where single copy is forbidden.
+fn is_done(profile: &Profile, is_near: impl FnOnce() -> Option<bool>) -> bool {
+    match (profile.single_copy_min, profile.single_copy_min_far) {
+        (Some(_), Some(_)) | (None, None) => true,
+        (near, _) => is_near().is_none_or(|is_near| is_near == near.is_some()),
+    }
+}
+
+/// The size for CPUs that are not as near as those measured.
+fn other(profile: &Profile, near: bool) -> Option<u64> {
+    if near { profile.single_copy_min_far } else { profile.single_copy_min }
+}
+
+/// What was measured, and of the profile `before` the size that was not.
+fn merge(before: Option<&Profile>, measured: &Measured) -> Profile {
+    let other = before.filter(|_| measured.permitted).and_then(|b| other(b, measured.near));
+    let (single_copy_min, single_copy_min_far) =
+        if measured.near { (measured.single_copy_min, other) } else { (other, measured.single_copy_min) };
+    Profile {
+        machine: Machine::here(),
+        measured: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        floor: Some(measured.floor.round() as u64),
+        single_copy_min,
+        single_copy_min_far,
+        half_copy_min: measured.half_copy_min,
+    }
+}
+
 /// What a profile says, in words.
 pub fn describe(profile: &Profile) -> String {
     let size = |n: Option<u64>| match n {
@@ -104,8 +140,57 @@ pub fn describe(profile: &Profile) -> String {
     };
     let floor = profile.floor.map_or(String::new(), |ns| format!(", floor {ns} ns"));
     format!(
-        "single copy from {}, by both sides from {}{floor}",
+        "single copy from {}, from {} between CPUs that share no cache, by both sides from {}{floor}",
         size(profile.single_copy_min),
+        size(profile.single_copy_min_far),
         size(profile.half_copy_min)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(near: bool, permitted: bool) -> Measured {
+        let min = permitted.then_some(1 << 20);
+        Measured {
+            floor: if near { 50.0 } else { 230.0 },
+            near,
+            moved: false,
+            sizes: Vec::new(),
+            permitted,
+            steady: true,
+            single_copy_min: min,
+            half_copy_min: min,
+            seconds: 1.0,
+        }
+    }
+
+    fn sizes(profile: &Profile) -> (Option<u64>, Option<u64>) {
+        (profile.single_copy_min, profile.single_copy_min_far)
+    }
+
+    #[test]
+    fn only_the_case_that_was_measured_is_replaced() {
+        let first = merge(None, &measured(true, true));
+        assert_eq!(sizes(&first), (Some(1 << 20), None));
+        let before = Profile { single_copy_min: Some(4 << 20), ..first };
+        let both = merge(Some(&before), &measured(false, true));
+        assert_eq!(sizes(&both), (Some(4 << 20), Some(1 << 20)));
+        let before = Profile { single_copy_min_far: Some(256 << 10), ..both };
+        assert_eq!(sizes(&merge(Some(&before), &measured(true, true))), (Some(1 << 20), Some(256 << 10)));
+        assert_eq!(sizes(&merge(Some(&before), &measured(true, false))), (None, None));
+    }
+
+    #[test]
+    fn once_is_once_for_each_case() {
+        let near = merge(None, &measured(true, true));
+        assert!(is_done(&near, || Some(true)) && !is_done(&near, || Some(false)));
+        assert!(is_done(&near, || None));
+        let far = merge(None, &measured(false, true));
+        assert!(!is_done(&far, || Some(true)) && is_done(&far, || Some(false)));
+        for profile in [merge(Some(&near), &measured(false, true)), merge(None, &measured(false, false))] {
+            assert!(is_done(&profile, || panic!("nothing to find out")));
+        }
+    }
 }

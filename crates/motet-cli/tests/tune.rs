@@ -17,12 +17,13 @@ fn with(profile: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Value and origin of the size from which single copy is tried.
-fn setting(profile: &Path) -> (String, String) {
+/// Value and origin of the size from which single copy is tried: between CPUs that share a cache, or others.
+fn setting(profile: &Path, near: bool) -> (String, String) {
     let (code, out, err) = finish(&mut with(profile, &["config", "--json"]));
     assert_eq!((code, err.as_str()), (0, ""), "a profile is never a problem");
     let settings = json(&out)["settings"].as_array().unwrap().clone();
-    let row = settings.iter().find(|s| s["name"] == "single_copy_min").unwrap();
+    let name = if near { "single_copy_min" } else { "single_copy_min_far" };
+    let row = settings.iter().find(|s| s["name"] == name).unwrap();
     (row["value"].as_str().unwrap().into(), row["from"].as_str().unwrap().into())
 }
 
@@ -41,7 +42,7 @@ fn what_was_measured_is_kept_and_used() {
     let _turn = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new("tune");
     let path = folder.path().join("motet/profile.toml");
-    assert!(doctor(&path).starts_with("limited") && setting(&path) == ("0".into(), "default".into()));
+    assert!(doctor(&path).starts_with("limited") && setting(&path, true) == ("0".into(), "default".into()));
     let (code, out, err) = finish(&mut with(&path, &["tune", "-n", "--json"]));
     assert_eq!((code, err.as_str()), (0, ""));
     let report = json(&out);
@@ -50,13 +51,22 @@ fn what_was_measured_is_kept_and_used() {
 
     let (code, out, err) = finish(&mut with(&path, &["tune", "--force"]));
     assert_eq!((code, err.as_str()), (0, ""));
+    let near = out.contains("The two CPUs share a cache");
+    assert!(near || out.contains("The two CPUs share no cache"), "{out}");
     assert!(out.contains("single copy from ") && out.contains(&format!("kept in {}", path.display())), "{out}");
     assert!(doctor(&path).starts_with("ok"));
-    let (value, from) = setting(&path);
+    assert!(report["permitted"] != true || setting(&path, !near) == ("0".into(), "default".into()));
+    let (value, from) = setting(&path, near);
     if report["permitted"] == true {
         assert!(value != "0" && from == format!("profile {}", path.display()), "{value} {from}");
     } else {
         assert_eq!((value.as_str(), from.as_str()), ("0", "default"), "nothing was measured");
+    }
+    // As if the other case had been measured too: nothing is left to do, wherever the two CPUs are now.
+    if report["permitted"] == true {
+        let mut text = std::fs::read_to_string(&path).unwrap();
+        text += &format!("{} = 12288\n", if near { "single_copy_min_far" } else { "single_copy_min" });
+        std::fs::write(&path, text).unwrap();
     }
     let written = std::fs::metadata(&path).unwrap().modified().unwrap();
     let (code, out, _) = finish(&mut with(&path, &["tune", "--once"]));
@@ -71,15 +81,16 @@ fn what_was_measured_is_kept_and_used() {
 #[test]
 fn a_profile_that_cannot_be_used_is_ignored() {
     let folder = Folder::new("ignored-profile");
-    let foreign = "format = 1\nprocessor = \"another\"\ncpus = 1000\nkernel = \"1\"\nsingle_copy_min = 4096\n";
+    let foreign = "format = 2\nprocessor = \"another\"\ncpus = 1000\nkernel = \"1\"\nsingle_copy_min = 4096\n";
     for (name, text, mode, why) in [
         ("foreign", foreign, 0o600, "measured on another machine"),
+        ("older", "format = 1\nsingle_copy_min = 4096\n", 0o600, "of another version (1, not 2)"),
         ("garbage", "\u{1}][", 0o600, "profile"),
         ("empty", "", 0o600, "without its format"),
         ("open", foreign, 0o666, "others may write it"),
     ] {
         let path = folder.file(name, text, mode);
-        assert_eq!(setting(&path), ("0".into(), "default".into()), "{name}");
+        assert_eq!(setting(&path, true), ("0".into(), "default".into()), "{name}");
         let line = doctor(&path);
         assert!(line.starts_with("limited") && line.contains(why), "{line}");
         let folder = Folder::new("ignored-libraries");

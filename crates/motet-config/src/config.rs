@@ -21,8 +21,10 @@ pub struct Config {
     pub spin: u64,
     /// Single copy may be tried.
     pub single_copy: bool,
-    /// Bytes from which single copy is tried; 0: neither set nor measured.
+    /// Bytes from which single copy is tried between CPUs that share a cache; 0: neither set nor measured.
     pub single_copy_min: u64,
+    /// The same between CPUs that share none.
+    pub single_copy_min_far: u64,
     /// Bytes from which both sides make a single copy together; 0: neither set nor measured.
     pub half_copy_min: u64,
     /// Most bytes that the receive pool keeps.
@@ -83,6 +85,7 @@ impl Default for Config {
             spin: 0,
             single_copy: false,
             single_copy_min: 0,
+            single_copy_min_far: 0,
             half_copy_min: 0,
             pool: 0,
             hot: 0,

@@ -224,7 +224,7 @@ mod tests {
     /// A profile of two machines, in two places.
     fn profile_file(path: &Path) -> io::Result<Option<String>> {
         let text = |cpus: u32| {
-            format!("format = 1\nprocessor = \"P\"\ncpus = {cpus}\nkernel = \"K\"\nsingle_copy_min = 524288\n")
+            format!("format = 2\nprocessor = \"P\"\ncpus = {cpus}\nkernel = \"K\"\nsingle_copy_min = 524288\n")
         };
         match path.to_str() {
             Some("/here") => Ok(Some(text(2))),

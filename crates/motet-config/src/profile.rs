@@ -17,7 +17,7 @@ use crate::kind::Value;
 use crate::settings::setting;
 
 /// The version of the file's meaning. Another one is ignored.
-pub const FORMAT: u64 = 1;
+pub const FORMAT: u64 = 2;
 /// What root measures serves every user.
 pub const SYSTEM: &str = "/var/cache/motet/profile.toml";
 /// Below $XDG_CACHE_HOME.
@@ -45,10 +45,12 @@ pub struct Profile {
     pub machine: Machine,
     /// When, seconds since 1970.
     pub measured: u64,
-    /// One way of a cache line between two CPUs, ns; for people.
+    /// One way of a cache line between two CPUs when it was last measured, ns; for people.
     pub floor: Option<u64>,
-    /// Bytes from which single copy is the better way.
+    /// Bytes from which single copy is the better way between CPUs that share a cache.
     pub single_copy_min: Option<u64>,
+    /// The same between CPUs that share none.
+    pub single_copy_min_far: Option<u64>,
     /// Bytes from which both sides should make it together.
     pub half_copy_min: Option<u64>,
 }
@@ -157,6 +159,7 @@ impl Profile {
             measured: number("measured")?.unwrap_or(0),
             floor: number("floor")?,
             single_copy_min: size("single_copy_min")?,
+            single_copy_min_far: size("single_copy_min_far")?,
             half_copy_min: size("half_copy_min")?,
         })
     }
@@ -171,11 +174,8 @@ impl Profile {
             word(kernel),
             self.measured
         );
-        let values =
-            [("floor", self.floor), ("single_copy_min", self.single_copy_min), ("half_copy_min", self.half_copy_min)];
-        for (key, value) in values {
-            text.extend(value.map(|n| format!("{key} = {n}\n")));
-        }
+        text.extend(self.floor.map(|ns| format!("floor = {ns}\n")));
+        text.extend(self.settings().map(|(key, size)| format!("{key} = {size}\n")));
         for note in notes {
             let line = format!("# {}\n", note.replace(char::is_control, " "));
             if text.len() + line.len() <= LIMIT {
@@ -187,7 +187,11 @@ impl Profile {
 
     /// The settings that it gives values to.
     pub fn settings(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let values = [("single_copy_min", self.single_copy_min), ("half_copy_min", self.half_copy_min)];
+        let values = [
+            ("single_copy_min", self.single_copy_min),
+            ("single_copy_min_far", self.single_copy_min_far),
+            ("half_copy_min", self.half_copy_min),
+        ];
         values.into_iter().filter_map(|(name, value)| Some((name, value?)))
     }
 }

@@ -76,9 +76,18 @@ pub const SETTINGS: &[Setting] = &[
         env: "MOTET_SINGLE_COPY_MIN",
         kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
         default: "0",
-        help: "Smallest transfer that is tried as a single copy, into a receiver that already waits. 0 means as measured \
-               by `motet tune`, or 2 MiB.",
+        help: "Smallest transfer that is tried as a single copy, into a receiver that already waits, between CPUs that share \
+               a cache. 0 means as measured by `motet tune`, or 2 MiB.",
         apply: |c, v| c.single_copy_min = v.number(),
+    },
+    Setting {
+        name: "single_copy_min_far",
+        env: "MOTET_SINGLE_COPY_MIN_FAR",
+        kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
+        default: "0",
+        help: "The same between CPUs that share no cache, as far as the sender has found out. 0 means as measured by \
+               `motet tune`, or 512 KiB.",
+        apply: |c, v| c.single_copy_min_far = v.number(),
     },
     Setting {
         name: "half_copy_min",

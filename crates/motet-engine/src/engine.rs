@@ -41,6 +41,8 @@ pub struct Options {
     pub hot: usize,
     /// Smallest transfer that may go by single copy, bytes; `usize::MAX`: none.
     pub single_copy: usize,
+    /// The same between CPUs that share no cache.
+    pub single_copy_far: usize,
     /// Smallest of them that both sides make together, bytes.
     pub half_copy: usize,
     /// File for a line per event ([`crate::log`]); `%p` is the process id.

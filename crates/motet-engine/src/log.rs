@@ -95,9 +95,10 @@ impl Log {
         self.line("start", |line| {
             write!(
                 line,
-                " motet={} single_copy_min={} half_copy_min={}",
+                " motet={} single_copy_min={} single_copy_min_far={} half_copy_min={}",
                 env!("CARGO_PKG_VERSION"),
                 options.single_copy,
+                options.single_copy_far,
                 options.half_copy
             )?;
             match &options.profile {

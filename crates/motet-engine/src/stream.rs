@@ -80,7 +80,13 @@ impl Engine {
         {
             attach_tx(record, slot, &mut base);
         }
-        let ask = tx::Ask { kernel_only, nonblocking, large: self.options.single_copy, half: self.options.half_copy };
+        let ask = tx::Ask {
+            kernel_only,
+            nonblocking,
+            large: self.options.single_copy,
+            large_far: self.options.single_copy_far,
+            half: self.options.half_copy,
+        };
         let step = tx::begin(record, slot.as_ref(), &mut base, bufs, ask);
         match step {
             tx::Step::Done(_) => self.mark_unread(handle, local),
@@ -130,7 +136,9 @@ impl Engine {
             attach_rx(record, slot, &mut base);
         }
         let spin = if local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
-        let ask = rx::Ask { blocking, peek, kernel_only, spin, large: self.options.single_copy };
+        // The sender knows which of the two sizes holds now.
+        let large = self.options.single_copy.min(self.options.single_copy_far);
+        let ask = rx::Ask { blocking, peek, kernel_only, spin, large };
         if blocking {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }

@@ -3,7 +3,8 @@
 //! Two measured facts. A line that the other CPU's cache still holds is slow to overwrite, so a stream is fastest through a
 //! ring larger than the caches between two uses of a line: several MiB. And between CPUs that share no cache that ring is
 //! slow, unless the writer bypasses the caches. Which of the two holds changes with the placement of virtual CPUs, so the
-//! writer measures what it gets through: [`Copying`].
+//! writer measures what it gets through: [`Copying`]. What it found also says from which size on a single copy is the better
+//! way, as the ring's best case is several times as fast where a cache is shared.
 
 use crate::Base;
 use motet_wire::mapping::Mapping;
@@ -32,6 +33,14 @@ pub fn took(record: &Record, n: usize) {
         }
     } else if score > 0 {
         record.rx.bulk.store(score - 1, Relaxed);
+    }
+}
+
+/// Notes `n` bytes that came by single copy: a stream that has its large ring keeps it, as the sender comes back to it.
+#[inline(always)]
+pub fn was_copied(record: &Record, n: usize) {
+    if is_populated(record) {
+        took(record, n);
     }
 }
 
@@ -80,7 +89,7 @@ const FELL: u32 = 1024;
 /// A way that begins now. Around the caches the first window counts for nothing; through them it takes all of the large ring
 /// until its lines are where they are used.
 fn beginning(way: u32) -> u32 {
-    way | SETTLING * if way == THROUGH { 4 } else { 1 }
+    way | (SETTLING * if way == THROUGH { 4 } else { 1 })
 }
 
 impl Copying<'_> {
@@ -88,6 +97,22 @@ impl Copying<'_> {
     #[inline(always)]
     pub fn bypass(&self) -> bool {
         self.0.way.load(Relaxed) & AROUND != 0
+    }
+
+    /// Whether the two CPUs seem to share no cache: the way around the caches is in use, and not only as a try. (During a try of
+    /// either way they count as near, so that what could go by single copy earlier is put into the ring, and timed.)
+    #[inline(always)]
+    pub fn is_far(&self) -> bool {
+        self.0.way.load(Relaxed) & (AROUND | TRYING) == AROUND
+    }
+
+    /// Notes a single copy of `n` bytes. Where such copies take the place of puts around the caches, no put would ever tell that
+    /// the CPUs have become near; so they bring the next try through the caches closer, and begin it.
+    #[inline(always)]
+    pub fn copied(&self, n: usize) {
+        if self.is_far() && !self.later(n as u64) {
+            self.try_other(self.0.way.load(Relaxed) % FELL / CONFIRMED);
+        }
     }
 
     /// Before a large put into `ring`; at the first one its pages are there, but not yet in this process's page tables.
@@ -144,9 +169,20 @@ impl Copying<'_> {
         } else if fast || !falls && self.later(u64::from(bytes)) {
             way & !FELL
         } else {
-            (if falls { 0 } else { confirmed } * CONFIRMED) | beginning(there) | TRYING
+            return self.try_other(if falls { 0 } else { confirmed });
         };
         tx.way.store(next, Relaxed);
+    }
+
+    /// Begins a try of the way that is not in use.
+    #[cold]
+    fn try_other(&self, confirmed: u32) {
+        let tx = self.0;
+        let way = tx.way.load(Relaxed);
+        let there = (way & (THROUGH | AROUND)) ^ (THROUGH | AROUND);
+        tx.window.store(0, Relaxed);
+        tx.spent.store(0, Relaxed);
+        tx.way.store((confirmed * CONFIRMED) | beginning(there) | TRYING, Relaxed);
     }
 
     /// Whether the next try of the other way is still to come.

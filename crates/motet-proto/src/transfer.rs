@@ -16,7 +16,7 @@
 //! The bytes of a transfer take no part in the ring's counts: it happens only while ring and TCP are both empty between
 //! the two ends, which the receiver's posted position proves to the sender.
 
-use crate::{Base, ECONNRESET, Errno};
+use crate::{Base, ECONNRESET, Errno, bulk};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
 use motet_wire::slot::transfer::{ACTIVE, CUT, DONE, IDLE, POSTED};
@@ -147,6 +147,7 @@ pub fn receive<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &mut [u
     }
     transfer.state.store(IDLE, Release);
     record.rx.copied.fetch_add(n as u64, Relaxed);
+    bulk::was_copied(record, n);
     Ok(n)
 }
 

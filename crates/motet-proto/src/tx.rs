@@ -29,8 +29,10 @@ pub struct Ask {
     pub kernel_only: bool,
     /// The call should not wait long for space.
     pub nonblocking: bool,
-    /// A buffer of this size and more may go by single copy.
+    /// A buffer of this size and more may go by single copy while the two CPUs are not known to be far from each other.
     pub large: usize,
+    /// The same while they are: [`bulk::Copying::is_far`].
+    pub large_far: usize,
     /// From this size on both sides make a single copy together.
     pub half: usize,
 }
@@ -86,9 +88,10 @@ pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: 
             }
             Ok(mode) => {
                 if let Some(first) = bufs.first()
-                    && first.len() >= ask.large
+                    && first.len() >= if bulk::Copying(tx).is_far() { ask.large_far } else { ask.large }
                     && let Some(sent) = transfer::send(record, slot, base, (first, ask.nonblocking), (tail, ask.half))
                 {
+                    bulk::Copying(tx).copied(sent.unwrap_or(0));
                     return sent.map_or_else(Step::Failed, Step::Done);
                 }
                 match put_all(record, slot, base, bufs, (mode, tail), ask.nonblocking) {

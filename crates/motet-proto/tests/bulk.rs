@@ -61,3 +61,69 @@ fn a_slow_reader_costs_few_tries() {
     let [through, around] = puts(&Tx::default(), 10_000, [2_000, 2_000]);
     assert!(around * 50 < through, "{through} {around}");
 }
+
+/// A stream of 1 MiB messages whose receiver always waits, on a machine with these rates: the puts are pieces of 64 KiB, and
+/// between CPUs that share no cache a message goes by single copy. Returns bytes put through the caches and around them, and bytes
+/// of single copies.
+fn messages(tx: &Tx, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
+    const MESSAGE: usize = 1 << 20;
+    const PIECE: usize = 64 << 10;
+    let clock = Clock::new(0);
+    let [mut base, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
+    let copying = Copying(tx);
+    let mut moved = [0; 3];
+    while moved.iter().sum::<u64>() < bytes {
+        if copying.is_far() {
+            moved[2] += MESSAGE as u64;
+            copying.copied(MESSAGE);
+            continue;
+        }
+        for _ in 0..MESSAGE / PIECE {
+            copying.begin(None, &mut base);
+            let way = usize::from(copying.bypass());
+            moved[way] += PIECE as u64;
+            copying.note(&base, PIECE, PIECE as u64 * 1000 / rates[way]);
+        }
+    }
+    moved
+}
+
+/// MB/s through the caches and around them.
+const NEAR: [u64; 2] = [40_000, 15_000];
+const FAR: [u64; 2] = [5_000, 16_000];
+/// Most bytes between two tries, and those of the try.
+const REVIEW: u64 = (1 << 30) + (5 << 20);
+
+#[test]
+fn single_copies_between_far_cpus_cost_few_tries() {
+    let tx = Tx::default();
+    let [through, around, _] = messages(&tx, 16 << 20, FAR);
+    assert!(Copying(&tx).is_far() && through + around <= 7 << 20, "found out within 7 MiB: {through} {around}");
+    for rates in [FAR, [9_000, 16_000], [11_000, 10_000]] {
+        let tx = Tx::default();
+        messages(&tx, 16 << 20, FAR);
+        let [through, around, copied] = messages(&tx, 4 << 30, rates);
+        assert!((through + around) * 100 < copied * 3, "{through} {around} {copied} {rates:?}");
+    }
+}
+
+#[test]
+fn a_stream_of_single_copies_notices_that_the_cpus_are_near() {
+    for before in [64 << 20, 1 << 30, 20 << 30] {
+        let tx = Tx::default();
+        messages(&tx, before, FAR);
+        let [_, around, copied] = messages(&tx, REVIEW, NEAR);
+        assert!(copied < REVIEW && around == 0, "{around} {copied}");
+        assert_eq!(messages(&tx, 1 << 30, NEAR), [1 << 30, 0, 0], "back in the ring for good");
+        let [through, around, copied] = messages(&tx, 1 << 30, FAR);
+        assert!(copied > (1 << 30) * 9 / 10, "and out of it again: {through} {around} {copied}");
+    }
+}
+
+#[test]
+fn near_cpus_are_never_taken_for_far_ones() {
+    assert_eq!(messages(&Tx::default(), 4 << 30, NEAR), [4 << 30, 0, 0]);
+    // A try of the way around the caches is no reason to leave the ring.
+    let tx = Tx::default();
+    assert_eq!(messages(&tx, 4 << 30, [8_000, 6_000])[2], 0);
+}

@@ -61,7 +61,7 @@ fn honest(world: &World) {
                 world.send(
                     0,
                     length,
-                    tx::Ask { kernel_only: draw(6) == 0, nonblocking: draw(2) == 0, large: 700, half },
+                    tx::Ask { kernel_only: draw(6) == 0, nonblocking: draw(2) == 0, large: 700, large_far: 700, half },
                 );
             } else {
                 world.send_on(0, false);

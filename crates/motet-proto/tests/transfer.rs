@@ -4,6 +4,7 @@ mod support;
 
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan, When};
+use motet_proto::bulk::Copying;
 use motet_proto::{ECONNRESET, rx, transfer, tx};
 use motet_wire::slot::Transfer;
 use motet_wire::slot::transfer::{ACTIVE, CUT, IDLE};
@@ -18,7 +19,7 @@ const LENGTH: usize = 60_000;
 const PIECE: usize = 32_768;
 const MILLISECOND: u64 = 1_000_000;
 
-const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: 1, half: 0 };
+const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: 1, large_far: 1, half: 0 };
 
 /// End 0 may send to end 1, which shows a buffer and does nothing more.
 fn waiting(plan: Plan) -> (Box<World>, Vec<u8>) {
@@ -59,6 +60,29 @@ fn goes_on(world: &World, mut buf: Vec<u8>, expected: usize) {
         }
     }
     assert_eq!(far.received.get(), LENGTH as u64);
+}
+
+#[test]
+fn a_sender_chooses_the_size_by_what_it_knows_of_the_cpus() {
+    const NEVER: usize = usize::MAX;
+    for (far, large, large_far, goes) in
+        [(false, 1, NEVER, true), (false, NEVER, 1, false), (true, 1, NEVER, false), (true, NEVER, 1, true)]
+    {
+        let (world, _buf) = waiting(Plan::new());
+        let tx = &world.sides[0].record.tx;
+        let (copying, mut base) = (Copying(tx), world.base(0, 0));
+        copying.begin(None, &mut base);
+        while far && !copying.is_far() {
+            let rate = if copying.bypass() { 16_000 } else { 3_000 };
+            copying.note(&base, 1 << 20, (1 << 20) * 1000 / rate);
+        }
+        drop(base);
+        tx.review.store(1, Relaxed);
+        let step = world.send(0, LENGTH, tx::Ask { large, large_far, ..SEND });
+        assert_eq!(step == tx::Step::Done(LENGTH), goes, "{step:?}");
+        assert_eq!(tx.copied.load(Relaxed), if goes { LENGTH as u64 } else { 0 });
+        assert_eq!(copying.is_far(), far && !goes, "a single copy counts towards the next try");
+    }
 }
 
 #[test]

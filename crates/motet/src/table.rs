@@ -9,8 +9,9 @@ pub static DRIVERS: &[&dyn Driver] = &[&motet_driver_shm::Shm, &motet_driver_tcp
 
 /// Bytes of the large ring of a stream with bulk data: larger than the caches between two uses of a line.
 const BULK: usize = 4 << 20;
-/// Where single copy begins when nobody has measured: see docs/hot-path.md.
+/// Where single copy begins when nobody has measured, between CPUs that share a cache and between others: see docs/hot-path.md.
 const SINGLE_COPY: usize = 2 << 20;
+const SINGLE_COPY_FAR: usize = 512 << 10;
 
 /// Settings as the engine wants them.
 pub fn options(config: Config) -> Options {
@@ -19,6 +20,11 @@ pub fn options(config: Config) -> Options {
     if allowed.is_empty() {
         allowed.push("none".to_owned());
     }
+    let single_copy = |bytes: u64, default: usize| match (config.single_copy, bytes as usize) {
+        (false, _) => usize::MAX,
+        (true, 0) => default,
+        (true, bytes) => bytes,
+    };
     Options {
         drivers: DRIVERS,
         allowed,
@@ -27,11 +33,8 @@ pub fn options(config: Config) -> Options {
         streams: config.streams,
         spin: config.spin,
         hot: config.hot,
-        single_copy: match (config.single_copy, config.single_copy_min as usize) {
-            (false, _) => usize::MAX,
-            (true, 0) => SINGLE_COPY,
-            (true, bytes) => bytes,
-        },
+        single_copy: single_copy(config.single_copy_min, SINGLE_COPY),
+        single_copy_far: single_copy(config.single_copy_min_far, SINGLE_COPY_FAR),
         half_copy: config.half_copy_min as usize,
         log: config.log,
         profile: config.profile,

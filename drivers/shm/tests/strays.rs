@@ -25,6 +25,7 @@ fn engine() -> &'static Engine {
         spin: 30_000,
         hot: 64,
         single_copy: usize::MAX,
+        single_copy_far: usize::MAX,
         half_copy: usize::MAX,
         log: None,
         profile: None,
@@ -98,7 +99,13 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
     let before = reused.ends.map(|end| format!("{:?}", engine.look_up(end).unwrap().0));
     for Stray { handle, record, slot } in &strays {
         let mut base = Kernel::new(record, *handle);
-        let ask = tx::Ask { kernel_only: false, nonblocking: true, large: usize::MAX, half: usize::MAX };
+        let ask = tx::Ask {
+            kernel_only: false,
+            nonblocking: true,
+            large: usize::MAX,
+            large_far: usize::MAX,
+            half: usize::MAX,
+        };
         let step = tx::begin(record, Some(slot), &mut base, &[IoSlice::new(&[1; 64])], ask);
         assert_eq!(step, tx::Step::Failed(EBADF));
         tx::end(record, &mut base, 64);

@@ -9,6 +9,7 @@ fn profile() -> Profile {
         measured: 1_700_000_000,
         floor: Some(48),
         single_copy_min: Some(4 << 20),
+        single_copy_min_far: Some(512 << 10),
         half_copy_min: None,
     }
 }
@@ -74,14 +75,15 @@ fn garbage_is_refused_in_words() {
     let good = profile().render(&[]);
     let with = |from: &str, to: &str| Profile::parse(&good.replace(from, to));
     for (from, to, what) in [
-        ("format = 1", "format = 2", "of another version (2, not 1)"),
-        ("format = 1\n", "", "without its format"),
+        ("format = 2", "format = 1", "of another version (1, not 2)"),
+        ("format = 2\n", "", "without its format"),
         ("cpus = 8", "cpus = \"many\"", "cpus is no number"),
         ("cpus = 8\n", "", "without cpus"),
         ("kernel", "kernels", "without kernel"),
         ("single_copy_min = 4194304", "single_copy_min = -1", "single_copy_min is out of range"),
         ("single_copy_min = 4194304", "single_copy_min = 0", "single_copy_min is out of range"),
         ("single_copy_min = 4194304", "single_copy_min = 99999999999999999999", "single_copy_min is out of range"),
+        ("single_copy_min_far = 524288", "single_copy_min_far = \"a\"", "single_copy_min_far is out of range"),
         ("single_copy_min = 4194304", "single_copy_min = [[1]]", ""),
     ] {
         match with(from, to) {
@@ -89,7 +91,7 @@ fn garbage_is_refused_in_words() {
             Ok(parsed) => assert!(what.is_empty() && parsed.single_copy_min.is_none(), "{to}"),
         }
     }
-    assert_eq!(with("format = 1", "format = 1\nunknown = \"x\"\n"), Ok(profile()));
+    assert_eq!(with("format = 2", "format = 2\nunknown = \"x\"\n"), Ok(profile()));
     assert_eq!(Profile::parse(&(good.clone() + "[table]\nx = 1\n")), Ok(profile()));
     assert!(Profile::parse("\0").is_err() && Profile::parse("").is_err());
     assert!(Profile::parse(&(good + &"#".repeat(5000))).is_err());

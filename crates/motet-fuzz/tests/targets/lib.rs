@@ -101,8 +101,21 @@ pub fn profile(input: &[u8]) {
 
 fn profile_seeds() -> Vec<Vec<u8>> {
     let machine = Machine { processor: "P".into(), cpus: 2, kernel: "6.1".into() };
-    let full =
-        Profile { machine, measured: 1, floor: Some(50), single_copy_min: Some(2 << 20), half_copy_min: Some(1 << 20) };
-    let bare = Profile { floor: None, single_copy_min: None, half_copy_min: None, ..full.clone() };
-    vec![full.render(&["a note".into()]).into(), bare.render(&[]).into(), b"format = 1".to_vec(), Vec::new()]
+    let full = Profile {
+        machine,
+        measured: 1,
+        floor: Some(50),
+        single_copy_min: Some(2 << 20),
+        single_copy_min_far: Some(512 << 10),
+        half_copy_min: Some(1 << 20),
+    };
+    let near = Profile { single_copy_min_far: None, ..full.clone() };
+    let bare = Profile { floor: None, single_copy_min: None, half_copy_min: None, ..near.clone() };
+    vec![
+        full.render(&["a note".into()]).into(),
+        near.render(&[]).into(),
+        bare.render(&[]).into(),
+        b"format = 2".to_vec(),
+        Vec::new(),
+    ]
 }

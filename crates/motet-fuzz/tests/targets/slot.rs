@@ -80,7 +80,7 @@ impl Honest<'_> {
     fn send(&mut self, length: usize, kernel_only: bool) {
         let slot = &self.memory.ends[0];
         let data = vec![3; length];
-        let ask = tx::Ask { kernel_only, nonblocking: true, large: usize::MAX, half: 0 };
+        let ask = tx::Ask { kernel_only, nonblocking: true, large: usize::MAX, large_far: usize::MAX, half: 0 };
         match tx::begin(&self.record, Some(slot), &mut self.end, &[IoSlice::new(&data)], ask) {
             tx::Step::Kernel => {
                 let sent = self.end.connection(|c| c.send(0, &data)).unwrap_or(0);

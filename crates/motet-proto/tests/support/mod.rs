@@ -99,7 +99,8 @@ pub fn bytes(side: usize, position: u64, length: usize) -> Vec<u8> {
 }
 
 /// Sends as the tests ask for them.
-pub const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: usize::MAX, half: 0 };
+pub const SEND: tx::Ask =
+    tx::Ask { kernel_only: false, nonblocking: true, large: usize::MAX, large_far: usize::MAX, half: 0 };
 /// A receive that may sleep, without spinning.
 pub const SLEEP: rx::Ask = rx::Ask { blocking: true, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
 /// A receive that may not sleep.

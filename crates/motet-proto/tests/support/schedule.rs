@@ -64,7 +64,8 @@ fn write(world: &World, side: usize) {
         _ => {
             let length = world.prng.borrow_mut().size(world.most);
             let half = if draw(2) == 0 { 0 } else { usize::MAX };
-            let ask = tx::Ask { kernel_only: draw(8) == 0, nonblocking: draw(2) == 0, large: LARGE, half };
+            let ask =
+                tx::Ask { kernel_only: draw(8) == 0, nonblocking: draw(2) == 0, large: LARGE, large_far: LARGE, half };
             let step = world.send(side, length, if draw(4) == 0 { SEND } else { ask });
             if step == tx::Step::Kernel && draw(3) > 0 {
                 world.send_on(side, false);
