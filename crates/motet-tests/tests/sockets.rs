@@ -174,6 +174,11 @@ fn parent_and_child_make_connections_of_their_own() {
 }
 
 #[test]
+fn children_forked_among_busy_threads_hang_on_nothing() {
+    both("fork_among_threads", &[]).took_the_fast_path(1);
+}
+
+#[test]
 fn an_execed_program_inherits_the_connection() {
     for exchanges in ["0", "1", "60"] {
         both("inherits", &[exchanges]);
