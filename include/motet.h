@@ -183,6 +183,13 @@ int motet_set_remove(motet_set *set, motet_stream s);
 unsigned motet_set_ready(motet_set *set, void **cookies, unsigned max);
 int motet_set_idle(motet_set *set); /* 1 when no stream of the set is upgraded: the plain system call is enough */
 
+/* ------------------------------------------------------------------ settings
+ * The engine reads its settings once, when the first stream begins, from the environment (MOTET_*, HOME, XDG_CONFIG_HOME,
+ * XDG_CACHE_HOME) and from files. A voice that has seen the environment before the program changed it hands it over here:
+ * strings NAME=value, each with a zero behind it, `size` bytes in all, copied. The first call counts.
+ * Errors: -EINVAL, -EALREADY (the settings have been read, or handed over). */
+int motet_environment(const char *variables, size_t size);
+
 /* ------------------------------------------------------------------ process life
  * For pthread_atfork(). Every voice of a process registers them for itself; the engine acts once for each fork. */
 void motet_fork_prepare(void);

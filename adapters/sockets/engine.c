@@ -35,7 +35,7 @@ bool engine_disabled(void)
 {
     int known = atomic_load_explicit(&disabled, memory_order_relaxed);
     if (known < 0) {
-        const char *value = getenv("MOTET_DISABLE");
+        const char *value = environment_get("MOTET_DISABLE");
         known = (value && *value && strcmp(value, "0") != 0) || getauxval(AT_SECURE) != 0 ||
                 syscall(SYS_faccessat, AT_FDCWD, SHIM_KILL_FILE, F_OK) == 0 || syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0;
         atomic_store_explicit(&disabled, known, memory_order_relaxed);
@@ -57,7 +57,7 @@ bool engine_is_open(void) { return atomic_load_explicit(&state, memory_order_acq
 
 static bool library_path(char *path, size_t size)
 {
-    const char *given = secure_getenv("MOTET_LIBRARY");
+    const char *given = environment_get("MOTET_LIBRARY");
     if (given && *given) {
         if (strlen(given) >= size) return false;
         strcpy(path, given);
@@ -93,7 +93,14 @@ static bool load(void)
         return false;
     }
     /* While the major version is 0 the minor one may change the interface. */
-    return engine.version() == (((uint32_t)MOTET_VERSION_MAJOR << 16) | MOTET_VERSION_MINOR);
+    if (engine.version() != (((uint32_t)MOTET_VERSION_MAJOR << 16) | MOTET_VERSION_MINOR)) return false;
+    /* An engine that does not know this call reads the environment as it is now. */
+    __typeof__(&motet_environment) environment = (__typeof__(environment))dlsym(library, "motet_environment");
+    size_t size;
+    const char *all = environment_all(&size);
+    if (environment) environment(all, size);
+    else dlerror();
+    return true;
 }
 
 bool engine_open(void)
@@ -101,7 +108,7 @@ bool engine_open(void)
     int seen = atomic_load_explicit(&state, memory_order_acquire);
     if (LIKELY(seen != UNTRIED)) return seen == OPEN;
     if (shim_depth > 0 || !atomic_compare_exchange_strong(&state, &seen, OPENING)) return false;
-    report_path = secure_getenv("MOTET_SHIM_REPORT");
+    report_path = environment_get("MOTET_SHIM_REPORT");
     bool opened = ENGINE(load());
     atomic_store_explicit(&state, opened ? OPEN : FAILED, memory_order_release);
     return opened;

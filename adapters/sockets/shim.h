@@ -2,6 +2,7 @@
  *
  * What it is:   the declarations shared by the files of libmotet_sockets.so, the preload object that lets an unmodified
  *               program's TCP connections use Motet's engine. Read the files in this order:
+ *                 environment.c the settings, as the process was started with them
  *                 table.c      what each descriptor is to us: one word per descriptor
  *                 candidate.c  from a TCP socket that was only counted to a stream of the engine
  *                 engine.c     opening libmotet.so.0, once, at the first eligible socket
@@ -48,6 +49,7 @@
 /* ---------------------------------------------------------------- constants: all of them are here */
 
 #define SHIM_KILL_FILE "/etc/motet/disable" /* while it exists, processes that begin stay plain */
+#define SHIM_ENVIRONMENT 16384     /* bytes of settings that are kept from the start of the process */
 #define SHIM_SLOTS 65536           /* descriptors from here on are never tracked */
 #define SHIM_SENDS_BEFORE 3        /* a connected socket is taken under the engine at this send ... */
 #define SHIM_RECEIVES_BEFORE 2     /* ... an accepted one at this receive */
@@ -66,6 +68,11 @@ enum shim_reason {
     REASON_NESTED_EPOLL = 20,
     REASON_CONFINED = 24,    /* seccomp */
 };
+
+/* ---------------------------------------------------------------- settings (environment.c) */
+
+const char *environment_get(const char *name);  /* as getenv(), of the environment that the process was started with */
+const char *environment_all(size_t *size);      /* what of it concerns Motet, for motet_environment() */
 
 /* ---------------------------------------------------------------- the table (table.c) */
 

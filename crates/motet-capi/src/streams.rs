@@ -4,9 +4,11 @@ use crate::shape::{IoVec, SockAddr, StreamInfo, UpgradeOptions, slices, slices_m
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::stream::EBADF;
-use std::ffi::c_char;
+use std::ffi::{OsString, c_char};
+use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::Ordering::Relaxed;
 
+const EALREADY: i32 = 114;
 const ENOMEM: i32 = 12;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: isize = 95;
@@ -21,6 +23,25 @@ fn result(r: Result<usize, i32>) -> isize {
 pub extern "C" fn motet_version() -> u32 {
     let part = |s: &str| s.parse::<u32>().unwrap_or(0);
     part(env!("CARGO_PKG_VERSION_MAJOR")) << 16 | part(env!("CARGO_PKG_VERSION_MINOR"))
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_environment(variables: *const u8, size: usize) -> i32 {
+    if variables.is_null() {
+        return -EINVAL;
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { std::slice::from_raw_parts(variables, size) };
+    let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    guard(EPROTO as i32, || {
+        let pairs = bytes.split(|&b| b == 0).filter_map(|variable| {
+            let at = variable.iter().position(|&b| b == b'=')?;
+            Some((text(&variable[..at]), text(&variable[at + 1..])))
+        });
+        if motet_api::environment(pairs) { 0 } else { -EALREADY }
+    })
 }
 
 /// # Safety

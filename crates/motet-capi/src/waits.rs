@@ -2,6 +2,7 @@
 
 use crate::{engine, guard};
 use motet_engine::Handle;
+use motet_engine::engine::Quiet;
 use motet_engine::set::Set;
 use motet_engine::wait::{Step, Wait};
 use std::sync::Arc;
@@ -163,7 +164,7 @@ pub unsafe extern "C" fn motet_set_idle(set: *const Set) -> i32 {
 // ---- the process's life ----------------------------------------------------------------------------------------------
 
 thread_local! {
-    static QUIET: std::cell::RefCell<Option<motet_engine::engine::Quiet<'static>>> = const { std::cell::RefCell::new(None) };
+    static QUIET: std::cell::RefCell<Option<Quiet>> = const { std::cell::RefCell::new(None) };
 }
 
 // Several voices of a process tell of the same fork: the first prepare takes the locks, the first word after the fork gives
@@ -173,10 +174,7 @@ thread_local! {
 pub extern "C" fn motet_fork_prepare() {
     guard((), || {
         QUIET.with(|q| {
-            let mut quiet = q.borrow_mut();
-            if quiet.is_none() {
-                *quiet = engine().map(|e| e.quiet());
-            }
+            q.borrow_mut().get_or_insert_with(Quiet::begin);
         });
     });
 }
@@ -190,8 +188,11 @@ pub extern "C" fn motet_fork_parent() {
 pub extern "C" fn motet_fork_child() {
     motet_sys::thread::forget_pid();
     guard((), || {
-        let first = QUIET.with(|q| q.borrow_mut().take().is_some());
-        if let (Some(engine), true) = (engine(), first) {
+        let Some(quiet) = QUIET.with(|q| q.borrow_mut().take()) else { return };
+        // SAFETY: the first word in the child, by the thread that forked; it did so outside the engine, where guards are.
+        unsafe { motet_sys::thread::next_generation() };
+        drop(quiet);
+        if let Some(engine) = engine() {
             engine.forked();
         }
     });

@@ -53,9 +53,15 @@ pub struct Loaded {
 impl Surroundings {
     /// This process's environment and files.
     pub fn of_this_process() -> Self {
+        Self::with(std::env::vars_os())
+    }
+
+    /// This environment, and this process's files.
+    pub fn with(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let ours =
             |name: &str| name.starts_with("MOTET_") || ["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"].contains(&name);
-        let variables = std::env::vars_os()
+        let variables = variables
+            .into_iter()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, value)| ours(name) && !value.is_empty())
             .collect();
@@ -110,6 +116,8 @@ impl Surroundings {
                     loaded.problems.push(whole("there is no such file".into(), "correct or unset MOTET_CONFIG"));
                 }
                 Ok(None) => {}
+                // Nobody asked for it: the home folder of a user that this process no longer is, for one.
+                Err(e) if !asked && e.raw_os_error().is_some() => {}
                 Err(e) => loaded.problems.push(whole(format!("cannot be read: {e}"), "make it a readable text file")),
             }
             if asked {
@@ -324,6 +332,28 @@ mod tests {
                 "f:3: no such setting: `streems`; did you mean streams?"
             ]
         );
+    }
+
+    #[test]
+    fn a_file_that_nobody_named_and_that_cannot_be_read_counts_as_absent() {
+        fn locked_home(path: &Path) -> io::Result<Option<String>> {
+            if path.starts_with("/etc") { Ok(Some("hot = 1".into())) } else { Err(io::Error::from_raw_os_error(13)) }
+        }
+        let loaded = with(&[("HOME", "/root")], locked_home);
+        assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
+        assert_eq!((loaded.config.hot, loaded.file), (1, Some("/etc/motet.toml".into())));
+        let loaded = with(&[("HOME", "/root"), ("MOTET_CONFIG", "/root/.config/motet.toml")], locked_home);
+        assert!(
+            loaded.problems[0].to_string().starts_with("/root/.config/motet.toml: cannot be read: Permission denied")
+        );
+    }
+
+    #[test]
+    fn settings_come_from_the_environment_that_is_handed_in() {
+        let variables = [("MOTET_HOT", "3"), ("PATH", "/bin"), ("MOTET_RING", ""), ("MOTET_CONFIG", "/dev/null")];
+        let surroundings = Surroundings::with(variables.map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(surroundings.variables.len(), 2);
+        assert_eq!(surroundings.load().config.hot, 3);
     }
 
     #[test]

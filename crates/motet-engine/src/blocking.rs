@@ -2,7 +2,7 @@
 //!
 //! A sleep is a poll on the TCP descriptor and on this thread's eventfd, so another thread can wake it.
 
-use crate::engine::{Engine, Handle, Local, lock};
+use crate::engine::{Engine, Handle, Local};
 use crate::stream::EBADF;
 use crate::wait::{Step, Wait};
 use motet_proto::{EAGAIN, EINTR, Errno, rx, tx};
@@ -133,7 +133,7 @@ impl Engine {
     /// The same for a stream whose handle may be stale.
     pub(crate) fn wake_up(&self, record: &Record, local: &Local) {
         record.life.woken.store(1, SeqCst);
-        for &bell in lock(&local.sleepers).iter().filter(|&&bell| bell >= 0) {
+        for &bell in local.sleepers.lock().iter().filter(|&&bell| bell >= 0) {
             socket::ring(bell);
         }
     }
@@ -177,7 +177,7 @@ impl Engine {
             let bell = bell.as_ref().map_or(-1, |b| b.as_raw_fd());
             // Kept: a stream that is closed meanwhile must not remember this bell.
             let locals: Vec<&Local> = handles.iter().filter_map(|&h| self.look_up(h).map(|(_, local)| local)).collect();
-            let sleepers = || locals.iter().map(|local| lock(&local.sleepers));
+            let sleepers = || locals.iter().map(|local| local.sleepers.lock());
             sleepers().for_each(|mut s| s.push(bell));
             let found = if self.woken(handles) {
                 Err(EINTR)
@@ -222,7 +222,7 @@ impl Engine {
         let Some((_, local)) = self.look_up(handle) else { return Err(EBADF) };
         BELL.with(|bell| {
             let bell = bell.as_ref().map_or(-1, |b| b.as_raw_fd());
-            lock(&local.sleepers).push(bell);
+            local.sleepers.lock().push(bell);
             let result = loop {
                 if self.look_up(handle).is_none() {
                     break Err(EBADF); // closed, and perhaps another stream's record by now
@@ -246,7 +246,7 @@ impl Engine {
                     Err(errno) => break Err(errno),
                 }
             };
-            let mut sleepers = lock(&local.sleepers);
+            let mut sleepers = local.sleepers.lock();
             if let Some(at) = sleepers.iter().position(|&b| b == bell) {
                 sleepers.swap_remove(at);
             }

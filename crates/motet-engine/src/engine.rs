@@ -9,7 +9,8 @@ use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::set::Set;
 use motet_sys::fds::PrivateFd;
-use motet_sys::{memory, thread};
+use motet_sys::forkable::Forkable;
+use motet_sys::{memory, pool, thread};
 use motet_wire::node::{self, Node};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::SlotCell;
@@ -57,7 +58,8 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// What a process keeps about one stream for itself.
+/// What a process keeps about one stream for itself. A thread that forks cannot hold the locks of every stream: a child finds
+/// them open, and empty what was being changed ([`Forkable`]).
 #[derive(Default)]
 pub struct Local {
     /// Voices that have taken the stream; the last one that closes it ends it.
@@ -65,7 +67,7 @@ pub struct Local {
     /// The wire, once it is up.
     pub slot: SlotCell,
     /// The wire on its way up.
-    pub pending: Mutex<Option<Box<dyn Connecting>>>,
+    pub pending: Forkable<Option<Box<dyn Connecting>>>,
     /// The handle under which this process holds `slot`; 0 when it holds none.
     pub attached: AtomicU64,
     /// The driver of the wire, plus one.
@@ -73,13 +75,13 @@ pub struct Local {
     /// The process at the other end, for single copy.
     pub peer: Peer,
     /// The epoll set that the stream is in.
-    pub set: Mutex<Option<Arc<Set>>>,
+    pub set: Forkable<Option<Arc<Set>>>,
     /// Whether `set` holds one.
     pub in_set: AtomicBool,
     /// Whether the set looks at the stream.
     pub hot: AtomicBool,
     /// Eventfds of threads that sleep on the stream inside the engine's own blocking calls.
-    pub sleepers: Mutex<Vec<i32>>,
+    pub sleepers: Forkable<Vec<i32>>,
     /// Whether the stream is among the engine's unread ones.
     pub unread: AtomicBool,
 }
@@ -133,10 +135,13 @@ impl Totals {
 }
 
 static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
+/// Held while the engine starts, so that no child is forked in the middle of it.
+static START: Mutex<()> = Mutex::new(());
 
 impl Engine {
     /// The engine, started with `options` on the first call. `None` when the node file cannot be made.
     pub fn start(options: impl FnOnce() -> Options) -> Option<&'static Engine> {
+        let _start = lock(&START);
         ENGINE.get_or_init(|| Engine::new(options()).ok()).as_ref()
     }
 
@@ -356,34 +361,50 @@ impl Engine {
         }
     }
 
-    /// In a forked child: epoll sets are the parent's, and so may be the locks that guard them.
+    /// In a forked child: epoll sets are the parent's. Records that were free before the fork are the parent's to use again: the
+    /// node file is shared, this list is a copy.
     pub fn forked(&self) {
+        lock(&self.free).clear();
         for local in self.locals.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()) {
             local.in_set.store(false, Ordering::Relaxed);
             local.hot.store(false, Ordering::Relaxed);
         }
-        // Records that were free before the fork are the parent's to use again: the node file is shared, this list is a copy.
-        lock(&self.free).clear();
         *lock(&self.ended) = Totals::default();
         self.options.drivers.iter().for_each(|d| d.forked());
         self.told.iter().zip(self.driver_links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));
     }
-
-    /// Before a fork: no lock of the engine may be held by a thread that the child does not have.
-    pub fn quiet(&self) -> Quiet<'_> {
-        Quiet {
-            _drivers: self.options.drivers.iter().map(|driver| driver.quiet()).collect(),
-            _engine: (lock(&self.owners), lock(&self.free)), // in this order, as `upgrade` does
-            _log: self.log.hold(),
-        }
-    }
 }
 
-/// Keeps the engine's locks while a process forks.
-pub struct Quiet<'a> {
+/// Keeps every lock, of the engine and below it, whose contents a forked child needs, from before the fork until after it.
+///
+/// The fields are in the order in which the locks are taken, here and elsewhere: who holds one takes only later ones. Before all of
+/// them come those of a stream and of a set ([`Forkable`]): they are not held for a fork, so there is no order among the
+/// thousands of them to keep.
+pub struct Quiet {
+    _start: MutexGuard<'static, ()>,
+    _owners: Option<MutexGuard<'static, HashMap<u64, Handle>>>,
+    _free: Option<MutexGuard<'static, VecDeque<u32>>>,
     _drivers: Vec<Box<dyn Any>>,
-    _engine: (MutexGuard<'a, HashMap<u64, Handle>>, MutexGuard<'a, VecDeque<u32>>),
-    _log: MutexGuard<'a, log::File>,
+    _ended: Option<MutexGuard<'static, Totals>>,
+    _log: Option<MutexGuard<'static, log::File>>,
+    _pool: Box<dyn Any>,
+}
+
+impl Quiet {
+    /// Waits until no other thread is in the middle of anything.
+    pub fn begin() -> Self {
+        let start = lock(&START); // from here on there is an engine, or there is none
+        let engine = Engine::running();
+        Self {
+            _start: start,
+            _owners: engine.map(|e| lock(&e.owners)),
+            _free: engine.map(|e| lock(&e.free)),
+            _drivers: engine.iter().flat_map(|e| e.options.drivers).map(|driver| driver.quiet()).collect(),
+            _ended: engine.map(|e| lock(&e.ended)),
+            _log: engine.map(|e| e.log.hold()),
+            _pool: Box::new(pool::quiet()),
+        }
+    }
 }
 
 /// Locks; a panic elsewhere does not make the engine unusable.

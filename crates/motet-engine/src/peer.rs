@@ -3,19 +3,20 @@
 //! none before the first large block.
 
 use motet_sys::fds::PrivateFd;
+use motet_sys::forkable::Forkable;
 use motet_sys::thread;
 use std::sync::{Arc, Mutex, Weak};
 
 /// The process at the other end of one stream.
 #[derive(Debug, Default)]
-pub struct Peer(Mutex<Option<Arc<PrivateFd>>>);
+pub struct Peer(Forkable<Option<Arc<PrivateFd>>>);
 
 static OPEN: Mutex<Vec<(u32, Weak<PrivateFd>)>> = Mutex::new(Vec::new());
 
 impl Peer {
     /// Whether `pid` still is the process that it was when this was first asked.
     pub fn is_still(&self, pid: u32) -> bool {
-        let mut known = crate::engine::lock(&self.0);
+        let mut known = self.0.lock();
         if known.is_none() {
             *known = open(pid);
         }
@@ -24,7 +25,7 @@ impl Peer {
 
     /// The stream has ended.
     pub fn forget(&self) {
-        crate::engine::lock(&self.0).take();
+        self.0.lock().take();
     }
 }
 
@@ -53,7 +54,7 @@ mod tests {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let (one, other, late) = (Peer::default(), Peer::default(), Peer::default());
         assert!(one.is_still(child.id()) && other.is_still(child.id()));
-        let fd = |peer: &Peer| crate::engine::lock(&peer.0).clone().unwrap();
+        let fd = |peer: &Peer| peer.0.lock().clone().unwrap();
         assert!(Arc::ptr_eq(&fd(&one), &fd(&other)));
         drop(child.stdin.take());
         child.wait().unwrap();

@@ -5,20 +5,21 @@
 //! thousands of idle peers looks at none of them.
 
 use crate::base::Kernel;
-use crate::engine::{Engine, Handle, Local, lock};
+use crate::engine::{Engine, Handle, Local};
 use motet_proto::rx;
+use motet_sys::forkable::Forkable;
 use motet_sys::{socket, thread};
 use motet_wire::record::Record;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
 /// Waits without data after which a stream cools down.
 const COOL: u64 = 256;
 
 /// The streams of one epoll descriptor.
 pub struct Set {
-    inner: Mutex<Inner>,
+    inner: Forkable<Inner>,
     /// Streams in the set, for the quick way out.
     members: AtomicUsize,
     bell: i32,
@@ -50,7 +51,7 @@ struct Hot {
 impl Set {
     /// An empty set. `bell` is an eventfd in the epoll descriptor.
     pub fn new(bell: i32) -> Arc<Self> {
-        Arc::new(Self { inner: Mutex::default(), members: AtomicUsize::new(0), bell, pid: thread::pid() })
+        Arc::new(Self { inner: Forkable::default(), members: AtomicUsize::new(0), bell, pid: thread::pid() })
     }
 
     /// Whether the plain system call is enough: no stream is in the set, or the set was inherited through a fork.
@@ -60,19 +61,19 @@ impl Set {
 
     /// Streams now looked at: the hot ones that are armed.
     pub fn hot(&self, into: &mut Vec<Handle>) {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         let armed = |h: &&Hot| inner.members.get(&h.handle).is_some_and(|m| m.armed);
         into.extend(inner.hot.iter().filter(armed).map(|h| h.handle));
     }
 
     /// Whether the program wants to hear of the stream's data.
     pub(crate) fn armed(&self, handle: Handle) -> bool {
-        lock(&self.inner).members.get(&handle).is_some_and(|m| m.armed)
+        self.inner.lock().members.get(&handle).is_some_and(|m| m.armed)
     }
 
     /// Whether a gate may open: nobody sleeps in the set. Remembers the stream, so the next sleeper closes it.
     pub(crate) fn may_raise(&self, handle: Handle) -> bool {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         if inner.sleeping > 0 {
             return false;
         }
@@ -85,14 +86,14 @@ impl Set {
 
     /// Begins a sleep: from now on no gate opens; returns the streams whose gates must be closed.
     pub(crate) fn sleep(&self, into: &mut Vec<Handle>) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.sleeping += 1;
         into.extend(inner.hot.iter().map(|h| h.handle));
     }
 
     /// Ends a sleep.
     pub(crate) fn slept(&self) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.sleeping = inner.sleeping.saturating_sub(1);
     }
 }
@@ -103,7 +104,7 @@ impl Engine {
     pub fn set_put(&self, set: &Arc<Set>, handle: Handle, cookie: usize, armed: bool) -> bool {
         let Some((record, local)) = self.look_up(handle) else { return false };
         {
-            let mut current = lock(&local.set);
+            let mut current = local.set.lock();
             match current.as_ref() {
                 Some(other) if !Arc::ptr_eq(other, set) => {
                     drop(current);
@@ -118,7 +119,7 @@ impl Engine {
             }
         }
         let ring = {
-            let mut inner = lock(&set.inner);
+            let mut inner = set.inner.lock();
             if inner.members.insert(handle, Member { cookie, armed }).is_none() {
                 set.members.fetch_add(1, Relaxed);
             }
@@ -140,7 +141,7 @@ impl Engine {
 
     /// Takes a stream out of a set.
     pub fn set_remove(&self, set: &Arc<Set>, handle: Handle) {
-        let mut inner = lock(&set.inner);
+        let mut inner = set.inner.lock();
         if inner.members.remove(&handle).is_some() {
             set.members.fetch_sub(1, Relaxed);
         }
@@ -149,7 +150,7 @@ impl Engine {
         if let Some((record, local)) = self.look_up(handle) {
             local.hot.store(false, Relaxed);
             local.in_set.store(false, Relaxed);
-            lock(&local.set).take();
+            local.set.lock().take();
             if let Some(slot) = local.slot.slot() {
                 rx::close_gate(record, &slot, &mut Kernel::new(record, handle));
             }
@@ -158,7 +159,7 @@ impl Engine {
 
     /// Calls `each` with the cookie of every armed stream that a receive would serve from the wire; stops when it says no.
     pub fn set_ready(&self, set: &Set, mut each: impl FnMut(usize) -> bool) {
-        let mut inner = lock(&set.inner);
+        let mut inner = set.inner.lock();
         let inner = &mut *inner;
         for hot in &mut inner.hot {
             if self.rx_ready(hot.handle)
@@ -190,7 +191,7 @@ impl Engine {
             return;
         }
         if record.rx.ready.load(Relaxed) != 0
-            && let Some(set) = lock(&local.set).clone()
+            && let Some(set) = local.set.lock().clone()
         {
             self.make_hot(&set, handle, local);
         }
@@ -200,7 +201,7 @@ impl Engine {
     pub(crate) fn set_cool(&self, set: &Set) {
         let mut cold = Vec::new();
         {
-            let mut inner = lock(&set.inner);
+            let mut inner = set.inner.lock();
             inner.clock += 1;
             let (clock, room) = (inner.clock, self.options.hot);
             if inner.hot.len() > room {
@@ -229,7 +230,7 @@ impl Engine {
     }
 
     fn make_hot(&self, set: &Set, handle: Handle, local: &Local) {
-        let mut inner = lock(&set.inner);
+        let mut inner = set.inner.lock();
         let last = inner.clock;
         if !inner.hot.iter().any(|h| h.handle == handle) {
             inner.hot.push(Hot { handle, last });
@@ -241,7 +242,7 @@ impl Engine {
         if !local.in_set.load(Relaxed) {
             return;
         }
-        let set = lock(&local.set).clone();
+        let set = local.set.lock().clone();
         if let Some(set) = set {
             self.set_remove(&set, handle);
         }

@@ -5,7 +5,7 @@
 
 use crate::base::Kernel;
 use crate::driver::{Driver, Pair, Progress, Wire};
-use crate::engine::{Engine, Handle, Local, lock};
+use crate::engine::{Engine, Handle, Local};
 use crate::reason::Reason;
 use crate::route;
 use motet_proto::lock::{Acquired, acquire};
@@ -143,7 +143,7 @@ impl Engine {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
         let may_raise =
-            || !local.in_set.load(Relaxed) || lock(&local.set).as_ref().is_none_or(|set| set.may_raise(handle));
+            || !local.in_set.load(Relaxed) || local.set.lock().as_ref().is_none_or(|set| set.may_raise(handle));
         let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.may_linger());
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
@@ -261,7 +261,7 @@ impl Engine {
             return Err(EBADF);
         }
         let mut base = Kernel::retired(record, handle);
-        drop(lock(&local.pending).take()); // from now on no wire comes up
+        drop(local.pending.lock().take()); // from now on no wire comes up
         self.count_ended(record, local);
         // A descriptor that was closed behind our back may be somebody else's by now.
         let same = socket::cookie(base.fd()) == Ok(record.who.cookies[0].load(Relaxed));
@@ -358,7 +358,7 @@ impl Engine {
         if n > 8 && !n.is_power_of_two() {
             return;
         }
-        let Ok(mut pending) = local.pending.try_lock() else { return };
+        let Some(mut pending) = local.pending.try_lock() else { return };
         // Asked anew: close makes the handle stale before it takes what is pending.
         if self.look_up(handle).is_none() || record.state() != State::Candidate {
             return;
@@ -420,10 +420,13 @@ impl Engine {
 
     fn stay_plain(&self, record: &Record, reason: Reason) {
         // From Candidate only: kernel calls that began before are not counted, and nothing ever asks for the count.
-        record.life.reason.store(reason.0, Relaxed);
-        record.life.state.store(State::Plain as u32, Release);
-        self.count_plain(reason);
-        self.log.plain(record, reason);
+        let (from, to) = (State::Candidate as u32, State::Plain as u32);
+        // Not over what a forked relative has decided meanwhile.
+        if record.life.state.compare_exchange(from, to, AcqRel, Relaxed).is_ok() {
+            record.life.reason.store(reason.0, Relaxed);
+            self.count_plain(reason);
+            self.log.plain(record, reason);
+        }
     }
 
     fn pair(&self, record: &Record) -> Option<Pair> {

@@ -282,7 +282,7 @@ impl Engine {
     /// Opens the gate of a stream if its set, if any, has no sleeper.
     pub(crate) fn raise(&self, handle: Handle, record: &Record, slot: &Slot) -> bool {
         let Some((_, local)) = self.look_up(handle) else { return false };
-        rx::raise(record, slot, &mut Kernel::new(record, handle), || match crate::engine::lock(&local.set).as_ref() {
+        rx::raise(record, slot, &mut Kernel::new(record, handle), || match local.set.lock().as_ref() {
             Some(set) => set.may_raise(handle),
             None => true,
         })

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod copy;
 pub mod diag;
 pub mod fds;
+pub mod forkable;
 pub mod memory;
 pub mod pool;
 pub mod socket;

@@ -27,6 +27,22 @@ pub fn forget_pid() {
     PID.store(0, Ordering::Relaxed);
 }
 
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// How many forks lie between the process that loaded this library and ours.
+#[inline(always)]
+pub fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Begins the generation of a forked child.
+///
+/// # Safety
+/// To be called in such a child only, by its only thread, while that holds no guard of a [`crate::forkable::Forkable`].
+pub unsafe fn next_generation() {
+    GENERATION.store((generation() + 1) & (u32::MAX >> 2), Ordering::Relaxed);
+}
+
 /// A token for this thread: the process in the high half, something unique in it in the low half.
 #[inline(always)]
 pub fn token() -> u64 {

@@ -174,6 +174,11 @@ fn parent_and_child_make_connections_of_their_own() {
 }
 
 #[test]
+fn children_forked_among_busy_threads_hang_on_nothing() {
+    both("fork_among_threads", &[]).took_the_fast_path(1);
+}
+
+#[test]
 fn an_execed_program_inherits_the_connection() {
     for exchanges in ["0", "1", "60"] {
         both("inherits", &[exchanges]);
@@ -344,6 +349,21 @@ fn motet_disable_keeps_everything_plain() {
     assert!(outcome.streams.is_empty());
     let outcome = Program::c("not_loaded", &["talk"]).with("MOTET_DISABLE", "1").run(Mode::Equipped);
     assert_eq!(outcome.printed, "engine not loaded\n", "{}", outcome.complaints);
+}
+
+#[test]
+fn settings_outlive_an_environment_that_is_written_over() {
+    let stats = motet_tests::folder("scrubbed").join("stats");
+    let _ = std::fs::remove_file(&stats);
+    let program = || Program::c("scrubbed_environment", &[]);
+    program().with("MOTET_STATS", stats.to_str().unwrap()).same_both_ways().took_the_fast_path(1);
+    let outcome = program().with("MOTET_DRIVERS", "tcp").same_both_ways();
+    if motet_tests::engine().is_some() {
+        let lines = std::fs::read_to_string(&stats).unwrap();
+        assert_eq!(lines.matches("\"upgraded\":1").count(), 2, "{lines}");
+        assert_eq!(outcome.streams.iter().map(|s| (s.sent_fast, s.reason)).collect::<Vec<_>>(), [(0, 6); 2]);
+    }
+    assert!(program().with("MOTET_DISABLE", "1").same_both_ways().streams.is_empty());
 }
 
 #[test]

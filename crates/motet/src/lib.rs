@@ -28,7 +28,18 @@ pub mod table;
 pub use motet_engine::reason;
 pub use stream::{Path, Stats, Stream, wait_any};
 
+use motet_config::Surroundings;
 use motet_engine::Engine;
+use std::ffi::OsString;
+use std::sync::OnceLock;
+
+/// The environment that settings are read from, where that is not the process's present one.
+static ENVIRONMENT: OnceLock<Surroundings> = OnceLock::new();
+
+/// Has settings read from these variables instead of the process's present environment. False when it is too late for that.
+pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> bool {
+    Engine::running().is_none() && ENVIRONMENT.set(Surroundings::with(variables)).is_ok()
+}
 
 /// The process's engine, started with the settings of environment and file on the first call. `None` when the system has no
 /// memory for it.
@@ -36,7 +47,7 @@ pub fn engine() -> Option<&'static Engine> {
     match Engine::running() {
         Some(engine) => Some(engine),
         None => Engine::start(|| {
-            let config = motet_config::Config::from_env().0;
+            let config = ENVIRONMENT.get_or_init(Surroundings::of_this_process).load().config;
             stats::prepare(&config);
             motet_sys::pool::limit(usize::try_from(config.pool).unwrap_or(usize::MAX));
             table::options(config)

@@ -21,6 +21,7 @@ pub mod wire;
 use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
 use motet_engine::reason::Reason;
 use motet_wire::slot::Slot;
+use std::any::Any;
 
 /// The driver.
 #[derive(Debug)]
@@ -50,6 +51,10 @@ impl Driver for Loopback {
 
     fn memory(&self) -> usize {
         memory::bytes()
+    }
+
+    fn quiet(&self) -> Box<dyn Any> {
+        Box::new((wire::quiet(), memory::quiet())) // in this order, as a meeting takes them
     }
 
     fn forked(&self) {

@@ -61,6 +61,11 @@ pub fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)
 }
 
+/// For the time of a fork.
+pub fn quiet() -> impl Sized {
+    lock(&POOL)
+}
+
 /// In a forked child: the memory is shared with the parent, so nothing of it may be handed out.
 pub fn forget() {
     lock(&POOL).clear();

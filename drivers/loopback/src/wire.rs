@@ -99,6 +99,11 @@ pub fn leave(slot: &Slot) {
     }
 }
 
+/// For the time of a fork.
+pub fn quiet() -> impl Sized {
+    lock(&MEETINGS)
+}
+
 /// In a forked child: the parent's meetings are not ours.
 pub fn forget() {
     lock(&MEETINGS).take();

@@ -51,6 +51,11 @@ fn other_end(pair: &Pair) -> Result<Option<motet_sys::diag::Found>, Reason> {
     })
 }
 
+/// We are a user that means something here.
+fn somebody() -> Result<(), Reason> {
+    if euid() == OVERFLOW_UID { Err(Reason::NOBODY) } else { Ok(()) }
+}
+
 /// Same user as we are now, and a user that means something here.
 fn trusted(peer: &Credentials) -> bool {
     peer.uid == euid() && peer.uid != OVERFLOW_UID
@@ -70,7 +75,9 @@ impl Offering {
         match other_end(pair)? {
             None => Err(Reason::OTHER_HOST),
             Some(found) if found.uid != euid() => Err(Reason::OTHER_USER),
-            Some(found) => Ok(Box::new(Self { pair: *pair, netns, other: found.cookie })),
+            Some(found) => {
+                somebody().map(|()| Box::new(Self { pair: *pair, netns, other: found.cookie }) as Box<dyn Connecting>)
+            }
         }
     }
 
@@ -118,6 +125,7 @@ pub struct Listening {
 impl Listening {
     /// Opens the rendezvous of this connection.
     pub fn begin(pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
+        somebody()?;
         let netns = socket::netns_cookie(pair.fd).map_err(|_| Reason::NOT_PERMITTED)?;
         let listener = socket::listen_abstract(&name(netns, pair.cookie))
             .map_err(|e| if e == EADDRINUSE { Reason::NAME_TAKEN } else { Reason::NO_MEMORY })?;

@@ -334,6 +334,31 @@ fn another_user_gets_nothing() {
     assert_eq!(outcome(&mut victim), Ok("up"));
 }
 
+/// Run again as that user, by itself.
+#[test]
+fn two_processes_of_nobody_are_told_so() {
+    const TEST: &str = "two_processes_of_nobody_are_told_so";
+    if motet_sys::thread::euid() == 65534 {
+        let streams = connection();
+        for (stream, connected) in streams.iter().zip([true, false]) {
+            assert_eq!(Shm.connect(&pair_of(stream, connected)).err(), Some(Reason::NOBODY));
+        }
+        return;
+    }
+    if motet_sys::thread::euid() != 0 {
+        return skip(TEST, "needs root to become another user");
+    }
+    let copy = std::env::temp_dir().join(format!("motet-nobody-{}", std::process::id()));
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let mut command = Command::new(&copy);
+    let done = command.args(["--exact", TEST]).uid(65534).gid(65534).current_dir("/").output();
+    let _ = std::fs::remove_file(&copy);
+    match done {
+        Ok(done) => assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout)),
+        Err(e) => skip(TEST, &format!("cannot start a process as another user: {e}")),
+    }
+}
+
 #[test]
 fn another_network_namespace_reaches_nothing() {
     const TEST: &str = "another_network_namespace_reaches_nothing";
