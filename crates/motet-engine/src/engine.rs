@@ -74,7 +74,7 @@ pub struct Local {
     pub set: Mutex<Option<Arc<Set>>>,
     /// Whether `set` holds one.
     pub in_set: AtomicBool,
-    /// Whether the set looks at the stream.
+    /// Whether the set looks at the stream, or did when the stream left it.
     pub hot: AtomicBool,
     /// Eventfds of threads that sleep on the stream inside the engine's own blocking calls.
     pub sleepers: Mutex<Vec<i32>>,
@@ -211,6 +211,7 @@ impl Engine {
         record.life.state.store(State::Candidate as u32, Ordering::Release);
         let handle = (index as u64 + 1) << 32 | u64::from(generation);
         let local = self.local(index)?;
+        local.hot.store(false, Ordering::Relaxed);
         local.voices.store(1, Ordering::Release);
         Some((handle, record, local))
     }

@@ -30,6 +30,7 @@ pub enum Step {
 enum Phase {
     Fresh,
     Spinning,
+    Asked,
     Tired,
     Asleep,
 }
@@ -91,8 +92,14 @@ impl<'a> Wait<'a> {
                         self.probe = self.start + ticks(rx::PROBE);
                         return Step::Probe; // TCP bytes sent before the gates rose are in the kernel
                     }
-                    self.phase = Phase::Tired;
+                    // What the program waits for may be room to write: then there is nothing to close the hot streams' gates for.
+                    let unarmed = self.set.as_ref().is_some_and(|set| set.has_unarmed());
+                    self.phase = if unarmed { Phase::Asked } else { Phase::Tired };
+                    if unarmed {
+                        return Step::Probe;
+                    }
                 }
+                Phase::Asked => self.phase = Phase::Tired,
                 Phase::Spinning => match self.spin(engine) {
                     Some(step) => return step,
                     None => self.phase = Phase::Tired,
@@ -282,9 +289,9 @@ impl Engine {
     /// Opens the gate of a stream if its set, if any, has no sleeper.
     pub(crate) fn raise(&self, handle: Handle, record: &Record, slot: &Slot) -> bool {
         let Some((_, local)) = self.look_up(handle) else { return false };
-        rx::raise(record, slot, &mut Kernel::new(record, handle), || match crate::engine::lock(&local.set).as_ref() {
-            Some(set) => set.may_raise(handle),
-            None => true,
+        rx::raise(record, slot, &mut Kernel::new(record, handle), || {
+            !local.in_set.load(Relaxed)
+                || crate::engine::lock(&local.set).as_ref().is_none_or(|set| set.may_raise(handle))
         })
     }
 }

@@ -105,6 +105,14 @@ fn one_client_of_an_epoll_server_takes_the_fast_path() {
 }
 
 #[test]
+fn deleting_and_adding_around_each_request_keeps_the_fast_path() {
+    for (how, clients, rounds) in [("same", 1, 6000u64), ("same", 20, 600), ("between", 1, 6000), ("turns", 4, 1500)] {
+        // A quarter of what went either way: the rest came before the wire was up, or while a CPU was somebody else's.
+        both("readds", &[how, &clients.to_string(), &rounds.to_string()]).took_the_fast_path(clients * rounds * 48 / 2);
+    }
+}
+
+#[test]
 fn corners_of_epoll_are_the_kernels() {
     both("epoll_corners", &[]);
 }
