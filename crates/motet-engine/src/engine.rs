@@ -76,6 +76,8 @@ pub struct Local {
     pub in_set: AtomicBool,
     /// Whether the set looks at the stream, or did when the stream left it.
     pub hot: AtomicBool,
+    /// When a blocking receive last found the gate closed.
+    pub waited: AtomicU64,
     /// Eventfds of threads that sleep on the stream inside the engine's own blocking calls.
     pub sleepers: Mutex<Vec<i32>>,
     /// Whether the stream is among the engine's unread ones.
