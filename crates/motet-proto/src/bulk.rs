@@ -79,7 +79,7 @@ const MOST_CONFIRMED: u32 = 6;
 /// A way that begins now. Around the caches the first window counts for nothing; through them it takes all of the large ring
 /// until its lines are where they are used.
 fn beginning(way: u32) -> u32 {
-    way | SETTLING * if way == THROUGH { 4 } else { 1 }
+    way | (SETTLING * if way == THROUGH { 4 } else { 1 })
 }
 
 impl Copying<'_> {
