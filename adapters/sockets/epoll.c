@@ -238,7 +238,7 @@ static int epoll_events(struct epoll_record *record, int epfd, struct epoll_even
     } else {
         atomic_fetch_add(&record->uncovered, 1); /* COVER */
         x.uncovered = true;
-        if (atomic_load(&record->streams) > 0) { /* COVER */
+        if (record->set || atomic_load(&record->streams) > 0) { /* COVER */
             atomic_fetch_sub(&record->uncovered, 1);
             x.uncovered = false;
             /* A stream that is just being handed over puts the set in place before it releases the table lock. */
@@ -309,7 +309,8 @@ SHIM_API int epoll_create1(int flags) { return made(REAL(epoll_create1)(flags));
 SHIM_API int epoll_ctl(int epfd, int operation, int fd, struct epoll_event *event)
 {
     enum kind kind = word_kind(table_word(fd));
-    if (LIKELY(kind == KIND_NONE) || shim_depth > 0 || !table_in_own_process()) {
+    /* No question whose process this is: what a vfork child changes is its parent's epoll descriptor too. */
+    if (LIKELY(kind == KIND_NONE) || shim_depth > 0) {
         if (UNLIKELY(engine_is_open()) && kind == KIND_NONE && engine_owns(fd)) {
             errno = EBADF;
             return -1;

@@ -144,8 +144,11 @@ static void erase(uint32_t index)
 
 bool interest_forget(int fd)
 {
-    bool any = first_of_fd[fd] != 0;
-    while (UNLIKELY(first_of_fd[fd])) erase(first_of_fd[fd]);
+    bool any = false;
+    while (UNLIKELY(first_of_fd[fd])) {
+        any |= !interests[first_of_fd[fd]].absent;
+        erase(first_of_fd[fd]);
+    }
     return any;
 }
 
@@ -207,10 +210,69 @@ void interest_upgraded(int fd, motet_stream s)
 
 /* ---------------------------------------------------------------- epoll_ctl */
 
+/* The same for a stream that this epoll descriptor knows, without the table lock (two system calls): some programs delete and
+ * add around every request. The hand-over is behind it, and the record's lock keeps the kernel's answer and the note of it together.
+ * A deleted entry stays in its lists, absent, until it is added again or one of the descriptors is closed. 1: not that simple. */
+static int control_quick(struct epoll_record *record, int epfd, int operation, int fd, struct epoll_event *event)
+{
+    uint32_t number = (uint32_t)(record - records), index = first_of_fd[fd];
+    for (int steps = 0; index && interests[index].record != number; steps++) {
+        if (steps == 8) return 1;
+        index = interests[index].next_of_fd;
+    }
+    struct interest *interest = &interests[index];
+    if (!index || (operation != EPOLL_CTL_DEL && (event->events & EPOLLEXCLUSIVE))) return 1;
+    int result = 1;
+    shim_depth++; /* a handler that runs now must not want this lock */
+    pthread_mutex_lock(&record->lock);
+    bool ours = interest->record == number && interest->fd == fd && record->set && !atomic_load(&record->nested);
+    motet_stream stream = table_handle(fd);
+    if (word_kind(table_word(fd)) != KIND_STREAM) ours = false;
+    if (operation == EPOLL_CTL_ADD)
+        ours &= interest->absent && atomic_load(&record->uncovered) == 0;
+    else
+        ours &= interest->stream && interest->stream == stream;
+    if (ours) {
+        result = REAL(epoll_ctl)(epfd, operation, fd, event);
+        if (result == 0) {
+            uint32_t events = operation == EPOLL_CTL_DEL ? 0 : event->events;
+            record->one_shots += !!(events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
+            if (interest->parked) record->parked--;
+            interest->events = events;
+            interest->fired = interest->parked = false;
+            interest->reported = 0;
+            interest->absent = operation == EPOLL_CTL_DEL;
+            if (operation == EPOLL_CTL_DEL) {
+                int kept = errno;
+                engine.set_remove(record->set, stream);
+                errno = kept;
+                interest->stream = 0;
+                atomic_fetch_sub(&record->streams, 1);
+            } else {
+                interest->data = event->data.u64;
+                if (!interest->stream) {
+                    interest->stream = stream;
+                    atomic_fetch_add(&record->streams, 1);
+                }
+                interest_arm(record, interest);
+                if (atomic_load(&record->nested) || atomic_load(&record->uncovered) > 0)
+                    ENGINE(engine.plain(stream, REASON_UNSEEN_WAIT));
+            }
+        }
+    }
+    pthread_mutex_unlock(&record->lock);
+    shim_depth--;
+    return result;
+}
+
 /* The kernel decides, under the table lock so that no hand-over falls in between; then the answer is remembered.
  * fd is fresh, a candidate or a stream. */
 int interest_control(struct epoll_record *record, int epfd, int operation, int fd, struct epoll_event *event)
 {
+    if (word_kind(table_word(fd)) == KIND_STREAM) {
+        int quick = control_quick(record, epfd, operation, fd, event);
+        if (quick <= 0) return quick;
+    }
     table_guard guard;
     table_lock(&guard);
     int result = REAL(epoll_ctl)(epfd, operation, fd, event);
@@ -229,7 +291,7 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
             if (interest->parked) record->parked--;
             interest->events = event->events;
             interest->data = event->data.u64;
-            interest->fired = interest->parked = false;
+            interest->absent = interest->fired = interest->parked = false;
             interest->reported = 0; /* a new registration reports what is there already */
             if (word_kind(word) == KIND_STREAM) {
                 if (!interest->stream) {
@@ -273,8 +335,21 @@ void interest_epoll_nested(int epfd)
     record_leave(record);
 }
 
+/* The child must not find a set locked by a thread that it does not have. A handler that forks may have interrupted the
+ * holder of such a lock. */
+static bool held_for_fork;
+
+void interest_before_fork(void)
+{
+    held_for_fork = shim_depth == 0;
+    for (uint32_t i = 1; i < SHIM_EPOLLS && held_for_fork; i++)
+        if (records[i].used) pthread_mutex_lock(&records[i].lock);
+}
+
 void interest_after_fork(bool child)
 {
+    for (uint32_t i = 1; i < SHIM_EPOLLS && held_for_fork && !child; i++)
+        if (records[i].used) pthread_mutex_unlock(&records[i].lock);
     if (!child) return;
     for (uint32_t i = 1; i < SHIM_EPOLLS; i++) {
         if (!records[i].used) continue;

@@ -14,6 +14,7 @@ struct interest {
     uint64_t data;
     uint64_t reported; /* edge-triggered: the stream position that the program has been told of */
     motet_stream stream;
+    bool absent; /* deleted by the program, which will add it again: see control_quick() */
     bool fired;  /* one-shot, reported, not armed again yet */
     bool parked; /* edge-triggered, told everything, left unread: the kernel alone reports what comes next */
 };

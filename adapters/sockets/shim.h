@@ -212,6 +212,7 @@ bool interest_forget(int fd);                    /* under the lock: fd is being 
 void interest_epoll_closed(uint32_t index);      /* under the lock */
 uint32_t interest_epoll_new(int epfd);           /* 0: no record left */
 void interest_epoll_nested(int epfd);            /* epfd is being waited on by something that is not epoll_wait */
+void interest_before_fork(void);
 void interest_after_fork(bool child);
 
 /* ---------------------------------------------------------------- life */

@@ -45,6 +45,7 @@ void table_lock_for_fork(void)
     table_guard guard;
     table_lock(&guard);
     fork_guard = guard;
+    interest_before_fork();
 }
 
 void table_unlock_after_fork(bool child)

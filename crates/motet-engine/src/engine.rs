@@ -78,8 +78,10 @@ pub struct Local {
     pub set: Forkable<Option<Arc<Set>>>,
     /// Whether `set` holds one.
     pub in_set: AtomicBool,
-    /// Whether the set looks at the stream.
+    /// Whether the set looks at the stream, or did when the stream left it.
     pub hot: AtomicBool,
+    /// When a blocking receive last found the gate closed.
+    pub waited: AtomicU64,
     /// Eventfds of threads that sleep on the stream inside the engine's own blocking calls.
     pub sleepers: Forkable<Vec<i32>>,
     /// Whether the stream is among the engine's unread ones.
@@ -218,6 +220,7 @@ impl Engine {
         record.life.state.store(State::Candidate as u32, Ordering::Release);
         let handle = (index as u64 + 1) << 32 | u64::from(generation);
         let local = self.local(index)?;
+        local.hot.store(false, Ordering::Relaxed);
         local.voices.store(1, Ordering::Release);
         Some((handle, record, local))
     }

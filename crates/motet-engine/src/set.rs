@@ -48,6 +48,15 @@ struct Hot {
     last: u64,
 }
 
+impl Inner {
+    fn add_hot(&mut self, handle: Handle) {
+        if !self.hot.iter().any(|h| h.handle == handle) {
+            let last = self.clock;
+            self.hot.push(Hot { handle, last });
+        }
+    }
+}
+
 impl Set {
     /// An empty set. `bell` is an eventfd in the epoll descriptor.
     pub fn new(bell: i32) -> Arc<Self> {
@@ -66,6 +75,12 @@ impl Set {
         into.extend(inner.hot.iter().filter(armed).map(|h| h.handle));
     }
 
+    /// Whether a hot stream is here for something else than its data.
+    pub(crate) fn has_unarmed(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.hot.iter().any(|h| inner.members.get(&h.handle).is_none_or(|m| !m.armed))
+    }
+
     /// Whether the program wants to hear of the stream's data.
     pub(crate) fn armed(&self, handle: Handle) -> bool {
         self.inner.lock().members.get(&handle).is_some_and(|m| m.armed)
@@ -77,10 +92,7 @@ impl Set {
         if inner.sleeping > 0 {
             return false;
         }
-        if !inner.hot.iter().any(|h| h.handle == handle) {
-            let last = inner.clock;
-            inner.hot.push(Hot { handle, last });
-        }
+        inner.add_hot(handle);
         true
     }
 
@@ -118,16 +130,21 @@ impl Engine {
                 }
             }
         }
-        let ring = {
+        let (ring, hot) = {
             let mut inner = set.inner.lock();
             if inner.members.insert(handle, Member { cookie, armed }).is_none() {
                 set.members.fetch_add(1, Relaxed);
+                // One that was hot when it left comes back hot. In one step with the question for sleepers: the next one closes
+                // its gate.
+                if local.hot.load(Relaxed) {
+                    inner.add_hot(handle);
+                }
             }
-            inner.sleeping > 0
+            (inner.sleeping > 0, local.hot.load(Relaxed))
         };
         // A gate that was opened outside this set is closed; bytes that are in the ring already make the stream hot. A
         // sleeper on this set must look again: neither an open gate nor unread bytes would ever wake it.
-        if (ring || !local.hot.load(Relaxed))
+        if (ring || !hot)
             && let Some(slot) = local.slot.slot()
             && !rx::close_gate(record, &slot, &mut Kernel::new(record, handle))
         {
@@ -139,21 +156,20 @@ impl Engine {
         true
     }
 
-    /// Takes a stream out of a set.
+    /// Takes a stream out of a set. Programs do that around every request, so a hot one stays hot: its gate stays as it is, like
+    /// that of any stream nobody waits for (invariants 4 and 6), until the set that it enters next decides.
     pub fn set_remove(&self, set: &Arc<Set>, handle: Handle) {
-        let mut inner = set.inner.lock();
-        if inner.members.remove(&handle).is_some() {
+        let found = {
+            let mut inner = set.inner.lock();
+            inner.hot.retain(|h| h.handle != handle);
+            inner.members.remove(&handle).is_some()
+        };
+        if found {
             set.members.fetch_sub(1, Relaxed);
         }
-        inner.hot.retain(|h| h.handle != handle);
-        drop(inner);
-        if let Some((record, local)) = self.look_up(handle) {
-            local.hot.store(false, Relaxed);
+        if let Some((_, local)) = self.look_up(handle) {
             local.in_set.store(false, Relaxed);
             local.set.lock().take();
-            if let Some(slot) = local.slot.slot() {
-                rx::close_gate(record, &slot, &mut Kernel::new(record, handle));
-            }
         }
     }
 
@@ -230,11 +246,7 @@ impl Engine {
     }
 
     fn make_hot(&self, set: &Set, handle: Handle, local: &Local) {
-        let mut inner = set.inner.lock();
-        let last = inner.clock;
-        if !inner.hot.iter().any(|h| h.handle == handle) {
-            inner.hot.push(Hot { handle, last });
-        }
+        set.inner.lock().add_hot(handle);
         local.hot.store(true, Relaxed);
     }
 

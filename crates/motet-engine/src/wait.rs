@@ -12,7 +12,7 @@ use motet_sys::{clock, thread};
 use motet_wire::record::Record;
 use motet_wire::slot::Slot;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// What the adapter does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,7 @@ pub enum Step {
 enum Phase {
     Fresh,
     Spinning,
+    Asked,
     Tired,
     Asleep,
 }
@@ -41,12 +42,21 @@ pub struct Wait<'a> {
     phase: Phase,
     start: u64,
     probe: u64,
+    /// When the spin began, and how often somebody else took the CPU that it offered.
+    began: u64,
+    taken: u32,
 }
 
 /// Waits over several streams that skip spinning, and failures in a row: one pair for the process.
 static SKIP: AtomicU32 = AtomicU32::new(0);
 static FAILED: AtomicU32 = AtomicU32::new(0);
+/// When a wait of the process last found nothing.
+static LAST: AtomicU64 = AtomicU64::new(0);
 const MAX_FAILED: u32 = 9;
+/// So many times others take the CPU before a spin is given up.
+const CROWD: u32 = 2;
+/// An exchange in which waits are further apart than this (ns) gains nothing by spinning.
+const LIVELY: u64 = 5_000_000;
 
 impl<'a> Wait<'a> {
     /// A wait on these streams.
@@ -61,7 +71,7 @@ impl<'a> Wait<'a> {
     }
 
     fn new(engine: &Engine, streams: &'a [Handle], set: Option<Arc<Set>>) -> Self {
-        let wait = Self { streams, set, phase: Phase::Fresh, start: 0, probe: 0 };
+        let wait = Self { streams, set, phase: Phase::Fresh, start: 0, probe: 0, began: 0, taken: 0 };
         wait.each(engine, |record, slot, handle| {
             if record.rx.ready.load(Relaxed) == 0 {
                 attach_rx(record, slot, &mut Kernel::new(record, handle));
@@ -85,14 +95,21 @@ impl<'a> Wait<'a> {
         loop {
             match self.phase {
                 Phase::Fresh => {
-                    if engine.options.spin > 0 && should_spin() && self.raise(engine) {
+                    if engine.options.spin > 0 && lively(&LAST) && should_spin() && self.raise(engine) {
                         self.phase = Phase::Spinning;
                         self.start = clock::ticks();
+                        (self.began, self.taken) = (self.start, 0);
                         self.probe = self.start + ticks(rx::PROBE);
                         return Step::Probe; // TCP bytes sent before the gates rose are in the kernel
                     }
-                    self.phase = Phase::Tired;
+                    // What the program waits for may be room to write: then there is nothing to close the hot streams' gates for.
+                    let unarmed = self.set.as_ref().is_some_and(|set| set.has_unarmed());
+                    self.phase = if unarmed { Phase::Asked } else { Phase::Tired };
+                    if unarmed {
+                        return Step::Probe;
+                    }
                 }
+                Phase::Asked => self.phase = Phase::Tired,
                 Phase::Spinning => match self.spin(engine) {
                     Some(step) => return step,
                     None => self.phase = Phase::Tired,
@@ -100,6 +117,7 @@ impl<'a> Wait<'a> {
                 Phase::Tired => {
                     if engine.may_linger() && self.raise(engine) {
                         self.start = clock::ticks();
+                        (self.began, self.taken) = (self.start, 0);
                         self.phase = Phase::Spinning;
                         continue;
                     }
@@ -152,7 +170,7 @@ impl<'a> Wait<'a> {
                 for (record, slot) in watched.iter().flatten() {
                     if !slot.inward().gate.still_waiting(record.rx.head.load(Relaxed)) {
                         if rx::ready(record, slot) {
-                            paid();
+                            self.found(budget);
                             return Some(Step::Ready);
                         }
                         return None; // closed by the sender, or bytes that follow TCP's: the kernel knows
@@ -161,7 +179,7 @@ impl<'a> Wait<'a> {
                 std::hint::spin_loop();
             }
             if more && self.any_ready(engine) {
-                paid();
+                self.found(budget);
                 return Some(Step::Ready);
             }
             let now = clock::ticks();
@@ -177,8 +195,20 @@ impl<'a> Wait<'a> {
                 // Anybody else who wants this CPU gets it now and then; their time is not spun away.
                 thread::yield_now();
                 let lent = clock::ticks().wrapping_sub(now);
+                if lent > hog && !self.any_ready(engine) {
+                    failed();
+                    return None;
+                }
                 if lent > ticks(rx::PROBE / 2) {
                     self.start += lent / 2;
+                    self.taken += 1;
+                    // Many want this CPU, and the peer is not who takes it: among many, those who sleep are served better.
+                    let near =
+                        watched.iter().flatten().any(|(record, slot)| rx::same_cpu(slot, &Kernel::new(record, 0)));
+                    if self.taken >= CROWD && !near && !self.any_ready(engine) {
+                        failed();
+                        return None;
+                    }
                 }
                 return Some(Step::Probe);
             }
@@ -190,6 +220,11 @@ impl<'a> Wait<'a> {
                 }
             }
         }
+    }
+
+    /// Found at last; but after so long, a sleep would have been as quick and would have left the CPU to others.
+    fn found(&self, budget: u64) {
+        if clock::ticks().wrapping_sub(self.began) > 2 * budget { failed() } else { paid() }
     }
 
     fn raise(&self, engine: &Engine) -> bool {
@@ -282,15 +317,20 @@ impl Engine {
     /// Opens the gate of a stream if its set, if any, has no sleeper.
     pub(crate) fn raise(&self, handle: Handle, record: &Record, slot: &Slot) -> bool {
         let Some((_, local)) = self.look_up(handle) else { return false };
-        rx::raise(record, slot, &mut Kernel::new(record, handle), || match local.set.lock().as_ref() {
-            Some(set) => set.may_raise(handle),
-            None => true,
+        rx::raise(record, slot, &mut Kernel::new(record, handle), || {
+            !local.in_set.load(Relaxed) || local.set.lock().as_ref().is_none_or(|set| set.may_raise(handle))
         })
     }
 }
 
 fn ticks(ns: u64) -> u64 {
     (ns * clock::ticks_per_1024ns()) >> 10
+}
+
+/// Whether the last wait that found nothing was lately. If not, the peer sleeps by now, and its wake-up takes longer than a spin.
+pub(crate) fn lively(last: &AtomicU64) -> bool {
+    let now = clock::ticks();
+    now.wrapping_sub(last.swap(now, Relaxed)) < ticks(LIVELY)
 }
 
 fn should_spin() -> bool {

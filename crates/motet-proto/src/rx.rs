@@ -533,6 +533,7 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
             base.yield_now();
             let lent = base.now().saturating_sub(now);
             if lent > hog {
+                record.rx.failed.store(record.rx.failed.load(Relaxed) + 3, Relaxed); // dear: try it less often than other spins
                 break if changed() { Spun::Ring } else { Spun::Nothing };
             }
             if !probing || lent > probe / 2 {
