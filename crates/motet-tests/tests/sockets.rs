@@ -198,6 +198,12 @@ fn what_a_killed_peer_had_sent_is_delivered() {
 }
 
 #[test]
+fn peers_killed_at_random_instants_leave_what_tcp_would_show() {
+    let seed = std::env::var("KILL_SEED").unwrap_or_else(|_| "1".into());
+    both("random_kills", &[&seed, "200"]).took_the_fast_path(1 << 20);
+}
+
+#[test]
 fn a_close_over_unread_bytes_resets_the_connection() {
     for how in ["close", "part", "copies", "onto", "exit", "forked"] {
         let equipped = both("unread_close", &[how]);
