@@ -14,7 +14,7 @@ export V
 MAKEFLAGS += --no-print-directory
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help setup build test demo bench install uninstall man fmt lint clean
+.PHONY: help setup build test torture demo bench install uninstall man fmt lint clean
 
 help: ## this list
 	@echo "make TARGET [V=1]"
@@ -28,6 +28,9 @@ build: setup ## build all into target/release; then `target/release/motet run --
 
 test: ## every check and test
 	@scripts/setup --tests && scripts/test
+
+torture: setup ## whatever programs do to sockets, for TORTURE_SECONDS (60) of random schedules
+	@scripts/build --core && scripts/torture
 
 demo: setup ## the coupled simulation, plainly and under Motet, with a report (ARGS="…" go to it)
 	@scripts/build && scripts/demo $(ARGS)

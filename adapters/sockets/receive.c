@@ -150,13 +150,27 @@ static bool receive_start(struct receiving *x)
     }
 }
 
+/* The end that the kernel reports is a reset when the peer left bytes unread that the kernel knows nothing of: the engine has
+ * looked, and says so. */
+static __attribute__((noinline)) ssize_t end_of_file(struct receiving *x)
+{
+    int kept = errno;
+    ssize_t step = begin(x, x->iov, 0, false);
+    if (step == MOTET_KERNEL) ENGINE_DO(engine.recv_end(x->stream, -1, x->flags));
+    errno = step == -ECONNRESET ? ECONNRESET : kept;
+    return step == -ECONNRESET ? -1 : 0;
+}
+
 static ssize_t receive_finish(struct receiving *x, ssize_t result)
 {
     if (x->mode == RECEIVING_COUNTED) {
         candidate_sleep_end(x->fd);
         if (result > 0 && !(x->flags & MSG_PEEK)) candidate_count(x->fd, RECEIVING);
     }
-    if (x->mode == RECEIVING_STREAM) ENGINE_DO(engine.recv_end(x->stream, result, x->flags));
+    if (x->mode == RECEIVING_STREAM) {
+        ENGINE_DO(engine.recv_end(x->stream, result, x->flags));
+        if (UNLIKELY(result == 0)) result = end_of_file(x);
+    }
     return result;
 }
 

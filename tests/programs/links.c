@@ -5,51 +5,7 @@
  *   killed   COUNT connections to a process that is killed while they are open, and not waited for
  *   forked   COUNT children are born over a connection to one peer, have connections of their own with it, and close all
  * In all of them the process must hold no more at the end than it did after the first few. */
-#include "check.h"
-#include <dirent.h>
-#include <stdbool.h>
-
-/* Descriptors, and mapped memory that belongs to no file that has a name. */
-struct held {
-    int descriptors, mappings;
-    long kilobytes;
-};
-
-static struct held held(void)
-{
-    struct held h = {0};
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder);
-    while (readdir(folder)) h.descriptors++;
-    closedir(folder);
-    FILE *file = fopen("/proc/self/smaps", "re");
-    CHECK(file);
-    char line[512];
-    bool nameless = false;
-    unsigned long from, to;
-    long kilobytes;
-    while (fgets(line, sizeof line, file)) {
-        if (sscanf(line, "%lx-%lx ", &from, &to) == 2) {
-            nameless = strstr(line, "/memfd:") != NULL;
-            h.mappings += nameless;
-        } else if (nameless && sscanf(line, "Rss: %ld kB", &kilobytes) == 1) {
-            h.kilobytes += kilobytes;
-        }
-    }
-    fclose(file);
-    return h;
-}
-
-/* Two segments and some records may be on their way. */
-static void no_more_than(struct held before, const char *when)
-{
-    struct held now = held();
-    if (now.descriptors > before.descriptors + 2 || now.mappings > before.mappings + 2 || now.kilobytes > before.kilobytes + 700) {
-        fprintf(stderr, "%s: %d descriptors, %d mappings, %ld kB; before %d, %d, %ld\n", when, now.descriptors, now.mappings,
-                now.kilobytes, before.descriptors, before.mappings, before.kilobytes);
-        exit(1);
-    }
-}
+#include "held.h"
 
 enum { ROUNDS = 16, FEW = 10 };
 

@@ -69,13 +69,18 @@ pub unsafe extern "C" fn motet_recv_begin(
 pub extern "C" fn motet_recv_end(s: Handle, result: isize, flags: i32) {
     if let Some(engine) = engine() {
         let counts = flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) == 0;
-        guard((), || engine.recv_end(s, if counts { result.max(0) as usize } else { 0 }));
+        guard((), || {
+            engine.recv_end(s, if counts { result.max(0) as usize } else { 0 });
+            if counts && result == 0 {
+                engine.heard_end(s);
+            }
+        });
     }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_recv_wait_end(s: Handle) {
-    motet_recv_end(s, 0, 0);
+    motet_recv_end(s, -1, 0);
 }
 
 #[unsafe(no_mangle)]

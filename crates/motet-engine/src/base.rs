@@ -3,7 +3,7 @@
 use crate::engine::Handle;
 use crate::peer::Peer;
 use motet_proto::{Base, Errno};
-use motet_sys::{clock, copy, memory, socket, thread};
+use motet_sys::{clock, copy, diag, memory, socket, thread};
 use motet_wire::mapping::Mapping;
 use motet_wire::record::{Life, Record};
 use std::io::{IoSlice, IoSliceMut};
@@ -79,7 +79,7 @@ impl Base for Kernel<'_> {
     }
 
     fn tcp_failed(&mut self) -> bool {
-        socket::failed(self.fd)
+        !socket::alive(self.fd) && (socket::failed(self.fd) || nobody_has_other_end(self.fd))
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
@@ -143,4 +143,18 @@ impl Base for Kernel<'_> {
     fn current(&self) -> bool {
         self.life.generation.load(Relaxed) == self.generation
     }
+}
+
+/// Whether the other end's socket is closed, rather than shut down for sending. A process that ends sends the FIN first and lets
+/// go of the socket a moment later, so the kernel is asked for a while.
+pub fn nobody_has_other_end(fd: i32) -> bool {
+    let (Ok((local, peer)), Ok(diag)) = (socket::addresses(fd), diag::Diag::open()) else { return false };
+    for nap in [10_000, 30_000, 60_000, 0] {
+        match diag.find(peer, local) {
+            Ok(Some(found)) if found.open => thread::nap(nap),
+            Ok(Some(_)) => return true,
+            _ => return false, // shut down both ways: the kernel finds neither socket any more, and somebody may still read
+        }
+    }
+    false
 }

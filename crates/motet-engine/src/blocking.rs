@@ -89,6 +89,12 @@ impl Engine {
                     }
                     let count = if peek { 0 } else { *received.as_ref().unwrap_or(&0) };
                     self.recv_end(handle, count);
+                    if received == Ok(0) && !peek {
+                        self.heard_end(handle);
+                        if record.state() == motet_wire::record::State::Broken {
+                            return Err(motet_proto::ECONNRESET);
+                        }
+                    }
                     if received == Err(EAGAIN) && blocks && !socket::is_nonblocking(fd) {
                         continue;
                     }

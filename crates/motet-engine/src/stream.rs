@@ -350,6 +350,22 @@ impl Engine {
         }
     }
 
+    /// The kernel has reported the end of the stream. A peer that was killed cannot tell that it left bytes unread in the ring, so
+    /// the kernel calls it an orderly end: such a stream is broken, and from now on its calls say so, as TCP's would.
+    #[cold]
+    pub fn heard_end(&self, handle: Handle) {
+        let Some((record, slot)) = self.attached(handle) else { return };
+        let fd = record.life.fd.load(Relaxed) as i32;
+        if tx::is_unread(record, &slot)
+            && socket::pending(fd) == 0
+            && !socket::alive(fd)
+            && crate::base::nobody_has_other_end(fd)
+        {
+            record.life.state.store(State::Broken as u32, Release);
+            self.reset(record);
+        }
+    }
+
     // ---- how a wire comes up ------------------------------------------------------------------------------------------
 
     /// One message has passed: perhaps bring the wire up a step. The gaps between steps double.

@@ -47,7 +47,7 @@ pub trait Base {
     fn tcp_pending(&mut self) -> u64;
     /// Whether the connection still stands (no hang-up, no error).
     fn tcp_alive(&mut self) -> bool;
-    /// Whether the connection has an error that the next call on it would report, and thereby spend.
+    /// Whether a send would be in vain: the connection has an error, which the send would spend, or nobody has the other end.
     fn tcp_failed(&mut self) -> bool;
     /// Copies from an address in process `pid` into `into`; false when the kernel refuses or the address is not there.
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool;

@@ -327,8 +327,11 @@ fn after_ring<B: Base>(
     if open || (!peek && tail != record.rx.head.load(Relaxed)) {
         return Take::Done(done);
     }
-    match take_tcp(record, base, bufs, done, u64::MAX, peek) {
-        Take::Done(n) => Take::Done(done + n),
+    let more = take_tcp(record, base, bufs, done, u64::MAX, peek);
+    // If the producer took peeked bytes back meanwhile, TCP has shown them a second time.
+    let twice = peek && slot.inward().consumer.settled() != Some(record.rx.head.load(Relaxed));
+    match more {
+        Take::Done(n) if !twice => Take::Done(done + n),
         _ => Take::Done(done),
     }
 }

@@ -292,6 +292,11 @@ pub fn is_being_read(record: &Record, slot: &Slot) -> bool {
     head < tail && head.saturating_sub(before) >= slot.out_ring(false).size() / 4
 }
 
+/// Whether the peer has left bytes of ours in the ring. Does not lock.
+pub fn is_unread(record: &Record, slot: &Slot) -> bool {
+    record.tx.ready.load(Relaxed) != 0 && slot.outward().consumer.seen_head() < record.tx.tail.load(Relaxed)
+}
+
 /// Moves bytes that the peer has not read back to TCP, as many as TCP accepts now. True when none is left in the ring.
 ///
 /// Called before this process sleeps, ends its part in the stream, or execs (invariant 6), so a consumer that waits
@@ -320,7 +325,7 @@ pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
         return false;
     }
     if base.tcp_failed() {
-        return false; // a send would spend the error that the program is to hear of
+        return false; // what is unread stays so: it is what makes the end a reset
     }
     record.events.downgraded.fetch_add(1, Relaxed);
     for _ in 0..PASSES {

@@ -18,6 +18,8 @@ pub struct Found {
     pub cookie: u64,
     /// Its owner.
     pub uid: u32,
+    /// Whether some process has it open.
+    pub open: bool,
 }
 
 /// A netlink socket for look-ups.
@@ -94,7 +96,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Found>, Errno> {
     }
     let id = 16 + 4;
     let cookie = u64::from(word(id + 40)) | u64::from(word(id + 44)) << 32;
-    Ok(Some(Found { cookie, uid: word(16 + 64) }))
+    Ok(Some(Found { cookie, uid: word(16 + 64), open: word(16 + 68) != 0 }))
 }
 
 #[cfg(test)]
@@ -112,6 +114,10 @@ mod tests {
                 Diag::open().unwrap().find(far.local_addr().unwrap(), near.local_addr().unwrap()).unwrap().unwrap();
             assert_eq!(found.cookie, crate::socket::cookie(far.as_raw_fd()).unwrap());
             assert_eq!(found.uid, crate::thread::euid());
+            assert!(found.open);
+            let ends = (far.local_addr().unwrap(), near.local_addr().unwrap());
+            drop(far);
+            assert!(Diag::open().unwrap().find(ends.0, ends.1).unwrap().is_none_or(|found| !found.open));
         }
     }
 

@@ -75,8 +75,7 @@ impl Program {
             eprintln!("SKIPPED {name}: python3 is not installed");
             return None;
         }
-        let script = sources().join(name);
-        Some(Self { command: vec!["python3".into(), script.into()], environment: Vec::new() })
+        Some(Self { command: vec!["python3".into(), script(name).into()], environment: Vec::new() })
     }
 
     /// A program that [`Built::program`] made, with arguments.
@@ -253,6 +252,11 @@ fn root() -> PathBuf {
 
 fn sources() -> PathBuf {
     root().join("tests/programs")
+}
+
+/// A script of `tests/programs`.
+pub fn script(name: &str) -> PathBuf {
+    sources().join(name)
 }
 
 fn scratch() -> PathBuf {

@@ -214,6 +214,19 @@ fn what_a_killed_peer_had_sent_is_delivered() {
 }
 
 #[test]
+fn peers_killed_at_random_instants_leave_what_tcp_would_show() {
+    let seed = std::env::var("KILL_SEED").unwrap_or_else(|_| "1".into());
+    both("random_kills", &[&seed, "200"]).took_the_fast_path(1 << 20);
+}
+
+/// For a few seconds, and without forks; `make torture` goes on for longer, and forks.
+#[test]
+fn whatever_programs_do_to_sockets_every_byte_is_in_its_place() {
+    let program = Program::c("torture", &["1", "5", "20"]).with("TORTURE_WITHOUT", "f");
+    program.same_both_ways().took_the_fast_path(1 << 20);
+}
+
+#[test]
 fn a_close_over_unread_bytes_resets_the_connection() {
     for how in ["close", "part", "copies", "onto", "exit", "forked"] {
         let equipped = both("unread_close", &[how]);
