@@ -10,6 +10,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const TCP: u8 = 6;
+const TIME_WAIT: u8 = 6;
 
 /// A socket that the kernel found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub struct Found {
     pub cookie: u64,
     /// Its owner.
     pub uid: u32,
-    /// Whether some process has it open.
+    /// Whether some process may have it open. (One shut down both ways, TIME_WAIT, has left its process as far as this tells.)
     pub open: bool,
 }
 
@@ -96,7 +97,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Found>, Errno> {
     }
     let id = 16 + 4;
     let cookie = u64::from(word(id + 40)) | u64::from(word(id + 44)) << 32;
-    Ok(Some(Found { cookie, uid: word(16 + 64), open: word(16 + 68) != 0 }))
+    Ok(Some(Found { cookie, uid: word(16 + 64), open: word(16 + 68) != 0 || bytes[17] == TIME_WAIT }))
 }
 
 #[cfg(test)]
