@@ -6,7 +6,7 @@
 
 use crate::base::Kernel;
 use crate::engine::{Engine, Handle, Local};
-use motet_proto::rx;
+use motet_proto::gate;
 use motet_sys::forkable::Forkable;
 use motet_sys::{socket, thread};
 use motet_wire::record::Record;
@@ -146,7 +146,7 @@ impl Engine {
         // sleeper on this set must look again: neither an open gate nor unread bytes would ever wake it.
         if (ring || !hot)
             && let Some(slot) = local.slot.slot()
-            && !rx::close_gate(record, &slot, &mut Kernel::new(record, handle))
+            && !gate::close_gate(record, &slot, &mut Kernel::new(record, handle))
         {
             self.make_hot(set, handle, local);
             if ring && armed {
@@ -238,7 +238,7 @@ impl Engine {
             let Some((record, local)) = self.look_up(handle) else { continue };
             local.hot.store(false, Relaxed);
             if let Some(slot) = local.slot.slot()
-                && !rx::close_gate(record, &slot, &mut Kernel::new(record, handle))
+                && !gate::close_gate(record, &slot, &mut Kernel::new(record, handle))
             {
                 self.make_hot(set, handle, local); // it has just spoken
             }

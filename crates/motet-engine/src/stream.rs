@@ -9,7 +9,7 @@ use crate::engine::{Engine, Handle, Local};
 use crate::reason::Reason;
 use crate::route;
 use motet_proto::lock::{Acquired, acquire};
-use motet_proto::{ECONNRESET, EINTR, Errno, rx, tx};
+use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
 use motet_sys::{clock, socket, thread};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
@@ -218,7 +218,7 @@ impl Engine {
         if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED].contains(&reason) {
             tx::finish(record, &mut base);
         }
-        rx::close_gate_over_bytes(record, &slot, &mut base)
+        gate::close_gate_over_bytes(record, &slot, &mut base)
     }
 
     /// TCP_NODELAY as the program sees it, after it set it to `set`. `None`: the kernel's option is the program's.
@@ -273,7 +273,7 @@ impl Engine {
                 tx::take_back(record, &slot, &mut base);
             }
             let alone = record.life.plain.load(Relaxed) == 0 && record.life.owner.load(Relaxed) == thread::pid();
-            let empty = rx::close_gate_over_bytes(record, &slot, &mut base);
+            let empty = gate::close_gate_over_bytes(record, &slot, &mut base);
             unread = !empty && same && alone;
             if motet_proto::bulk::is_populated(record)
                 && let Some(memory) = slot.bulk_memory()

@@ -7,7 +7,7 @@ use crate::base::Kernel;
 use crate::engine::{Engine, Handle};
 use crate::set::Set;
 use crate::stream::{EVIDENCE, attach_rx};
-use motet_proto::rx;
+use motet_proto::{gate, rx, spin};
 use motet_sys::{clock, thread};
 use motet_wire::record::Record;
 use motet_wire::slot::Slot;
@@ -99,7 +99,7 @@ impl<'a> Wait<'a> {
                         self.phase = Phase::Spinning;
                         self.start = clock::ticks();
                         (self.began, self.taken) = (self.start, 0);
-                        self.probe = self.start + ticks(rx::PROBE);
+                        self.probe = self.start + ticks(spin::PROBE);
                         return Step::Probe; // TCP bytes sent before the gates rose are in the kernel
                     }
                     // What the program waits for may be room to write: then there is nothing to close the hot streams' gates for.
@@ -145,7 +145,7 @@ impl<'a> Wait<'a> {
         match &self.set {
             Some(set) => set.slept(),
             None => self.each(engine, |record, _, handle| {
-                rx::leave_kernel(record, &mut Kernel::new(record, handle));
+                gate::leave_kernel(record, &mut Kernel::new(record, handle));
             }),
         }
     }
@@ -188,9 +188,9 @@ impl<'a> Wait<'a> {
                 return None;
             }
             if now >= self.probe {
-                self.probe = now + ticks(rx::PROBE);
+                self.probe = now + ticks(spin::PROBE);
                 for (record, slot) in watched.iter().flatten() {
-                    rx::publish_cpu(slot, &Kernel::new(record, 0));
+                    spin::publish_cpu(slot, &Kernel::new(record, 0));
                 }
                 // Anybody else who wants this CPU gets it now and then; their time is not spun away.
                 thread::yield_now();
@@ -199,12 +199,12 @@ impl<'a> Wait<'a> {
                     failed();
                     return None;
                 }
-                if lent > ticks(rx::PROBE / 2) {
+                if lent > ticks(spin::PROBE / 2) {
                     self.start += lent / 2;
                     self.taken += 1;
                     // Many want this CPU, and the peer is not who takes it: among many, those who sleep are served better.
                     let near =
-                        watched.iter().flatten().any(|(record, slot)| rx::same_cpu(slot, &Kernel::new(record, 0)));
+                        watched.iter().flatten().any(|(record, slot)| spin::same_cpu(slot, &Kernel::new(record, 0)));
                     if self.taken >= CROWD && !near && !self.any_ready(engine) {
                         failed();
                         return None;
@@ -212,7 +212,7 @@ impl<'a> Wait<'a> {
                 }
                 return Some(Step::Probe);
             }
-            if watched.iter().flatten().any(|(record, slot)| rx::same_cpu(slot, &Kernel::new(record, 0))) {
+            if watched.iter().flatten().any(|(record, slot)| spin::same_cpu(slot, &Kernel::new(record, 0))) {
                 thread::yield_now();
                 if clock::ticks().wrapping_sub(now) > hog {
                     failed();
@@ -246,10 +246,10 @@ impl<'a> Wait<'a> {
                 if let Some((record, slot)) = engine.attached(handle) {
                     engine.reset(record);
                     if set.armed(handle) {
-                        ready |= !rx::close_gate(record, &slot, &mut Kernel::new(record, handle))
+                        ready |= !gate::close_gate(record, &slot, &mut Kernel::new(record, handle))
                             && rx::ready(record, &slot);
                     } else {
-                        rx::close_gate_over_bytes(record, &slot, &mut Kernel::new(record, handle));
+                        gate::close_gate_over_bytes(record, &slot, &mut Kernel::new(record, handle));
                     }
                 }
             }
@@ -265,12 +265,12 @@ impl<'a> Wait<'a> {
                 engine.reset(record); // a peer that broke the protocol may never wake anybody
                 let mut base = Kernel::new(record, handle);
                 asleep += 1;
-                if !rx::enter_kernel(record, slot, &mut base) {
+                if !gate::enter_kernel(record, slot, &mut base) {
                     if rx::ready(record, slot) {
                         ready = true;
                         asleep -= 1;
                     } else {
-                        rx::enter_anyway(record, &mut base);
+                        gate::enter_anyway(record, &mut base);
                     }
                 }
             }
@@ -279,7 +279,7 @@ impl<'a> Wait<'a> {
             self.each(engine, |record, _, handle| {
                 if asleep > 0 {
                     asleep -= 1;
-                    rx::leave_kernel(record, &mut Kernel::new(record, handle));
+                    gate::leave_kernel(record, &mut Kernel::new(record, handle));
                 }
             });
         }
@@ -317,7 +317,7 @@ impl Engine {
     /// Opens the gate of a stream if its set, if any, has no sleeper.
     pub(crate) fn raise(&self, handle: Handle, record: &Record, slot: &Slot) -> bool {
         let Some((_, local)) = self.look_up(handle) else { return false };
-        rx::raise(record, slot, &mut Kernel::new(record, handle), || {
+        gate::raise(record, slot, &mut Kernel::new(record, handle), || {
             !local.in_set.load(Relaxed) || local.set.lock().as_ref().is_none_or(|set| set.may_raise(handle))
         })
     }

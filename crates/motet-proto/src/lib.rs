@@ -1,8 +1,9 @@
 //! The stream protocol.
 //!
 //! What it is: the two halves of a stream that is a TCP connection with a gated ring beside it. [`tx`] decides for each
-//! send whether payload goes into the ring or to the kernel; [`rx`] puts both back into one order, opens and closes the
-//! gate, and waits adaptively; [`bulk`] decides when data flows in bulk and how it is copied then; [`transfer`] moves large blocks with one copy; [`lock`] is the short lock of one half.
+//! send whether payload goes into the ring or to the kernel; [`rx`] puts both back into one order; [`gate`] opens and closes
+//! the way into the ring; [`spin`] waits; [`bulk`] decides when data flows in bulk and how it is copied then; [`transfer`]
+//! moves large blocks with one copy; [`lock`] is the short lock of one half.
 //!
 //! What it is not: it makes no system call and reads no clock. Everything outside the two cache lines of a gate comes
 //! through [`Base`]: in production the kernel, in the tests a simulated pair under a virtual clock.
@@ -13,8 +14,10 @@
 #![forbid(unsafe_code)]
 
 pub mod bulk;
+pub mod gate;
 pub mod lock;
 pub mod rx;
+pub mod spin;
 pub mod transfer;
 pub mod tx;
 

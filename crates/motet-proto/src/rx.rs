@@ -1,15 +1,17 @@
-//! The receiving half: one order out of TCP and ring, the gate, and adaptive waiting.
+//! The receiving half: one order out of TCP and ring.
 //!
-//! Reads top-down: [`begin`] and [`end`] bracket every receive; [`take`] consumes; [`raise`] and [`enter_kernel`] open and
-//! close the gate; [`spin`] waits.
+//! Reads top-down: [`begin`] and [`end`] bracket every receive; [`take`] consumes. The gate is [`crate::gate`]'s, waiting
+//! [`crate::spin`]'s.
 
-use crate::lock::{Acquired, Held, acquire};
+use crate::gate::{Settled, clean, close_gate, enter, enter_anyway, enter_kernel, hold, leave, raise, settle, widen};
+use crate::lock::{Acquired, acquire};
+use crate::spin::{Spun, paid, should_spin, spin, woke};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EINTR, Errno, bulk, transfer};
 use motet_wire::gate::{Advance, INLINE};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::scatter;
 use motet_wire::slot::Slot;
-use motet_wire::sync::{Ordering::Relaxed, Ordering::Release, relax};
+use motet_wire::sync::{Ordering::Relaxed, Ordering::Release};
 use std::io::IoSliceMut;
 
 /// How a receive goes on.
@@ -43,20 +45,10 @@ pub struct Ask {
 
 /// Bytes after which the producer gets its space back while a large take goes on.
 const PIECE: usize = 64 << 10;
-/// A sleep in the kernel that was as short as this (ns) should have been a spin.
-const WAKE_UP: u64 = 20_000;
-/// Kernel readiness is looked at this often (ns) while spinning.
-pub const PROBE: u64 = 5_000;
-/// A yield that takes this long (ns) met somebody who computes: waiting in the kernel is better.
-const HOG: u64 = 200_000;
-/// Looks at the gate before the first look at the clock.
-const EAGER: u32 = 200;
 /// Looks at a producer that is taking bytes back before leaving the wait to the kernel.
 const PATIENCE: u32 = 64;
 /// A producer whose connection is gone and that does not finish taking bytes back within this (ns) has died of it.
 const ABANDONED: u64 = 50_000_000;
-/// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
-const MAX_FAILED: u32 = 9;
 
 /// Begins a receive into `bufs`. `may_raise` is asked before the gate opens; `before_sleep` runs before [`Step::Kernel`] or
 /// [`Step::Poll`] of a blocking call; it answers whether waiting outside the kernel is better for now.
@@ -361,15 +353,6 @@ fn advance<B: Base>(record: &Record, slot: &Slot, base: &mut B, head: u64, n: us
     }
 }
 
-/// Turns to the large ring if it is time and the ring is empty: right after a take, before a producer that waited for space
-/// has written more.
-#[cold]
-fn widen<B: Base>(record: &Record, slot: &Slot, base: &mut B) {
-    if bulk::wants_wide(record, slot, base) && slot.inward().gate.widen(record.rx.head.load(Relaxed)) {
-        record.rx.wide.store(1, Relaxed);
-    }
-}
-
 /// Whether a receive would take something from the ring now. Does not lock.
 #[inline]
 pub fn ready(record: &Record, slot: &Slot) -> bool {
@@ -384,305 +367,6 @@ pub fn ready(record: &Record, slot: &Slot) -> bool {
     }
     let lines = slot.inward();
     lines.consumer.settled() == Some(rx.head.load(Relaxed)) && lines.mark.mark.load(Relaxed) <= rx.tcp.load(Relaxed)
-}
-
-/// Opens the gate, if nobody sleeps on this stream, both ends are ready, the ring is empty and `allowed` (asked under the
-/// lock) agrees. True when the gate is open now.
-pub fn raise<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
-    let (rx, lines) = (&record.rx, slot.inward());
-    let wide = bulk::wants_wide(record, slot, base);
-    if lines.gate.still_waiting(rx.head.load(Relaxed))
-        && rx.busy.load(Relaxed) == 0
-        && (rx.wide.load(Relaxed) != 0 || !wide)
-    {
-        return true;
-    }
-    let Some(_held) = clean(record, base) else { return false };
-    if rx.ready.load(Relaxed) == 0
-        || rx.busy.load(Relaxed) != 0
-        || record.life.plain.load(Relaxed) != 0
-        || lines.mark.ready.load(Relaxed) == 0
-        || record.state() != State::Attached
-        || !resync(record, slot)
-        || !allowed()
-    {
-        return false;
-    }
-    let head = rx.head.load(Relaxed);
-    let (tail, up) = lines.gate.tail();
-    if tail != head {
-        return false;
-    }
-    if !up {
-        // Before the gate opens: once a byte is in the ring, its mark must be read anew.
-        rx.mark_known.store(0, Relaxed);
-        if !lines.gate.raise(head) {
-            return false;
-        }
-        rx.wide.store(0, Relaxed);
-        record.events.raised.fetch_add(1, Relaxed);
-    }
-    if wide && rx.wide.load(Relaxed) == 0 {
-        widen(record, slot, base);
-    }
-    true
-}
-
-/// Closes the gate over an empty ring and registers a kernel receive (or sleep): until [`leave_kernel`] or [`end`] the
-/// gate stays closed. False when the ring has bytes; nothing is registered then.
-pub fn enter_kernel<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    let Some(_held) = clean(record, base) else { return true };
-    if record.rx.ready.load(Relaxed) != 0 && !lower(record, slot) {
-        return false;
-    }
-    enter(record);
-    true
-}
-
-/// Registers a kernel sleep although the ring has bytes: TCP bytes that precede them will wake the sleeper.
-pub fn enter_anyway<B: Base>(record: &Record, base: &mut B) {
-    let held = hold(record, base);
-    if !matches!(held, Acquired::Stale) {
-        enter(record);
-    }
-}
-
-/// Closes the gate over an empty ring. False when the ring has bytes.
-pub fn close_gate<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    let Some(_held) = clean(record, base) else { return true };
-    record.rx.ready.load(Relaxed) == 0 || lower(record, slot)
-}
-
-/// Closes the gate whatever the ring holds: its bytes stay readable, what follows them goes over TCP, and the kernel
-/// reports that. False when the ring has bytes.
-pub fn close_gate_over_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    let Some(_held) = clean(record, base) else { return true };
-    record.rx.ready.load(Relaxed) == 0 || {
-        let empty = lower(record, slot);
-        if !empty {
-            slot.inward().gate.lower();
-        }
-        empty
-    }
-}
-
-/// Undoes [`enter_kernel`] after a sleep that received nothing.
-pub fn leave_kernel<B: Base>(record: &Record, base: &mut B) {
-    let held = hold(record, base);
-    if !matches!(held, Acquired::Stale) {
-        leave(record);
-    }
-}
-
-/// How a spin ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spun {
-    /// The gate changed: look into the ring.
-    Ring,
-    /// The kernel has something.
-    Kernel,
-    /// Time is up.
-    Nothing,
-    /// Somebody called wake.
-    Woken,
-}
-
-/// Waits outside the kernel for at most `ns`, with the gate open (and a buffer `posted`). Keeps count of whether spinning pays.
-pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
-    let head = record.rx.head.load(Relaxed);
-    let gate = &slot.inward().gate;
-    let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
-    let changed = || !gate.still_waiting(head) || posted && transfer::taken(slot);
-    // A running peer answers within this: no clock, nothing to undo. (Without the pause it is slower by a tenth.)
-    let mut near = record.rx.near.load(Relaxed) != 0;
-    if !near
-        && (0..EAGER).any(|_| {
-            relax();
-            changed()
-        })
-    {
-        paid(record);
-        return Spun::Ring;
-    }
-    let first = base.now();
-    let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
-    let result = loop {
-        let looks = if near { 1 } else { 32 };
-        if (0..looks).any(|_| {
-            relax();
-            changed()
-        }) {
-            break Spun::Ring;
-        }
-        let now = base.now();
-        if record.life.woken.load(Relaxed) != 0 {
-            record.life.woken.store(0, Relaxed);
-            break Spun::Woken;
-        }
-        let probing = now >= next_probe;
-        if probing {
-            if base.tcp_readable() {
-                break Spun::Kernel;
-            }
-            next_probe = now + probe;
-            publish_cpu(slot, base);
-        }
-        if now.saturating_sub(start) > budget {
-            break Spun::Nothing;
-        }
-        // The peer needs this CPU at once; anybody else gets it now and then. Their time is not spun away.
-        near = same_cpu(slot, base);
-        if probing || near {
-            base.yield_now();
-            let lent = base.now().saturating_sub(now);
-            if lent > hog {
-                record.rx.failed.store(record.rx.failed.load(Relaxed) + 3, Relaxed); // dear: try it less often than other spins
-                break if changed() { Spun::Ring } else { Spun::Nothing };
-            }
-            if !probing || lent > probe / 2 {
-                start += lent / 2;
-            }
-        }
-    };
-    record.rx.near.store(u32::from(near), Relaxed);
-    // Found at last, but a sleep would have been as quick and would have left the CPU to others.
-    let late = base.now().saturating_sub(first) > 2 * budget;
-    match result {
-        Spun::Ring if late => failed(record),
-        Spun::Ring => paid(record),
-        Spun::Nothing => failed(record),
-        Spun::Kernel | Spun::Woken => {}
-    }
-    result
-}
-
-/// Whether the next wait should spin at all.
-pub fn should_spin(record: &Record) -> bool {
-    let skip = record.rx.skip.load(Relaxed);
-    if skip > 0 {
-        record.rx.skip.store(skip - 1, Relaxed);
-    }
-    skip == 0
-}
-
-/// Spinning paid.
-#[inline]
-pub fn paid(record: &Record) {
-    if record.rx.failed.load(Relaxed) != 0 {
-        record.rx.failed.store(0, Relaxed);
-    }
-}
-
-/// Spinning did not pay.
-pub fn failed(record: &Record) {
-    let times = (record.rx.failed.load(Relaxed) + 1).min(MAX_FAILED);
-    record.rx.failed.store(times, Relaxed);
-    record.rx.skip.store((1 << times) - 1, Relaxed);
-    record.events.spin_miss.fetch_add(1, Relaxed);
-}
-
-/// After a blocking receive that was left to the kernel: what came soon speaks for spinning.
-fn woke<B: Base>(record: &Record, base: &B) {
-    let (rx, slept) = (&record.rx, record.rx.slept.load(Relaxed));
-    if slept == 0 {
-        return;
-    }
-    rx.slept.store(0, Relaxed);
-    if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP) {
-        rx.skip.store(rx.skip.load(Relaxed) / 4, Relaxed);
-        rx.failed.store(rx.failed.load(Relaxed) / 2, Relaxed);
-    }
-}
-
-/// Tells the peer on which CPU we wait.
-pub fn publish_cpu<B: Base>(slot: &Slot, base: &B) {
-    let line = &slot.inward().consumer;
-    let cpu = base.cpu() + 1;
-    if line.cpu.load(Relaxed) != cpu {
-        line.cpu.store(cpu, Relaxed);
-    }
-}
-
-/// Whether the peer was last seen waiting on the CPU that this thread runs on.
-pub fn same_cpu<B: Base>(slot: &Slot, base: &B) -> bool {
-    slot.outward().consumer.cpu.load(Relaxed) == base.cpu() + 1
-}
-
-// ---- below: under the lock -----------------------------------------------------------------------------------------
-
-pub(crate) fn clean<'a, B: Base>(record: &'a Record, base: &mut B) -> Option<Held<'a>> {
-    match acquire(&record.rx.lock, base) {
-        Acquired::Clean(held) => Some(held),
-        Acquired::Orphaned(_) => {
-            broken(record);
-            None
-        }
-        Acquired::Reentrant | Acquired::Stale => None,
-    }
-}
-
-/// The lock, for what must be done in any case. Its last holder may have died inside: then the stream is broken.
-fn hold<'a, B: Base>(record: &'a Record, base: &mut B) -> Acquired<'a> {
-    let held = acquire(&record.rx.lock, base);
-    if matches!(held, Acquired::Orphaned(_)) {
-        broken(record);
-    }
-    held
-}
-
-fn enter(record: &Record) {
-    record.rx.busy.store(record.rx.busy.load(Relaxed) + 1, Relaxed);
-}
-
-fn leave(record: &Record) {
-    record.rx.busy.store(record.rx.busy.load(Relaxed).saturating_sub(1), Relaxed);
-}
-
-/// Closes the gate; false when the ring has bytes.
-fn lower(record: &Record, slot: &Slot) -> bool {
-    resync(record, slot) && slot.inward().gate.lower_empty(record.rx.head.load(Relaxed))
-}
-
-/// Catches up with a producer that took bytes back. False while it is at it, or when it broke the protocol.
-fn resync(record: &Record, slot: &Slot) -> bool {
-    let tail = slot.inward().gate.tail().0;
-    if tail == record.rx.head.load(Relaxed) {
-        return true;
-    }
-    match settle(record, slot, tail) {
-        Settled::Same | Settled::Moved => true,
-        Settled::Busy => false,
-        Settled::Broken => {
-            broken(record);
-            true
-        }
-    }
-}
-
-enum Settled {
-    Same,
-    Moved,
-    Busy,
-    Broken,
-}
-
-/// Reads the shared head (the producer may have moved it) and then the mark that belongs to it.
-fn settle(record: &Record, slot: &Slot, tail: u64) -> Settled {
-    let lines = slot.inward();
-    let rx = &record.rx;
-    let Some(shared) = lines.consumer.settle() else { return Settled::Busy }; // edge: release -> settled
-    let head = rx.head.load(Relaxed);
-    if shared < head || shared > tail {
-        return Settled::Broken;
-    }
-    rx.mark.store(lines.mark.mark.load(Relaxed), Relaxed);
-    rx.mark_known.store(1, Relaxed);
-    if shared == head {
-        return Settled::Same;
-    }
-    rx.moved.fetch_add(shared - head, Relaxed);
-    rx.head.store(shared, Relaxed);
-    Settled::Moved
 }
 
 /// Receives what TCP has now, with the gate open: it precedes whatever comes into the ring, as the ring is empty after the
@@ -795,7 +479,7 @@ fn busy<B: Base>(base: &mut B) -> Take {
 }
 
 #[cold]
-fn broken(record: &Record) -> Take {
+pub(crate) fn broken(record: &Record) -> Take {
     record.life.state.store(State::Broken as u32, Release);
     Take::Failed(ECONNRESET)
 }

@@ -87,7 +87,7 @@ pub fn post<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &[u8]) -> 
     if !able || !ours(record, base) || transfer.state.load(Acquire) != IDLE {
         return false;
     }
-    let Some(_held) = crate::rx::clean(record, base) else { return false };
+    let Some(_held) = crate::gate::clean(record, base) else { return false };
     if transfer.state.load(Acquire) != IDLE {
         return false; // another thread of this process has posted
     }

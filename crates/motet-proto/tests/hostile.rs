@@ -7,7 +7,7 @@ mod support;
 
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan};
-use motet_proto::{EAGAIN, ECONNRESET, bulk, rx, tx};
+use motet_proto::{EAGAIN, ECONNRESET, bulk, gate, rx, tx};
 use motet_wire::record::State;
 use motet_wire::sync::Ordering::Relaxed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,11 +78,11 @@ fn honest(world: &World) {
         }
         9 => world.before_sleep(0, 0),
         10 => {
-            rx::raise(&me.record, &me.slot, &mut world.base(0, 1), || true);
+            gate::raise(&me.record, &me.slot, &mut world.base(0, 1), || true);
             let _ = rx::ready(&me.record, &me.slot);
         }
         _ => {
-            rx::close_gate(&me.record, &me.slot, &mut world.base(0, 1));
+            gate::close_gate(&me.record, &me.slot, &mut world.base(0, 1));
         }
     }
 }
@@ -163,13 +163,13 @@ fn a_mode_word_that_only_the_producer_may_write_is_a_reset() {
 fn a_head_that_runs_ahead_or_back_is_a_reset() {
     for head in [5000u64, u64::MAX >> 1] {
         let (memory, world) = pair();
-        assert!(rx::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
+        assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
         assert_eq!(world.send(0, 4096, SEND), tx::Step::Done(4096));
         memory.write(CONSUMER, &(head << 1).to_ne_bytes());
         assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET), "{head}");
     }
     let (memory, world) = pair();
-    assert!(rx::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
+    assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
     assert_eq!(world.send(0, 100, SEND), tx::Step::Done(100));
     memory.write(CONSUMER, &(101u64 << 1).to_ne_bytes());
     world.before_sleep(0, 0);
@@ -181,7 +181,7 @@ fn a_small_ring_opened_over_bytes_of_the_large_one_is_a_reset() {
     let memory = Exposed::with_bulk(4096, 16384).unwrap();
     let world = World::new(&memory, Prng(1), 3000, Plan::new());
     world.sides[1].record.rx.bulk.store(bulk::BULK, Relaxed);
-    assert!(rx::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
+    assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
     assert_eq!(world.send(0, 16384, SEND), tx::Step::Done(16384));
     memory.write(MODE, &(16384u64 << 2 | 1).to_ne_bytes());
     assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET));
@@ -194,7 +194,7 @@ fn a_mark_in_the_past_is_a_reset() {
     assert!(world.send_on(1, false));
     assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Kernel);
     assert!(world.receive_on(0, 1, false));
-    assert!(rx::raise(&world.sides[0].record, &world.sides[0].slot, &mut world.base(0, 1), || true));
+    assert!(gate::raise(&world.sides[0].record, &world.sides[0].slot, &mut world.base(0, 1), || true));
     assert_eq!(world.send(1, 10, SEND), tx::Step::Done(10));
     memory.write(INWARD + 64, &3u64.to_ne_bytes());
     assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Failed(ECONNRESET), "TCP bytes would have come out of order");

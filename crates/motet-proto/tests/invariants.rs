@@ -5,7 +5,7 @@ mod support;
 use motet_driver_loopback::end::End;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan};
-use motet_proto::{EAGAIN, ECONNRESET, rx, tx};
+use motet_proto::{EAGAIN, ECONNRESET, gate, rx, tx};
 use motet_wire::record::State;
 use motet_wire::sync::Ordering::Relaxed;
 use support::prng::Prng;
@@ -19,7 +19,7 @@ fn world(room: usize) -> Box<World> {
 }
 
 fn raise(world: &World, side: usize) -> bool {
-    rx::raise(&world.sides[side].record, &world.sides[side].slot, &mut world.base(side, 1), || true)
+    gate::raise(&world.sides[side].record, &world.sides[side].slot, &mut world.base(side, 1), || true)
 }
 
 fn put(world: &World, side: usize, length: usize) {
@@ -150,12 +150,12 @@ fn invariant_5_ring_is_never_set_while_a_thread_sleeps_in_the_kernel() {
     // A sleeper that comes when bytes are in the ring does not sleep.
     put(&world, 0, 9);
     let me = &world.sides[1];
-    assert!(!rx::enter_kernel(&me.record, &me.slot, &mut world.base(1, 2)));
+    assert!(!gate::enter_kernel(&me.record, &me.slot, &mut world.base(1, 2)));
     assert_eq!(me.record.rx.busy.load(Relaxed), 0);
     // `allowed` is asked under the lock and may refuse (a set with a sleeper).
     assert_eq!(world.receive(1, 1, 10, SLEEP), rx::Step::Done(9));
-    assert!(rx::close_gate(&me.record, &me.slot, &mut world.base(1, 2)));
-    assert!(!rx::raise(&me.record, &me.slot, &mut world.base(1, 2), || false));
+    assert!(gate::close_gate(&me.record, &me.slot, &mut world.base(1, 2)));
+    assert!(!gate::raise(&me.record, &me.slot, &mut world.base(1, 2), || false));
     assert!(!world.gate_is_up(1));
 }
 
@@ -215,7 +215,7 @@ fn invariant_7_no_lock_is_held_across_a_sleep() {
     world.check();
     // Another thread of each process goes on while the first sleeps.
     let me = &world.sides[1];
-    assert!(rx::close_gate(&me.record, &me.slot, &mut world.base(1, 2)));
+    assert!(gate::close_gate(&me.record, &me.slot, &mut world.base(1, 2)));
     assert!(
         !tx::take_back(&world.sides[0].record, &world.sides[0].slot, &mut world.base(0, 2)) || world.in_ring(1) == 0
     );

@@ -5,7 +5,7 @@ mod support;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan, When};
 use motet_proto::bulk::Copying;
-use motet_proto::{ECONNRESET, rx, transfer, tx};
+use motet_proto::{ECONNRESET, gate, rx, transfer, tx};
 use motet_wire::slot::Transfer;
 use motet_wire::slot::transfer::{ACTIVE, CUT, IDLE};
 use motet_wire::sync::Ordering::Relaxed;
@@ -32,7 +32,7 @@ fn waiting(plan: Plan) -> (Box<World>, Vec<u8>) {
     assert!(transfer::post(&near.record, &near.slot, &mut world.base(0, 1), &[0; LENGTH]));
     assert!(transfer::withdraw(&near.slot));
     let far = &world.sides[1];
-    assert!(rx::raise(&far.record, &far.slot, &mut world.base(1, 1), || true));
+    assert!(gate::raise(&far.record, &far.slot, &mut world.base(1, 1), || true));
     assert!(transfer::post(&far.record, &far.slot, &mut world.base(1, 1), &buf));
     (world, buf)
 }

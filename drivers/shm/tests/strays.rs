@@ -5,7 +5,7 @@ use motet_driver_shm::Shm;
 use motet_engine::base::Kernel;
 use motet_engine::driver::Driver;
 use motet_engine::{Engine, Handle, Options};
-use motet_proto::{EBADF, rx, tx};
+use motet_proto::{EBADF, gate, rx, tx};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
 use std::io::{IoSlice, IoSliceMut};
@@ -115,11 +115,11 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         let step = rx::begin(record, None, &mut base, &mut [IoSliceMut::new(&mut [0; 64])], ask, || true, |_| false);
         assert_eq!(step, rx::Step::Failed(EBADF));
         rx::end(record, &mut base, 64);
-        rx::raise(record, slot, &mut base, || true); // may say that it is open: it only looks
-        rx::enter_kernel(record, slot, &mut base);
-        rx::enter_anyway(record, &mut base);
-        rx::leave_kernel(record, &mut base);
-        rx::close_gate_over_bytes(record, slot, &mut base);
+        gate::raise(record, slot, &mut base, || true); // may say that it is open: it only looks
+        gate::enter_kernel(record, slot, &mut base);
+        gate::enter_anyway(record, &mut base);
+        gate::leave_kernel(record, &mut base);
+        gate::close_gate_over_bytes(record, slot, &mut base);
         assert_eq!(engine.close(*handle), Err(EBADF));
     }
     let after = reused.ends.map(|end| format!("{:?}", engine.look_up(end).unwrap().0));

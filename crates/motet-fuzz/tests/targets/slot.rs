@@ -11,7 +11,7 @@ use motet_driver_loopback::end::End;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::{bulk, rx, tx};
+use motet_proto::{bulk, gate, rx, tx};
 use motet_wire::record::{Record, State};
 use motet_wire::sync::Ordering::Relaxed;
 use std::io::{IoSlice, IoSliceMut};
@@ -109,7 +109,7 @@ impl Honest<'_> {
                 let n = self.end.connection(|c| c.receive(0, &mut bufs, usize::MAX, peek)).unwrap_or(0);
                 rx::end(&self.record, &mut self.end, if peek { 0 } else { n });
             }
-            rx::Step::Poll => rx::leave_kernel(&self.record, &mut self.end),
+            rx::Step::Poll => gate::leave_kernel(&self.record, &mut self.end),
             rx::Step::Done(n) => assert!(n <= length),
             rx::Step::Failed(errno) => assert!(errno > 0),
         }
@@ -119,10 +119,10 @@ impl Honest<'_> {
         let (record, slot) = (&self.record, &self.memory.ends[0]);
         match op {
             8 => {
-                rx::raise(record, slot, &mut self.end, || true);
+                gate::raise(record, slot, &mut self.end, || true);
             }
             9 => {
-                rx::close_gate(record, slot, &mut self.end);
+                gate::close_gate(record, slot, &mut self.end);
             }
             _ => {
                 tx::take_back(record, slot, &mut self.end);

@@ -16,7 +16,7 @@ use motet_driver_loopback::end::End;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::{Base, EAGAIN, Errno, rx, transfer, tx};
+use motet_proto::{Base, EAGAIN, Errno, gate, rx, transfer, tx};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
@@ -300,7 +300,7 @@ impl World {
             }
             Doing::Polling => {
                 me.threads[thread].set(Doing::Idle);
-                rx::leave_kernel(&me.record, &mut self.base(side, thread));
+                gate::leave_kernel(&me.record, &mut self.base(side, thread));
             }
             Doing::Blind => me.threads[thread].set(Doing::Idle),
             Doing::Idle | Doing::Sending(_) => {}

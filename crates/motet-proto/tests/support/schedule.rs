@@ -2,7 +2,7 @@
 
 use super::{Doing, LOOK, SEND, SLEEP, World};
 use motet_driver_loopback::plan::Fault;
-use motet_proto::{rx, tx};
+use motet_proto::{gate, rx, tx};
 use motet_wire::sync::Ordering::Relaxed;
 
 /// Buffers of this size and more may go by single copy, where a schedule allows it.
@@ -30,11 +30,11 @@ pub fn step(world: &World, side: usize) {
             }
         }
         13 => {
-            rx::raise(&me.record, &me.slot, &mut world.base(side, 2), || true);
+            gate::raise(&me.record, &me.slot, &mut world.base(side, 2), || true);
         }
         14 => match draw(4) {
             0 => {
-                rx::close_gate(&me.record, &me.slot, &mut world.base(side, 2));
+                gate::close_gate(&me.record, &me.slot, &mut world.base(side, 2));
             }
             1 => world.before_sleep(side, 0),
             2 => {

@@ -1,0 +1,153 @@
+//! Waiting outside the kernel, as long as that pays.
+//!
+//! [`spin`] looks at the gate, now and then at the kernel and at who else wants the CPU; the rest keeps count of whether it paid.
+
+use crate::{Base, transfer};
+use motet_wire::record::Record;
+use motet_wire::slot::Slot;
+use motet_wire::sync::{Ordering::Relaxed, relax};
+
+/// Kernel readiness is looked at this often (ns) while spinning.
+pub const PROBE: u64 = 5_000;
+/// A yield that takes this long (ns) met somebody who computes: waiting in the kernel is better.
+const HOG: u64 = 200_000;
+/// Looks at the gate before the first look at the clock.
+const EAGER: u32 = 200;
+/// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
+const MAX_FAILED: u32 = 9;
+/// A sleep in the kernel that was as short as this (ns) should have been a spin.
+const WAKE_UP: u64 = 20_000;
+
+/// How a spin ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spun {
+    /// The gate changed: look into the ring.
+    Ring,
+    /// The kernel has something.
+    Kernel,
+    /// Time is up.
+    Nothing,
+    /// Somebody called wake.
+    Woken,
+}
+
+/// Waits outside the kernel for at most `ns`, with the gate open (and a buffer `posted`). Keeps count of whether spinning pays.
+pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
+    let head = record.rx.head.load(Relaxed);
+    let gate = &slot.inward().gate;
+    let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
+    let changed = || !gate.still_waiting(head) || posted && transfer::taken(slot);
+    // A running peer answers within this: no clock, nothing to undo. (Without the pause it is slower by a tenth.)
+    let mut near = record.rx.near.load(Relaxed) != 0;
+    if !near
+        && (0..EAGER).any(|_| {
+            relax();
+            changed()
+        })
+    {
+        paid(record);
+        return Spun::Ring;
+    }
+    let first = base.now();
+    let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
+    let result = loop {
+        let looks = if near { 1 } else { 32 };
+        if (0..looks).any(|_| {
+            relax();
+            changed()
+        }) {
+            break Spun::Ring;
+        }
+        let now = base.now();
+        if record.life.woken.load(Relaxed) != 0 {
+            record.life.woken.store(0, Relaxed);
+            break Spun::Woken;
+        }
+        let probing = now >= next_probe;
+        if probing {
+            if base.tcp_readable() {
+                break Spun::Kernel;
+            }
+            next_probe = now + probe;
+            publish_cpu(slot, base);
+        }
+        if now.saturating_sub(start) > budget {
+            break Spun::Nothing;
+        }
+        // The peer needs this CPU at once; anybody else gets it now and then. Their time is not spun away.
+        near = same_cpu(slot, base);
+        if probing || near {
+            base.yield_now();
+            let lent = base.now().saturating_sub(now);
+            if lent > hog {
+                record.rx.failed.store(record.rx.failed.load(Relaxed) + 3, Relaxed); // dear: try it less often than other spins
+                break if changed() { Spun::Ring } else { Spun::Nothing };
+            }
+            if !probing || lent > probe / 2 {
+                start += lent / 2;
+            }
+        }
+    };
+    record.rx.near.store(u32::from(near), Relaxed);
+    // Found at last, but a sleep would have been as quick and would have left the CPU to others.
+    let late = base.now().saturating_sub(first) > 2 * budget;
+    match result {
+        Spun::Ring if late => failed(record),
+        Spun::Ring => paid(record),
+        Spun::Nothing => failed(record),
+        Spun::Kernel | Spun::Woken => {}
+    }
+    result
+}
+
+/// Whether the next wait should spin at all.
+pub fn should_spin(record: &Record) -> bool {
+    let skip = record.rx.skip.load(Relaxed);
+    if skip > 0 {
+        record.rx.skip.store(skip - 1, Relaxed);
+    }
+    skip == 0
+}
+
+/// Spinning paid.
+#[inline]
+pub fn paid(record: &Record) {
+    if record.rx.failed.load(Relaxed) != 0 {
+        record.rx.failed.store(0, Relaxed);
+    }
+}
+
+/// Spinning did not pay.
+pub fn failed(record: &Record) {
+    let times = (record.rx.failed.load(Relaxed) + 1).min(MAX_FAILED);
+    record.rx.failed.store(times, Relaxed);
+    record.rx.skip.store((1 << times) - 1, Relaxed);
+    record.events.spin_miss.fetch_add(1, Relaxed);
+}
+
+/// After a blocking receive that was left to the kernel: what came soon speaks for spinning.
+pub(crate) fn woke<B: Base>(record: &Record, base: &B) {
+    let (rx, slept) = (&record.rx, record.rx.slept.load(Relaxed));
+    if slept == 0 {
+        return;
+    }
+    rx.slept.store(0, Relaxed);
+    if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP) {
+        rx.skip.store(rx.skip.load(Relaxed) / 4, Relaxed);
+        rx.failed.store(rx.failed.load(Relaxed) / 2, Relaxed);
+    }
+}
+
+/// Tells the peer on which CPU we wait.
+pub fn publish_cpu<B: Base>(slot: &Slot, base: &B) {
+    let line = &slot.inward().consumer;
+    let cpu = base.cpu() + 1;
+    if line.cpu.load(Relaxed) != cpu {
+        line.cpu.store(cpu, Relaxed);
+    }
+}
+
+/// Whether the peer was last seen waiting on the CPU that this thread runs on.
+pub fn same_cpu<B: Base>(slot: &Slot, base: &B) -> bool {
+    slot.outward().consumer.cpu.load(Relaxed) == base.cpu() + 1
+}
