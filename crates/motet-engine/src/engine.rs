@@ -365,12 +365,16 @@ impl Engine {
     }
 
     /// In a forked child: epoll sets are the parent's. Records that were free before the fork are the parent's to use again: the
-    /// node file is shared, this list is a copy.
+    /// node file is shared, this list is a copy. So are the marks of what the parent has sent: it is the parent that takes unread
+    /// bytes back, and a child that sends nothing leaves every stream as it is.
     pub fn forked(&self) {
         lock(&self.free).clear();
+        self.unread.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.any_unread.store(0, Ordering::Relaxed);
         for local in self.locals.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()) {
             local.in_set.store(false, Ordering::Relaxed);
             local.hot.store(false, Ordering::Relaxed);
+            local.unread.store(false, Ordering::Relaxed);
         }
         *lock(&self.ended) = Totals::default();
         self.options.drivers.iter().for_each(|d| d.forked());

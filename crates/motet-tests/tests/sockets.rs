@@ -185,6 +185,11 @@ fn parent_and_child_make_connections_of_their_own() {
 }
 
 #[test]
+fn a_child_that_only_exits_moves_no_bytes() {
+    both("fork_untouched", &[]).took_the_fast_path(1);
+}
+
+#[test]
 fn children_forked_among_busy_threads_hang_on_nothing() {
     both("fork_among_threads", &[]).took_the_fast_path(1);
 }
