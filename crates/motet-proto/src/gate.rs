@@ -60,7 +60,7 @@ pub(crate) fn widen<B: Base>(record: &Record, slot: &Slot, base: &mut B) {
     }
 }
 
-/// Closes the gate over an empty ring and registers a kernel receive (or sleep): until [`leave_kernel`] or [`end`] the
+/// Closes the gate over an empty ring and registers a kernel receive (or sleep): until [`leave_kernel`] or [`crate::rx::end`] the
 /// gate stays closed. False when the ring has bytes; nothing is registered then.
 pub fn enter_kernel<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };

@@ -21,7 +21,7 @@ pub enum Step {
     Done(usize),
     /// The gate is closed and the ring empty: make the kernel call now, then call [`end`].
     Kernel,
-    /// TCP bytes that precede the ring are on their way: wait for the kernel to be readable, call [`leave_kernel`],
+    /// TCP bytes that precede the ring are on their way: wait for the kernel to be readable, call [`crate::gate::leave_kernel`],
     /// then begin again.
     Poll,
     /// The operation failed (EAGAIN included).
