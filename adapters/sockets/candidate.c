@@ -120,7 +120,7 @@ static void hand_over(int fd)
         failed = 1; /* somebody always sleeps on it: no more attempts */
     }
     for (int i = 0; i < count; i++) {
-        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED | WORD_ELSEWHERE);
+        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED | WORD_ELSEWHERE | WORD_COPIED);
         if (s != 0) {
             atomic_store(&shim_handles[members[i]], s);
             interest_upgraded(members[i], s);
@@ -134,12 +134,29 @@ static void hand_over(int fd)
     table_unlock(&guard);
 }
 
-/* A candidate is due at the third send of its connected end or the second receive of its accepted one; a hand-over that
- * had to wait for a sleeper is tried again by whichever call comes next. */
+/* Bringing up a wire costs about as much as ten short exchanges gain by it. So a candidate is due after a few messages only, and
+ * where streams end before their wire has carried much, each puts the next hand-over off, until one was worth it. */
+static _Atomic unsigned patience = SHIM_MESSAGES_BEFORE;
+
+void candidate_ended(motet_stream s)
+{
+    struct motet_stream_info info = {.size = sizeof info};
+    if (ENGINE(engine.info(s, &info)) != 0) return;
+    unsigned now = atomic_load_explicit(&patience, memory_order_relaxed), next = now;
+    if (info.sent_fast + info.received_fast >= SHIM_WORTH)
+        next = SHIM_MESSAGES_BEFORE;
+    else if (now < SHIM_MESSAGES_MOST)
+        next = now * 2;
+    if (next != now) atomic_store_explicit(&patience, next, memory_order_relaxed);
+}
+
+/* In an exchange the connected end comes first, in the very send whose message makes the accepted one due: that one finds it
+ * listening. A hand-over that had to wait for a sleeper is tried again by whichever call comes next. */
 static bool due(uint64_t word, enum direction direction)
 {
-    if (word & WORD_ACCEPTED) return word_receives(word) + (direction == RECEIVING) >= SHIM_RECEIVES_BEFORE;
-    return word_sends(word) + (direction == SENDING) >= SHIM_SENDS_BEFORE;
+    unsigned most = atomic_load_explicit(&patience, memory_order_relaxed);
+    if (word & WORD_ACCEPTED) return word_receives(word) >= most || word_sends(word) / SHIM_ANSWERS >= most;
+    return word_sends(word) + (direction == SENDING) >= most || word_receives(word) / SHIM_ANSWERS >= most;
 }
 
 uint64_t candidate_touch(int fd, enum direction direction)

@@ -178,8 +178,8 @@ static int copied(int from, int to)
             word |= (uint64_t)(atomic_fetch_add(&groups, 1) + 1) << WORD_EXTRA_SHIFT;
         if (word_kind(word) >= KIND_EPOLL) {
             atomic_store(&shim_handles[to], atomic_load(&shim_handles[from]));
-            table_replace(from, word | WORD_SHARED);
-            table_replace(to, word | WORD_SHARED);
+            table_replace(from, word | WORD_SHARED | WORD_COPIED);
+            table_replace(to, word | WORD_SHARED | WORD_COPIED);
         }
         table_unlock(&guard);
     } else if (word_kind(word) == KIND_FRESH) {

@@ -126,18 +126,35 @@ static int ring_collect(struct waiting *x, int count, int *stale)
 
 /* Edge-triggered streams whose ring was left unread: while the program sleeps their gates are closed and the kernel
  * reports what comes next; the next wait looks at the ring again. */
-static void park(struct epoll_record *record, bool parked)
+static void park(struct epoll_record *record)
+{
+    void *cookies[128];
+    unsigned found, parked;
+    shim_depth++;
+    pthread_mutex_lock(&record->lock);
+    do { /* those that are parked are not found again */
+        found = record->set ? engine.set_ready(record->set, cookies, 128) : 0;
+        parked = 0;
+        for (unsigned i = 0; i < found; i++) {
+            struct interest *interest = cookies[i];
+            if (!interest->stream || !(interest->events & EPOLLET) || interest->parked) continue;
+            if (engine.rx_position(interest->stream) != interest->reported) continue;
+            interest_park(record, interest, true);
+            interest_arm(record, interest);
+            parked++;
+        }
+    } while (found == 128 && parked > 0);
+    pthread_mutex_unlock(&record->lock);
+    shim_depth--;
+}
+
+static void unpark(struct epoll_record *record)
 {
     shim_depth++;
     pthread_mutex_lock(&record->lock);
-    for (struct interest *interest = interest_at(record->first); interest != interest_at(0);
-         interest = interest_at(interest->next_in_epoll)) {
-        if (!interest->stream || !(interest->events & EPOLLET) || interest->parked == parked) continue;
-        if (parked && !((engine.rx_ready(interest->stream) & MOTET_RX_DATA) &&
-                        engine.rx_position(interest->stream) == interest->reported))
-            continue;
-        interest->parked = parked;
-        record->parked += parked ? 1 : -1;
+    while (record->first_parked) {
+        struct interest *interest = interest_at(record->first_parked);
+        interest_park(record, interest, false);
         interest_arm(record, interest);
     }
     pthread_mutex_unlock(&record->lock);
@@ -150,9 +167,8 @@ static bool parked_news(struct epoll_record *record)
     bool news = false;
     shim_depth++;
     pthread_mutex_lock(&record->lock);
-    for (struct interest *interest = interest_at(record->first); interest != interest_at(0) && !news;
-         interest = interest_at(interest->next_in_epoll))
-        news = interest->parked && engine.rx_position(interest->stream) != interest->reported;
+    for (uint32_t index = record->first_parked; index && !news; index = interest_at(index)->next_parked)
+        news = engine.rx_position(interest_at(index)->stream) != interest_at(index)->reported;
     pthread_mutex_unlock(&record->lock);
     shim_depth--;
     return news;
@@ -181,15 +197,15 @@ static bool over(const struct waiting *x) { return x->at == 0 || (x->at != INT64
 static int wait_covered(struct waiting *x)
 {
     int stale, count;
-    if (x->record->parked) park(x->record, false);
+    if (x->record->parked) unpark(x->record);
     ENGINE_DO(engine.wait_begin_set(&x->wait, x->record->set));
     x->covered = true;
     for (;;) {
         switch (ENGINE(engine.wait_step(&x->wait, x->at != 0))) {
         case MOTET_WAIT_READY:
-            if (x->record->parked) park(x->record, false); /* perhaps there is news in a ring that was left unread */
+            if (x->record->parked) unpark(x->record); /* perhaps there is news in a ring that was left unread */
             count = ready_events(x, &stale);
-            if (count == 0 && stale > 0 && x->at != 0) park(x->record, true);
+            if (count == 0 && stale > 0 && x->at != 0) park(x->record);
             break;
         case MOTET_WAIT_PROBE:
             count = kernel_wait(x, x->events, x->room, false);
@@ -198,7 +214,7 @@ static int wait_covered(struct waiting *x)
         default:
             if (x->record->parked && parked_news(x->record)) { /* the gates are closed now */
                 ENGINE_DO(engine.wait_slept(&x->wait));
-                park(x->record, false);
+                unpark(x->record);
                 count = ring_collect(x, 0, &stale);
                 break;
             }
@@ -208,7 +224,7 @@ static int wait_covered(struct waiting *x)
             ENGINE_DO(engine.wait_slept(&x->wait));
             if (count > 0) count = kernel_filter(x->record, x->events, count);
             if (count == 0) {
-                if (x->record->parked) park(x->record, false);
+                if (x->record->parked) unpark(x->record);
                 count = ring_collect(x, 0, &stale);
             }
         }

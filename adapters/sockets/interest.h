@@ -9,6 +9,8 @@
 
 struct interest {
     uint32_t record, next_of_fd, next_in_epoll, previous_in_epoll;
+    uint32_t next_of_data;                 /* one-shot ones, by what the program registered */
+    uint32_t next_parked, previous_parked; /* of the same epoll descriptor */
     int fd;
     uint32_t events;
     uint64_t data;
@@ -17,13 +19,14 @@ struct interest {
     bool absent; /* deleted by the program, which will add it again: see control_quick() */
     bool fired;  /* one-shot, reported, not armed again yet */
     bool parked; /* edge-triggered, told everything, left unread: the kernel alone reports what comes next */
+    bool hashed; /* in a list by data */
 };
 
 struct epoll_record {
     pthread_mutex_t lock;
     motet_set *set;
     int fd, bell;
-    uint32_t first;
+    uint32_t first, first_parked;
     int one_shots, parked;
     unsigned since_probe;
     bool used, inherited;
@@ -40,7 +43,8 @@ void record_leave(struct epoll_record *record);
 struct interest *interest_at(uint32_t index);
 int interest_control(struct epoll_record *record, int epfd, int operation, int fd, struct epoll_event *event);
 void interest_arm(struct epoll_record *record, struct interest *interest);
-struct interest *interest_one_shot(struct epoll_record *record, uint64_t data);
+struct interest *interest_one_shot(struct epoll_record *record, uint64_t data); /* under the record's lock, as the next one */
+void interest_park(struct epoll_record *record, struct interest *interest, bool parked);
 void record_all_plain(struct epoll_record *record, uint32_t reason);
 
 static inline bool interest_wants_data(const struct interest *interest)

@@ -51,8 +51,10 @@
 #define SHIM_KILL_FILE "/etc/motet/disable" /* while it exists, processes that begin stay plain */
 #define SHIM_ENVIRONMENT 16384     /* bytes of settings that are kept from the start of the process */
 #define SHIM_SLOTS 65536           /* descriptors from here on are never tracked */
-#define SHIM_SENDS_BEFORE 3        /* a connected socket is taken under the engine at this send ... */
-#define SHIM_RECEIVES_BEFORE 2     /* ... an accepted one at this receive */
+#define SHIM_MESSAGES_BEFORE 4     /* a connected socket is taken under the engine at this send, an accepted one after this receive, */
+#define SHIM_MESSAGES_MOST 64      /* or later, up to this, where the last ones did not live long enough to gain by it */
+#define SHIM_ANSWERS 3             /* messages the other way that count as one */
+#define SHIM_WORTH 1024            /* bytes over the wire that are worth bringing it up */
 #define SHIM_PROBE_EVERY 8         /* ring-ready returns that may skip looking at the kernel's descriptors */
 #define SHIM_WAIT_MAX 1024         /* tracked descriptors in one poll or select; more go plain */
 #define SHIM_EPOLLS 1024           /* epoll descriptors that may hold streams */
@@ -95,6 +97,7 @@ enum kind {
 #define WORD_RECEIVES_SHIFT 16
 #define WORD_COUNT_MASK 0xffull
 #define WORD_ELSEWHERE 0x1000000ull /* another process may have the socket: fork, exec, SCM_RIGHTS */
+#define WORD_COPIED 0x2000000ull /* another descriptor of this process means the same: dup */
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
@@ -140,6 +143,7 @@ enum direction { SENDING, RECEIVING };
 void candidate_new(int fd, bool accepted, int nonblock /* -1 unknown */);
 uint64_t candidate_touch(int fd, enum direction direction); /* counts, upgrades when due; returns the word as it is now */
 void candidate_count(int fd, enum direction direction);
+void candidate_ended(motet_stream s); /* what was a candidate is about to be closed: was the hand-over worth it? */
 bool candidate_sleep_begin(int fd); /* a kernel call begins; false: no longer a candidate, look again */
 void candidate_sleep_end(int fd);
 

@@ -40,6 +40,8 @@ struct Inner {
 struct Member {
     cookie: usize,
     armed: bool,
+    /// Among the hot ones.
+    hot: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -50,10 +52,19 @@ struct Hot {
 
 impl Inner {
     fn add_hot(&mut self, handle: Handle) {
-        if !self.hot.iter().any(|h| h.handle == handle) {
+        let known = match self.members.get_mut(&handle) {
+            Some(member) => std::mem::replace(&mut member.hot, true),
+            None => self.hot.iter().any(|h| h.handle == handle),
+        };
+        if !known {
             let last = self.clock;
             self.hot.push(Hot { handle, last });
         }
+    }
+
+    /// So many are hot since the last wait that another one waits for the next.
+    fn is_full(&self, room: usize) -> bool {
+        self.hot.len() >= 2 * room
     }
 }
 
@@ -87,9 +98,9 @@ impl Set {
     }
 
     /// Whether a gate may open: nobody sleeps in the set. Remembers the stream, so the next sleeper closes it.
-    pub(crate) fn may_raise(&self, handle: Handle) -> bool {
+    pub(crate) fn may_raise(&self, handle: Handle, room: usize) -> bool {
         let mut inner = self.inner.lock();
-        if inner.sleeping > 0 {
+        if inner.sleeping > 0 || inner.is_full(room) && inner.members.get(&handle).is_none_or(|m| !m.hot) {
             return false;
         }
         inner.add_hot(handle);
@@ -132,7 +143,8 @@ impl Engine {
         }
         let (ring, hot) = {
             let mut inner = set.inner.lock();
-            if inner.members.insert(handle, Member { cookie, armed }).is_none() {
+            let hot = inner.members.get(&handle).is_some_and(|m| m.hot);
+            if inner.members.insert(handle, Member { cookie, armed, hot }).is_none() {
                 set.members.fetch_add(1, Relaxed);
                 // One that was hot when it left comes back hot. In one step with the question for sleepers: the next one closes
                 // its gate.
@@ -161,8 +173,11 @@ impl Engine {
     pub fn set_remove(&self, set: &Arc<Set>, handle: Handle) {
         let found = {
             let mut inner = set.inner.lock();
-            inner.hot.retain(|h| h.handle != handle);
-            inner.members.remove(&handle).is_some()
+            let member = inner.members.remove(&handle);
+            if member.is_none_or(|m| m.hot) {
+                inner.hot.retain(|h| h.handle != handle);
+            }
+            member.is_some()
         };
         if found {
             set.members.fetch_sub(1, Relaxed);
@@ -208,6 +223,7 @@ impl Engine {
         }
         if record.rx.ready.load(Relaxed) != 0
             && let Some(set) = local.set.lock().clone()
+            && !set.inner.lock().is_full(self.options.hot)
         {
             self.make_hot(&set, handle, local);
         }
@@ -232,6 +248,11 @@ impl Engine {
                     }
                     keep
                 });
+            }
+            for handle in &cold {
+                if let Some(member) = inner.members.get_mut(handle) {
+                    member.hot = false;
+                }
             }
         }
         for handle in cold {

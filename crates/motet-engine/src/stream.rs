@@ -10,11 +10,11 @@ use crate::reason::Reason;
 use crate::route;
 use motet_proto::lock::{Acquired, acquire};
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
-use motet_sys::{clock, socket, thread};
+use motet_sys::{clock, memory, socket, thread};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
 use std::io::{IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// EBADF.
@@ -47,8 +47,7 @@ impl Engine {
         owners.insert(cookie, handle);
         drop(owners);
         describe(record, fd, connected, local, peer, cookie);
-        let pair = Pair { fd, local, peer, connected, cookie, ring: self.options.ring, bulk: self.options.bulk };
-        match self.route(&pair) {
+        match self.route(&self.pair(record)) {
             Ok(_) => record.life.reason.store(Reason::PENDING.0, Relaxed),
             Err(reason) => self.stay_plain(record, reason),
         }
@@ -133,7 +132,7 @@ impl Engine {
         if let Some(slot) = &slot
             && record.rx.ready.load(Relaxed) == 0
         {
-            attach_rx(record, slot, &mut base);
+            self.attach_rx(record, slot, &mut base);
         }
         let spin = if local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
         // The sender knows which of the two sizes holds now.
@@ -144,7 +143,8 @@ impl Engine {
         }
         let may_raise = || {
             (!blocking || crate::wait::lively(&local.waited))
-                && (!local.in_set.load(Relaxed) || local.set.lock().as_ref().is_none_or(|set| set.may_raise(handle)))
+                && (!local.in_set.load(Relaxed)
+                    || local.set.lock().as_ref().is_none_or(|set| set.may_raise(handle, self.options.hot)))
         };
         let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.may_linger());
         match step {
@@ -386,8 +386,9 @@ impl Engine {
             return self.stay_plain(record, Reason::PEER_NOT_EQUIPPED);
         }
         if pending.is_none() {
-            match self.pair(record).ok_or(Reason::NOT_TCP).and_then(|pair| self.route(&pair).map(|d| (d, pair))) {
-                Ok((at, pair)) => match self.options.drivers[at].connect(&pair) {
+            let pair = self.pair(record);
+            match self.route(&pair) {
+                Ok(at) => match self.options.drivers[at].connect(&pair) {
                     Ok(connecting) => {
                         local.driver.store(at as u32 + 1, Relaxed);
                         *pending = Some(connecting);
@@ -405,6 +406,10 @@ impl Engine {
             Some(Progress::Never(reason)) => {
                 pending.take();
                 self.stay_plain(record, reason);
+            }
+            // The next message asks again.
+            Some(Progress::Crowded) => {
+                record.life.ticks.fetch_sub(1, Relaxed);
             }
             Some(Progress::Pending) | None => {}
         }
@@ -447,19 +452,38 @@ impl Engine {
         }
     }
 
-    fn pair(&self, record: &Record) -> Option<Pair> {
-        let fd = record.life.fd.load(Acquire) as i32;
-        let (local, peer) = socket::addresses(fd).ok()?;
-        let connected = record.who.role.load(Relaxed) == 1;
-        Some(Pair {
-            fd,
+    fn pair(&self, record: &Record) -> Pair {
+        let [local, peer] = addresses(record);
+        Pair {
+            fd: record.life.fd.load(Acquire) as i32,
             local,
             peer,
-            connected,
+            connected: record.who.role.load(Relaxed) == 1,
             cookie: record.who.cookies[0].load(Relaxed),
             ring: self.options.ring,
             bulk: self.options.bulk,
-        })
+            memory: self.options.memory,
+            huge: self.options.huge,
+        }
+    }
+
+    /// Initialises the receiving half, once no kernel receive is under way. This end is the first to touch the ring that it receives
+    /// from, so its pages lie where it runs; without memory for them it receives over TCP.
+    #[cold]
+    pub(crate) fn attach_rx(&self, record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
+        let Acquired::Clean(_held) = acquire(&record.rx.lock, base) else { return };
+        if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
+            return;
+        }
+        if let Ok(Some(received)) = socket::received_position(base.fd()) {
+            if !memory::populate(slot.ring_memory()) && record.life.plain.swap(1, AcqRel) == 0 {
+                record.life.reason.store(Reason::NO_MEMORY.0, Relaxed);
+                self.count_plain(Reason::NO_MEMORY);
+                self.log.plain(record, Reason::NO_MEMORY);
+            }
+            record.rx.tcp.store(received, Relaxed);
+            record.rx.ready.store(1, Release);
+        }
     }
 }
 
@@ -477,19 +501,6 @@ fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
         record.tx.ready.store(1, Relaxed);
         slot.outward().transfer.proof.store(motet_proto::transfer::proof(record), Release);
         slot.outward().mark.ready.store(1, Release);
-    }
-}
-
-/// Initialises the receiving half, once no kernel receive is under way.
-#[cold]
-pub fn attach_rx(record: &Record, _slot: &Slot, base: &mut Kernel<'_>) {
-    let Acquired::Clean(_held) = acquire(&record.rx.lock, base) else { return };
-    if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
-        return;
-    }
-    if let Ok(Some(received)) = socket::received_position(base.fd()) {
-        record.rx.tcp.store(received, Relaxed);
-        record.rx.ready.store(1, Release);
     }
 }
 
@@ -516,4 +527,16 @@ fn describe(record: &Record, fd: i32, connected: bool, local: SocketAddr, peer: 
     record.who.began.store(now.as_secs(), Relaxed);
     record.life.owner.store(thread::pid(), Relaxed);
     record.life.nonblocking.store(u32::from(socket::is_nonblocking(fd)), Relaxed);
+}
+
+/// Addresses, local and peer, as [`describe`] put them down.
+pub(crate) fn addresses(record: &Record) -> [SocketAddr; 2] {
+    [0, 1].map(|end| {
+        let words = std::array::from_fn::<_, 4, _>(|i| record.who.addresses[end][i].load(Relaxed).to_ne_bytes());
+        let ip = match record.who.family.load(Relaxed) {
+            4 => IpAddr::V4(Ipv4Addr::from(words[0])),
+            _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(words.as_flattened()).unwrap_or_default())),
+        };
+        SocketAddr::new(ip, record.who.ports[end].load(Relaxed) as u16)
+    })
 }

@@ -6,7 +6,7 @@
 use crate::base::Kernel;
 use crate::engine::{Engine, Handle};
 use crate::set::Set;
-use crate::stream::{EVIDENCE, attach_rx};
+use crate::stream::EVIDENCE;
 use motet_proto::{gate, rx, spin};
 use motet_sys::{clock, thread};
 use motet_wire::record::Record;
@@ -74,7 +74,7 @@ impl<'a> Wait<'a> {
         let wait = Self { streams, set, phase: Phase::Fresh, start: 0, probe: 0, began: 0, taken: 0 };
         wait.each(engine, |record, slot, handle| {
             if record.rx.ready.load(Relaxed) == 0 {
-                attach_rx(record, slot, &mut Kernel::new(record, handle));
+                engine.attach_rx(record, slot, &mut Kernel::new(record, handle));
             }
             record.rx.evidence.store(EVIDENCE, Relaxed);
         });
@@ -318,7 +318,8 @@ impl Engine {
     pub(crate) fn raise(&self, handle: Handle, record: &Record, slot: &Slot) -> bool {
         let Some((_, local)) = self.look_up(handle) else { return false };
         gate::raise(record, slot, &mut Kernel::new(record, handle), || {
-            !local.in_set.load(Relaxed) || local.set.lock().as_ref().is_none_or(|set| set.may_raise(handle))
+            !local.in_set.load(Relaxed)
+                || local.set.lock().as_ref().is_none_or(|set| set.may_raise(handle, self.options.hot))
         })
     }
 }

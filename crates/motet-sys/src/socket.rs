@@ -265,6 +265,12 @@ pub fn send_with_fd(socket: impl AsFd, bytes: &[u8], fd: impl AsFd) -> Result<()
     }
 }
 
+/// Sends a message, without blocking.
+pub fn send_message(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::send(socket, bytes, flags).map(|_| ()).map_err(|e| e.raw_os_error())
+}
+
 /// Receives a message and at most one descriptor, without blocking. Further descriptors are closed.
 pub fn receive_with_fd(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

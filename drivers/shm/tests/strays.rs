@@ -22,6 +22,8 @@ fn engine() -> &'static Engine {
         ring: 4096,
         bulk: 0,
         streams: 64,
+        memory: usize::MAX,
+        huge: false,
         spin: 30_000,
         hot: 64,
         single_copy: usize::MAX,
