@@ -94,7 +94,12 @@ impl Refusal {
         m
     }
 
-    /// From bytes that a peer sent. Whatever another version says means that it is another version.
+    /// From bytes that a peer sent, if they are one.
+    pub fn from(bytes: &[u8]) -> Option<Self> {
+        version(bytes, REFUSAL).map(|_| Self::decode(bytes))
+    }
+
+    /// The same of bytes that can be nothing else. Whatever another version says means that it is another version.
     pub fn decode(bytes: &[u8]) -> Self {
         let known = |code: u32| ALL.iter().copied().find(|reason| reason.0 == code);
         Self(match (version(bytes, REFUSAL), bytes.get(12..16).and_then(|code| code.try_into().ok())) {

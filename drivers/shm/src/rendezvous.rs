@@ -137,8 +137,7 @@ impl Offering {
         }
     }
 
-    fn offer(&self, rendezvous: OwnedFd, peer: Credentials, room: Room) -> Result<Offered, Reason> {
-        let place = arena::place(peer, shape(&self.pair), [self.pair.cookie, self.other])?;
+    fn offer(&self, rendezvous: OwnedFd, peer: Credentials, place: Place, room: Room) -> Result<Offered, Reason> {
         let offer = Offer {
             netns: self.netns,
             offerer: self.pair.cookie,
@@ -195,7 +194,14 @@ impl Connecting for Offering {
         if !trusted(&peer) {
             return Progress::Never(Reason::OTHER_USER);
         }
-        match self.offer(rendezvous, peer, room) {
+        let place = match arena::place(peer, shape(&self.pair), [self.pair.cookie, self.other]) {
+            Ok(place) => place,
+            Err(reason) => {
+                let _ = socket::send_message(&rendezvous, &Refusal(reason).encode());
+                return Progress::Never(reason);
+            }
+        };
+        match self.offer(rendezvous, peer, place, room) {
             Ok(offered) => {
                 self.offered = Some(offered);
                 Progress::Pending
@@ -244,7 +250,11 @@ impl Listening {
             Err(EAGAIN) => return None,
             Err(_) => return Some(Progress::Pending),
         };
-        Some(match self.take(&bytes[..n.min(bytes.len())], file, peer) {
+        let bytes = &bytes[..n.min(bytes.len())];
+        if let Some(Refusal(reason)) = Refusal::from(bytes) {
+            return Some(Progress::Never(reason));
+        }
+        Some(match self.take(bytes, file, peer) {
             Ok(wire) => Progress::Up(wire),
             Err(Reason::BAD_OFFER) => Progress::Pending,
             Err(reason) => {
