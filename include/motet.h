@@ -149,6 +149,9 @@ int motet_nodelay(motet_stream s, int set);
  * have been read, 0 while some remain (they are still delivered by motet_recv_begin). */
 int motet_plain(motet_stream s, uint32_t reason);
 
+/* Counts a connection that the adapter keeps on TCP without ever making it a stream, for `motet why`. */
+void motet_stayed_plain(uint32_t reason);
+
 /* ------------------------------------------------------------------ waiting on several descriptors (poll, select, epoll)
  * A wait covers streams. Outside the kernel the engine spins where that pays; before a kernel sleep it closes the
  * gates of all streams covered, so that every byte arriving later wakes the kernel's wait.

@@ -362,6 +362,7 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
         if (unfit && word_kind(word) != KIND_STREAM) {
             interest_forget(fd);
             table_replace(fd, 0);
+            engine_stayed_plain(record->nested ? REASON_NESTED_EPOLL : REASON_UNSEEN_WAIT);
         }
     }
     table_unlock(&guard);

@@ -69,6 +69,7 @@ enum shim_reason {
     REASON_UNSEEN_WAIT = 19, /* readiness is learned where it cannot be mirrored: O_ASYNC, foreign epoll, SO_RCVLOWAT ... */
     REASON_NESTED_EPOLL = 20,
     REASON_CONFINED = 24,    /* seccomp */
+    REASON_TOO_HIGH = 27,    /* a descriptor from SHIM_SLOTS on */
 };
 
 /* ---------------------------------------------------------------- settings (environment.c) */
@@ -151,7 +152,7 @@ void candidate_sleep_end(int fd);
 
 #define ENGINE_LIST(X)                                                                                                  \
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
-    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(wait_begin) X(wait_begin_set) X(wait_step)        \
+    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(stayed_plain) X(wait_begin) X(wait_begin_set) X(wait_step) \
     X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(fork_prepare)              \
     X(fork_parent) X(fork_child) X(leave) X(owns_fd)
 
@@ -169,6 +170,7 @@ bool engine_disabled(void);
 void engine_confine(void);  /* from now on no system call that the program does not make, and no socket taken */
 bool engine_confined(void);
 bool engine_owns(int fd);
+void engine_stayed_plain(enum shim_reason reason); /* counts a connection that never becomes a stream, once the engine is open */
 void engine_report(motet_stream s, int fd); /* one line into MOTET_SHIM_REPORT, when that is set */
 
 /* The part of iov after the first `skip` bytes, into rest (IOV_MAX of them); returns how many. */

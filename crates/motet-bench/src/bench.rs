@@ -11,12 +11,13 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// The measuring programs in C, with the headers that they include.
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 7] = [
     ("peer.h", include_str!("../../../tests/bench/peer.h")),
     ("motet.h", include_str!("../../../include/motet.h")),
     ("pingpong.c", include_str!("../../../tests/bench/pingpong.c")),
     ("stream.c", include_str!("../../../tests/bench/stream.c")),
     ("crowd.c", include_str!("../../../tests/bench/crowd.c")),
+    ("connect.c", include_str!("../../../tests/bench/connect.c")),
     ("pool.c", include_str!("../../../tests/bench/pool.c")),
 ];
 

@@ -7,6 +7,7 @@ mod engine;
 mod fallback;
 mod idle;
 mod pool;
+mod short;
 mod sockets;
 
 use crate::Options;
@@ -40,7 +41,7 @@ const fn row(id: &'static str, title: &'static str, measure: fn(&Bench, &Options
 }
 
 /// All of them.
-pub const ROWS: [Row; 13] = [
+pub const ROWS: [Row; 14] = [
     row("a", "engine stream, 8 B one way", engine::latency),
     row("b", "engine stream bandwidth, reused buffers", engine::bandwidth),
     row("c", "engine stream, 64 MiB, distinct cold buffers", engine::cold),
@@ -53,6 +54,7 @@ pub const ROWS: [Row; 13] = [
     row("j", "256 idle peers and an active one", crowd::idle_peers),
     row("k", "receive memory: fresh or from the pool", pool::pool),
     row("l", "coupled demo, chatty case", coupled::chatty),
+    row("short", "connect, some messages, close", short::short),
     Row { id: "curves", title: "curves over the size", measure: Measure::Curves(curves::curves) },
 ];
 
