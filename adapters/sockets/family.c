@@ -78,7 +78,7 @@ void family_before_fork(void)
 
 bool family_has_alone(int fd, uint64_t word)
 {
-    if (LIKELY(!(word & WORD_ELSEWHERE))) return true;
+    if (LIKELY(!(word & WORD_ELSEWHERE)) || (word & WORD_INHERITED)) return true; /* what was a stream, the engine counts */
     _Atomic uint32_t *count = holders(table_handle(fd));
     return count && atomic_load(count) == 1;
 }

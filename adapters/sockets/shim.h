@@ -95,6 +95,7 @@ enum kind {
 #define WORD_RECEIVES_SHIFT 16
 #define WORD_COUNT_MASK 0xffull
 #define WORD_ELSEWHERE 0x1000000ull /* another process may have the socket: fork, exec, SCM_RIGHTS */
+#define WORD_INHERITED 0x2000000ull /* a candidate that was a stream of this process's last image */
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
@@ -128,6 +129,7 @@ void table_set(int fd, uint64_t word); /* forgets whatever was known of fd befor
 void table_replace(int fd, uint64_t word); /* under the lock: same socket, other state */
 void table_reset_at_close(int fd); /* unread bytes are lost with this descriptor: the peer learns it as it would of TCP's */
 void table_make_plain(int fd, uint32_t reason); /* candidate: plain for good; stream: gate for good */
+bool table_drain(int fd, uint32_t reason); /* plain for good, and nothing in the ring: false after 100 ms in vain */
 bool table_has_streams(void);
 bool table_in_own_process(void);       /* false in a vfork child, where only the system call may be made */
 void table_note_process(void);
@@ -145,6 +147,16 @@ void family_exec_failed(void);
 void family_flags_changed(void);                 /* O_NONBLOCK of a tracked descriptor */
 bool family_flags_hold(void);                    /* nobody has changed it since the table was told; false: the table asks anew */
 
+/* ---------------------------------------------------------------- the next program image (heritage.c) */
+
+#define HERITAGE_TEXT 32
+void heritage_before_spawn(void);
+int heritage_before_exec(bool next_is_ours);     /* a list for the next image, or -1 */
+void heritage_exec_failed(int left);
+void heritage_variable(int left, char text[HERITAGE_TEXT]);
+bool heritage_is_variable(const char *entry);
+void heritage_hand_over(void);                   /* what this image has inherited, to the engine */
+
 /* ---------------------------------------------------------------- candidates (candidate.c) */
 
 enum direction { SENDING, RECEIVING };
@@ -160,7 +172,7 @@ void candidate_sleep_end(int fd);
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
     X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(wait_begin) X(wait_begin_set) X(wait_step)        \
     X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(fork_prepare)              \
-    X(fork_parent) X(fork_child) X(leave) X(owns_fd)
+    X(fork_parent) X(fork_child) X(before_exec) X(exec_failed) X(inherit) X(leave) X(owns_fd)
 
 struct engine {
 #define X(name) __typeof__(&motet_##name) name;

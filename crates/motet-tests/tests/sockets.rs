@@ -195,13 +195,6 @@ fn children_forked_among_busy_threads_hang_on_nothing() {
 }
 
 #[test]
-fn an_execed_program_inherits_the_connection() {
-    for exchanges in ["0", "1", "60"] {
-        both("inherits", &[exchanges]);
-    }
-}
-
-#[test]
 fn a_connection_continues_under_stdio() {
     both("hands_over", &["stdio"]);
 }
