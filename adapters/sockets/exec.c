@@ -170,30 +170,33 @@ static void without_us(char *const environment[], const char *preload, char **in
     *into = NULL;
 }
 
-/* Makes CALL with `env`: the given environment without this object where the image cannot load it, or with the list `left` for it. */
+/* Copies `environment` into `into`, with what is left to the next image. */
+static void with_heritage(char *const environment[], struct heritage *left, char **into)
+{
+    for (; *environment; environment++)
+        if (!heritage_is_variable(*environment)) *into++ = *environment;
+    if (left->streams[0]) *into++ = left->streams;
+    if (left->young[0]) *into++ = left->young;
+    *into = NULL;
+}
+
+/* Makes CALL with `env`: the given environment, without this object where the image cannot load it, or with what is left to it. */
 #define WITH_ENVIRONMENT(is_ours, environment, left, CALL)                                                              \
     do {                                                                                                                \
         int kept_ = errno;                                                                                              \
         char *const *env = (environment);                                                                               \
+        struct heritage *left_ = (left);                                                                                \
         const char *preload_ = preload_of(env);                                                                         \
-        bool strip_ = UNLIKELY(preload_ != NULL) && !(is_ours), add_ = (left) >= 0;                                     \
-        size_t count_ = strip_ || add_ ? count_of(env) + 2 : 1, length_ = strip_ ? strlen(preload_) + 1 : 1;            \
-        char *changed_[count_], text_[length_], variable_[HERITAGE_TEXT];                                               \
+        bool strip_ = UNLIKELY(preload_ != NULL) && !(is_ours);                                                         \
+        bool add_ = !strip_ && left_ && (left_->streams[0] || left_->young[0]);                                         \
+        size_t count_ = strip_ || add_ ? count_of(env) + 3 : 1, length_ = strip_ ? strlen(preload_) + 1 : 1;            \
+        char *changed_[count_], text_[length_];                                                                         \
         if (strip_) without_us(env, preload_, changed_, text_);                                                         \
-        if (add_) with_list(env, (left), changed_, variable_);                                                          \
+        if (add_) with_heritage(env, left_, changed_);                                                                  \
         if (strip_ || add_) env = changed_;                                                                             \
         errno = kept_;                                                                                                  \
         CALL;                                                                                                           \
     } while (0)
-
-static void with_list(char *const environment[], int left, char **into, char *text)
-{
-    for (; *environment; environment++)
-        if (!heritage_is_variable(*environment)) *into++ = *environment;
-    heritage_variable(left, text);
-    *into++ = text;
-    *into = NULL;
-}
 
 /* ---------------------------------------------------------------- exec and spawn */
 
@@ -208,9 +211,11 @@ static bool takes_up(enum image image, char *const environment[])
 
 #define EXEC(LOOK, environment, CALL)                                                                                   \
     enum image next = (LOOK);                                                                                           \
-    int left = next == IMAGE_ABSENT ? -1 : heritage_before_exec(takes_up(next, environment)), result;                   \
-    WITH_ENVIRONMENT(next != IMAGE_FOREIGN, environment, left, result = CALL);                                          \
-    if (next != IMAGE_ABSENT) heritage_exec_failed(left); /* or we would not be here */                                 \
+    struct heritage left = {.list = -1};                                                                                \
+    int result;                                                                                                         \
+    if (next != IMAGE_ABSENT) heritage_before_exec(&left, takes_up(next, environment));                                 \
+    WITH_ENVIRONMENT(next != IMAGE_FOREIGN, environment, &left, result = CALL);                                         \
+    if (next != IMAGE_ABSENT) heritage_exec_failed(&left); /* or we would not be here */                                \
     return result
 
 SHIM_API int execve(const char *path, char *const arguments[], char *const environment[])
@@ -270,7 +275,7 @@ SHIM_API int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_ac
                          char *const arguments[], char *const environment[])
 {
     heritage_before_spawn();
-    WITH_ENVIRONMENT(image_at(path) != IMAGE_FOREIGN, environment, -1,
+    WITH_ENVIRONMENT(image_at(path) != IMAGE_FOREIGN, environment, NULL,
                      return REAL(posix_spawn)(pid, path, actions, attributes, arguments, env));
 }
 
@@ -278,6 +283,6 @@ SHIM_API int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_a
                           const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[])
 {
     heritage_before_spawn();
-    WITH_ENVIRONMENT(image_of_command(file) != IMAGE_FOREIGN, environment, -1,
+    WITH_ENVIRONMENT(image_of_command(file) != IMAGE_FOREIGN, environment, NULL,
                      return REAL(posix_spawnp)(pid, file, actions, attributes, arguments, env));
 }

@@ -14,7 +14,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-#define VARIABLE "MOTET_INHERITED="
+#define STREAMS "MOTET_INHERITED="
+#define YOUNG "MOTET_YOUNG="
 #define MOST 256
 
 /* The list, in words: crates/motet-engine/src/heritage.rs. */
@@ -50,14 +51,9 @@ static void before_foreign_exec(void)
     errno = kept;
 }
 
-/* Streams that the next image of this process inherits. Returns the list for it, or -1. */
-int heritage_before_exec(bool next_is_ours)
+static int leave_streams(void)
 {
-    if (shim_depth > 0 || !table_in_own_process()) return -1;
-    family_before_exec();
-    if (!next_is_ours) before_foreign_exec();
-    if (!next_is_ours || !engine_is_open()) return -1;
-    int kept = errno, fds[MOST];
+    int fds[MOST];
     motet_stream streams[MOST];
     unsigned count = 0;
     for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
@@ -69,31 +65,38 @@ int heritage_before_exec(bool next_is_ours)
         fds[count] = fd;
         streams[count++] = table_handle(fd);
     }
-    int left = count > 0 ? ENGINE(engine.before_exec(fds, streams, count)) : -1;
-    errno = kept;
-    return left;
+    return count > 0 ? ENGINE(engine.before_exec(fds, streams, count)) : -1;
 }
 
-void heritage_exec_failed(int left)
+/* What the next image of this process inherits. */
+void heritage_before_exec(struct heritage *left, bool next_is_ours)
+{
+    left->list = -1;
+    left->streams[0] = left->young[0] = 0;
+    if (shim_depth > 0 || !table_in_own_process()) return;
+    int kept = errno;
+    family_before_exec();
+    if (!next_is_ours) before_foreign_exec();
+    if (next_is_ours) family_leave(left->young, sizeof left->young);
+    if (next_is_ours && engine_is_open()) left->list = leave_streams();
+    if (left->list >= 0) snprintf(left->streams, sizeof left->streams, STREAMS "%d", left->list);
+    errno = kept;
+}
+
+void heritage_exec_failed(const struct heritage *left)
 {
     if (shim_depth > 0 || !table_in_own_process()) return;
+    int kept = errno;
     family_exec_failed();
-    if (left >= 0) ENGINE_DO(engine.exec_failed(left));
+    if (left->young[0]) family_stay();
+    if (left->list >= 0) ENGINE_DO(engine.exec_failed(left->list));
+    errno = kept;
 }
 
-/* Writes the environment's entry for a list into text. */
-void heritage_variable(int left, char text[HERITAGE_TEXT])
+bool heritage_is_variable(const char *entry)
 {
-    char digits[12];
-    int n = 0;
-    char *to = stpcpy(text, VARIABLE);
-    do digits[n++] = (char)('0' + left % 10);
-    while (left /= 10);
-    while (n > 0) *to++ = digits[--n];
-    *to = 0;
+    return strncmp(entry, STREAMS, strlen(STREAMS)) == 0 || strncmp(entry, YOUNG, strlen(YOUNG)) == 0;
 }
-
-bool heritage_is_variable(const char *entry) { return strncmp(entry, VARIABLE, strlen(VARIABLE)) == 0; }
 
 /* ---------------------------------------------------------------- the new image */
 

@@ -144,16 +144,21 @@ void family_close(uint64_t place);               /* under the lock: of a candida
 void family_exit(void);
 void family_before_exec(void);                   /* descriptors that close by themselves then */
 void family_exec_failed(void);
+void family_leave(char *text, size_t size);      /* an entry of the next image's environment, or "" */
+void family_stay(void);                          /* exec has failed */
 void family_flags_changed(void);                 /* O_NONBLOCK of a tracked descriptor */
 bool family_flags_hold(void);                    /* nobody has changed it since the table was told; false: the table asks anew */
 
 /* ---------------------------------------------------------------- the next program image (heritage.c) */
 
-#define HERITAGE_TEXT 32
+struct heritage {
+    int list;         /* a descriptor, or -1 */
+    char streams[32]; /* entries of the next image's environment, or "" */
+    char young[1024];
+};
 void heritage_before_spawn(void);
-int heritage_before_exec(bool next_is_ours);     /* a list for the next image, or -1 */
-void heritage_exec_failed(int left);
-void heritage_variable(int left, char text[HERITAGE_TEXT]);
+void heritage_before_exec(struct heritage *left, bool next_is_ours);
+void heritage_exec_failed(const struct heritage *left);
 bool heritage_is_variable(const char *entry);
 void heritage_hand_over(void);                   /* what this image has inherited, to the engine */
 

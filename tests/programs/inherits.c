@@ -1,20 +1,20 @@
-/* A connection handed over as standard input and output to an exec'd program, as inetd does it: inherits MESSAGES sends that
- * many exchanges before the exec. An exec that fails comes first; the new image execs itself once more in the middle.
+/* A connection handed over as standard input and output to an exec'd program, as inetd does it: inherits BEFORE BETWEEN makes so many
+ * exchanges before the fork, and in the child before the exec. One that fails comes first; the new image execs itself once more.
  * INHERITS_IMAGE is another program that serves in the first one's place. */
 #include "check.h"
 
 static const char *self;
-static int messages;
-enum { BETWEEN = 20, SERVED = 400 };
+enum { SERVED = 400 };
+static int before, between;
 
 static void accepted(int fd)
 {
-    exchange(fd, 0, messages);
+    exchange(fd, 0, before);
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         CHECK(execl("/no/such/program", "program", (char *)NULL) == -1 && errno == ENOENT);
-        exchange(fd, 0, BETWEEN);
+        exchange(fd, 0, between);
         CHECK(dup2(fd, 0) == 0);
         CHECK(dup2(fd, 1) == 1);
         const char *image = getenv("INHERITS_IMAGE");
@@ -27,8 +27,8 @@ static void accepted(int fd)
 
 static void connected(int fd)
 {
-    exchange(fd, 1, messages);
-    exchange(fd, 1, BETWEEN);
+    exchange(fd, 1, before);
+    exchange(fd, 1, between);
     exchange(fd, 1, SERVED);
     shutdown(fd, SHUT_WR);
     char byte;
@@ -46,7 +46,7 @@ static int serve(int most)
 
 int main(int argc, char **argv)
 {
-    CHECK(argc == 2);
+    CHECK(argc >= 2);
     self = argv[0];
     if (strcmp(argv[1], "serve") == 0) {
         if (serve(SERVED / 2) != 0) return 1;
@@ -54,6 +54,8 @@ int main(int argc, char **argv)
         return 127;
     }
     if (strcmp(argv[1], "serve-on") == 0) return serve(1 << 20);
-    messages = atoi(argv[1]);
+    CHECK(argc == 3);
+    before = atoi(argv[1]);
+    between = atoi(argv[2]);
     two_processes("4", accepted, connected);
 }
