@@ -25,6 +25,9 @@ void candidate_new(int fd, bool accepted, int nonblock)
     uint64_t word = KIND_CANDIDATE;
     if (accepted) word |= WORD_ACCEPTED;
     if (nonblock >= 0) word |= WORD_NONBLOCK_KNOWN | (nonblock ? WORD_NONBLOCK : 0);
+    if ((unsigned)fd >= SHIM_SLOTS) return;
+    if (accepted) table_set(fd, KIND_NONE);
+    atomic_store(&shim_handles[fd], 0); /* shared with nobody */
     if (accepted)
         table_set(fd, word);
     else /* connect() keeps what epoll_ctl() and fork() recorded for the fresh socket */
@@ -101,7 +104,7 @@ static void hand_over(int fd)
     table_lock(&guard);
     uint64_t word = table_word(fd);
     int count = word_kind(word) == KIND_CANDIDATE ? family(fd, word, members, 16) : 0;
-    bool quiet = count > 0;
+    bool quiet = count > 0 && family_has_alone(fd, word);
     uint64_t before[16];
     for (int i = 0; i < count; i++) {
         before[i] = atomic_load(&shim_words[members[i]]);
@@ -119,8 +122,10 @@ static void hand_over(int fd)
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */
     }
+    if ((s != 0 || failed) && !(word & WORD_INHERITED) && family_has_alone(fd, word)) family_close(table_handle(fd));
     for (int i = 0; i < count; i++) {
-        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED | WORD_ELSEWHERE | WORD_COPIED);
+        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED | WORD_COPIED);
+        if (before[i] & WORD_INHERITED) rest |= WORD_ELSEWHERE;
         if (s != 0) {
             atomic_store(&shim_handles[members[i]], s);
             interest_upgraded(members[i], s);
@@ -154,6 +159,7 @@ void candidate_ended(motet_stream s)
  * listening. A hand-over that had to wait for a sleeper is tried again by whichever call comes next. */
 static bool due(uint64_t word, enum direction direction)
 {
+    if (word & WORD_INHERITED) return true;
     unsigned most = atomic_load_explicit(&patience, memory_order_relaxed);
     if (word & WORD_ACCEPTED) return word_receives(word) >= most || word_sends(word) / SHIM_ANSWERS >= most;
     return word_sends(word) + (direction == SENDING) >= most || word_receives(word) / SHIM_ANSWERS >= most;
@@ -162,7 +168,7 @@ static bool due(uint64_t word, enum direction direction)
 uint64_t candidate_touch(int fd, enum direction direction)
 {
     uint64_t word = table_word(fd);
-    if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0) {
+    if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0 && family_has_alone(fd, word)) {
         int kept = errno;
         if (engine_disabled() || !same_host(fd))
             table_make_plain(fd, REASON_NONE);

@@ -23,6 +23,8 @@ pub struct Set {
     /// Streams in the set, for the quick way out.
     members: AtomicUsize,
     bell: i32,
+    /// Streams that one wait looks at.
+    room: usize,
     pid: u32,
 }
 
@@ -69,9 +71,9 @@ impl Inner {
 }
 
 impl Set {
-    /// An empty set. `bell` is an eventfd in the epoll descriptor.
-    pub fn new(bell: i32) -> Arc<Self> {
-        Arc::new(Self { inner: Forkable::default(), members: AtomicUsize::new(0), bell, pid: thread::pid() })
+    /// An empty set, in which one wait looks at `room` streams. `bell` is an eventfd in the epoll descriptor.
+    pub fn new(bell: i32, room: usize) -> Arc<Self> {
+        Arc::new(Self { inner: Forkable::default(), members: AtomicUsize::new(0), bell, room, pid: thread::pid() })
     }
 
     /// Whether the plain system call is enough: no stream is in the set, or the set was inherited through a fork.
@@ -98,9 +100,9 @@ impl Set {
     }
 
     /// Whether a gate may open: nobody sleeps in the set. Remembers the stream, so the next sleeper closes it.
-    pub(crate) fn may_raise(&self, handle: Handle, room: usize) -> bool {
+    pub(crate) fn may_raise(&self, handle: Handle) -> bool {
         let mut inner = self.inner.lock();
-        if inner.sleeping > 0 || inner.is_full(room) && inner.members.get(&handle).is_none_or(|m| !m.hot) {
+        if inner.sleeping > 0 || inner.is_full(self.room) && inner.members.get(&handle).is_none_or(|m| !m.hot) {
             return false;
         }
         inner.add_hot(handle);
@@ -118,6 +120,14 @@ impl Set {
     pub(crate) fn slept(&self) {
         let mut inner = self.inner.lock();
         inner.sleeping = inner.sleeping.saturating_sub(1);
+    }
+}
+
+impl Local {
+    /// Whether the stream's gate may open: it is in no set in which somebody sleeps.
+    #[inline]
+    pub(crate) fn set_may_raise(&self, handle: Handle) -> bool {
+        !self.in_set.load(Relaxed) || self.set.lock().as_ref().is_none_or(|set| set.may_raise(handle))
     }
 }
 
@@ -158,7 +168,7 @@ impl Engine {
         // sleeper on this set must look again: neither an open gate nor unread bytes would ever wake it.
         if (ring || !hot)
             && let Some(slot) = local.slot.slot()
-            && !gate::close_gate(record, &slot, &mut Kernel::new(record, handle))
+            && !gate::close_gate(record, &slot, &mut Kernel::new(local, handle))
         {
             self.make_hot(set, handle, local);
             if ring && armed {
@@ -223,7 +233,7 @@ impl Engine {
         }
         if record.rx.ready.load(Relaxed) != 0
             && let Some(set) = local.set.lock().clone()
-            && !set.inner.lock().is_full(self.options.hot)
+            && !set.inner.lock().is_full(set.room)
         {
             self.make_hot(&set, handle, local);
         }
@@ -235,7 +245,7 @@ impl Engine {
         {
             let mut inner = set.inner.lock();
             inner.clock += 1;
-            let (clock, room) = (inner.clock, self.options.hot);
+            let (clock, room) = (inner.clock, set.room);
             if inner.hot.len() > room {
                 inner.hot.sort_by_key(|h| std::cmp::Reverse(h.last));
                 cold.extend(inner.hot.drain(room..).map(|h| h.handle));
@@ -259,7 +269,7 @@ impl Engine {
             let Some((record, local)) = self.look_up(handle) else { continue };
             local.hot.store(false, Relaxed);
             if let Some(slot) = local.slot.slot()
-                && !gate::close_gate(record, &slot, &mut Kernel::new(record, handle))
+                && !gate::close_gate(record, &slot, &mut Kernel::new(local, handle))
             {
                 self.make_hot(set, handle, local); // it has just spoken
             }

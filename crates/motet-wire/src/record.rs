@@ -156,9 +156,9 @@ pub struct Life {
     pub generation: AtomicU32,
     /// A [`State`].
     pub state: AtomicU32,
-    /// The process that uses the stream.
+    /// The process that took the stream.
     pub owner: AtomicU32,
-    /// Its descriptor.
+    /// Its descriptor there.
     pub fd: AtomicU32,
     /// Why the stream is where it is: a reason code of the engine.
     pub reason: AtomicU32,
@@ -176,6 +176,8 @@ pub struct Life {
     pub nonblocking: AtomicU32,
     /// TCP_NODELAY as the program sees it, plus one, once the engine has set the kernel's; 0: the kernel's is the program's.
     pub nodelay: AtomicU32,
+    /// Which members of the process family have the stream, a bit each: `motet_engine::family`.
+    pub users: AtomicU64,
 }
 
 /// Events worth a counter.

@@ -15,7 +15,7 @@
 use motet_engine::reason::Reason;
 use motet_sys::fds::PrivateFd;
 use motet_sys::memory::{self, Ranges};
-use motet_sys::rustix::fd::OwnedFd;
+use motet_sys::rustix::fd::{AsFd, OwnedFd};
 use motet_wire::mapping::Mapping;
 use motet_wire::segment::{Geometry, HEAD, HEAD_WORDS, HUGE_PAGE, MAX_SLOTS, Refused};
 use motet_wire::slot::Slot;
@@ -30,6 +30,8 @@ pub const IDLE: u64 = 10_000_000_000;
 const GROWTH: [usize; 5] = [1, 4, 16, 64, 256];
 /// Slots of a segment that one connection looks at: those that our stream left first, most likely left by the peer's, too.
 const LOOKS: usize = 4;
+/// Segments of others whose memfd is kept, for a program that execs: descriptors are dear.
+const KEPT: usize = 16;
 /// Links that one call looks at, and peers that it asks after: asking takes system calls.
 const LOOKED_AT: usize = 64;
 const ASKED: usize = 2;
@@ -85,6 +87,8 @@ pub struct Links {
     /// Where the last call stopped looking.
     looked_at: Option<Peer>,
     bytes: usize,
+    /// Segments of others whose memfd was kept.
+    kept: usize,
     counts: [u64; 2],
     lives: fn(&Peer, bool) -> bool,
 }
@@ -102,6 +106,8 @@ struct Link {
 struct Segment {
     /// The memfd, when the slots are ours to hand out.
     file: Option<Arc<PrivateFd>>,
+    /// The memfd, for the next program image of this process.
+    kept: Option<Arc<PrivateFd>>,
     mapping: Mapping,
     geometry: Geometry,
     nonce: [u8; 16],
@@ -126,6 +132,7 @@ impl Links {
             ranges: Ranges::new(),
             looked_at: None,
             bytes: 0,
+            kept: 0,
             counts: [0; 2],
             lives,
         }
@@ -172,14 +179,54 @@ impl Links {
             Some(known) if known.end == 1 || myself => known,
             Some(_) => return Err(Reason::BAD_SEGMENT), // our own memory, offered back to us
             None => {
-                let geometry = inspect(file, nonce)?;
+                let (geometry, written) = inspect(file)?;
+                if written != nonce {
+                    return Err(Reason::BAD_SEGMENT);
+                }
                 if geometry.dense() > shape.limit.saturating_sub(self.bytes) {
                     return Err(Reason::MEMORY_LIMIT);
                 }
-                self.open(peer, file, (geometry, nonce, 1), shape.huge, now)?
+                let keep = self.kept < KEPT;
+                self.kept += usize::from(keep);
+                let segment = self.open(peer, file, (geometry, nonce, 1), shape.huge, now)?;
+                let copy = keep.then(|| file.try_clone().ok()).flatten();
+                segment.kept = copy.map(|copy| Arc::new(PrivateFd::new(copy)));
+                segment
             }
         };
-        segment.take(index as usize)
+        segment.use_slot(index as usize, 1)
+    }
+
+    /// The memfd and the number of a slot, and whose link it belongs to.
+    pub fn bequeath(&self, slot: &Slot) -> Option<(Arc<PrivateFd>, usize, Peer)> {
+        let (&base, &peer) = self.owners.range(..=slot.address()).next_back()?;
+        let segment = self.links.get(&peer)?.segments.iter().find(|s| s.mapping.base() as usize == base)?;
+        let file = segment.file.as_ref().or(segment.kept.as_ref())?;
+        Some((file.clone(), segment.geometry.index(slot.address() - base)?, peer))
+    }
+
+    /// A slot that an earlier image of this process used.
+    pub fn inherit(
+        &mut self,
+        peer: Peer,
+        file: PrivateFd,
+        (index, end): (usize, usize),
+        now: u64,
+    ) -> Result<Slot, Reason> {
+        let (geometry, nonce) = inspect(&file)?;
+        let known = self.links.get_mut(&peer).and_then(|link| link.segments.iter_mut().find(|s| s.nonce == nonce));
+        let segment = match known {
+            Some(known) => {
+                std::mem::forget(file); // the list names it once for each slot
+                known
+            }
+            None => {
+                let segment = self.open(peer, &file, (geometry, nonce, end), false, now)?;
+                segment.kept = Some(Arc::new(file));
+                segment
+            }
+        };
+        segment.use_slot(index, end)
     }
 
     /// A stream of ours has ended: so much the peer learns, too. An end that never came has left with us.
@@ -213,7 +260,9 @@ impl Links {
     pub fn forked(&mut self) {
         for link in self.links.values_mut() {
             link.ours = false;
-            link.segments.iter_mut().for_each(|segment| segment.file = None);
+            for segment in &mut link.segments {
+                segment.kept = segment.file.take().or(segment.kept.take());
+            }
         }
         self.counts = [0; 2];
     }
@@ -231,7 +280,7 @@ impl Links {
     fn open(
         &mut self,
         peer: Peer,
-        fd: &OwnedFd,
+        fd: impl AsFd,
         (geometry, nonce, end): (Geometry, [u8; 16], usize),
         huge: bool,
         now: u64,
@@ -250,7 +299,18 @@ impl Links {
             self.counts[0] += 1;
         }
         let (slots, free) = (vec![None; geometry.slots], VecDeque::new());
-        link.segments.push(Segment { file: None, mapping, geometry, nonce, end, slots, free, streams: 0, since: now });
+        link.segments.push(Segment {
+            file: None,
+            kept: None,
+            mapping,
+            geometry,
+            nonce,
+            end,
+            slots,
+            free,
+            streams: 0,
+            since: now,
+        });
         link.segments.last_mut().ok_or(Reason::NO_MEMORY)
     }
 
@@ -309,6 +369,7 @@ impl Links {
         for at in (0..link.segments.len()).rev() {
             let segment = &link.segments[at];
             if due(segment, ended) && self.ranges.give_up(segment.mapping) {
+                self.kept -= usize::from(segment.kept.is_some() && segment.end == 1).min(self.kept);
                 self.owners.remove(&(segment.mapping.base() as usize));
                 self.bytes -= segment.geometry.dense();
                 link.segments.remove(at);
@@ -356,8 +417,8 @@ impl Segment {
         None
     }
 
-    fn take(&mut self, index: usize) -> Result<Slot, Reason> {
-        let slot = self.slot(index, 1).ok_or(Reason::BAD_SEGMENT)?;
+    fn use_slot(&mut self, index: usize, end: usize) -> Result<Slot, Reason> {
+        let slot = self.slot(index, end).ok_or(Reason::BAD_SEGMENT)?;
         if self.slots[index].is_none() && !memory::populate(slot.control_memory()) {
             return Err(Reason::NO_MEMORY);
         }
@@ -372,20 +433,17 @@ fn both_left(slot: &Slot) -> bool {
 }
 
 /// Checks a segment from a peer before it is mapped.
-fn inspect(file: &OwnedFd, nonce: [u8; 16]) -> Result<Geometry, Reason> {
-    let (size, sealed, ordinary) = memory::inspect(file).map_err(|_| Reason::BAD_SEGMENT)?;
+fn inspect(file: impl AsFd) -> Result<(Geometry, [u8; 16]), Reason> {
+    let (size, sealed, ordinary) = memory::inspect(&file).map_err(|_| Reason::BAD_SEGMENT)?;
     if !sealed || !ordinary {
         return Err(Reason::BAD_SEGMENT);
     }
     let head = memory::head::<{ HEAD_WORDS * 8 }>(file).map_err(|_| Reason::BAD_SEGMENT)?;
-    let (geometry, written) = Geometry::check(&head, size).map_err(|refused| match refused {
+    let (geometry, nonce) = Geometry::check(&head, size).map_err(|refused| match refused {
         Refused::Version(_) => Reason::VERSION,
         _ => Reason::BAD_SEGMENT,
     })?;
-    if written != nonce {
-        return Err(Reason::BAD_SEGMENT);
-    }
-    Ok(geometry)
+    Ok((geometry, nonce))
 }
 
 #[cfg(test)]
