@@ -5,7 +5,7 @@ use crate::peer::Peer;
 use motet_proto::{Base, Errno};
 use motet_sys::{clock, copy, diag, memory, socket, thread};
 use motet_wire::mapping::Mapping;
-use motet_wire::record::{Life, Record};
+use motet_wire::record::Record;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -27,7 +27,7 @@ pub fn give_back(ring: Mapping) {
 pub struct Kernel<'a> {
     fd: i32,
     generation: u32,
-    life: &'a Life,
+    record: &'a Record,
     peer: Option<&'a Peer>,
 }
 
@@ -35,7 +35,7 @@ impl<'a> Kernel<'a> {
     /// The base under the stream with this handle.
     #[inline(always)]
     pub fn new(record: &'a Record, handle: Handle) -> Self {
-        Self { fd: record.life.fd.load(Relaxed) as i32, generation: handle as u32, life: &record.life, peer: None }
+        Self { fd: record.life.fd.load(Relaxed) as i32, generation: handle as u32, record, peer: None }
     }
 
     /// For whoever has made the handle stale and still has to end the stream.
@@ -72,6 +72,14 @@ impl Base for Kernel<'_> {
 
     fn tcp_pending(&mut self) -> u64 {
         socket::pending(self.fd)
+    }
+
+    fn tcp_read(&mut self, counted: u64) -> u64 {
+        socket::read_beyond(self.fd, counted)
+    }
+
+    fn tcp_written(&mut self, counted: u64) -> u64 {
+        socket::written_beyond(self.fd, self.record.who.role.load(Relaxed) == 1, counted)
     }
 
     fn tcp_alive(&mut self) -> bool {
@@ -141,7 +149,7 @@ impl Base for Kernel<'_> {
 
     #[inline(always)]
     fn current(&self) -> bool {
-        self.life.generation.load(Relaxed) == self.generation
+        self.record.life.generation.load(Relaxed) == self.generation
     }
 }
 

@@ -437,6 +437,8 @@ fn reset(record: &Record) {
         &tx.spent,
         &tx.lingered,
         &rx.slept,
+        &rx.quiet,
+        &rx.probed,
     ] {
         word.store(0, Ordering::Relaxed);
     }
@@ -471,9 +473,10 @@ fn reset(record: &Record) {
     ] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in
-        [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking, &life.nodelay, &life.fd]
-    {
+    for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&life.nodelay, &life.error, &life.fd] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&who.pid, &who.uid, &who.gid] {

@@ -86,6 +86,10 @@ impl<'a> Wait<'a> {
         if self.phase == Phase::Asleep {
             self.slept(engine);
         }
+        if self.phase == Phase::Spinning {
+            // The kernel was asked, and had nothing.
+            self.each(engine, |record, _, _| record.rx.quiet.store(record.rx.probed.load(Relaxed), Relaxed));
+        }
         if self.any_ready(engine) {
             return Step::Ready;
         }
@@ -100,6 +104,7 @@ impl<'a> Wait<'a> {
                         self.start = clock::ticks();
                         (self.began, self.taken) = (self.start, 0);
                         self.probe = self.start + ticks(spin::PROBE);
+                        self.each(engine, |record, _, _| record.rx.probed.store(record.rx.head.load(Relaxed), Relaxed));
                         return Step::Probe; // TCP bytes sent before the gates rose are in the kernel
                     }
                     // What the program waits for may be room to write: then there is nothing to close the hot streams' gates for.
@@ -190,6 +195,7 @@ impl<'a> Wait<'a> {
             if now >= self.probe {
                 self.probe = now + ticks(spin::PROBE);
                 for (record, slot) in watched.iter().flatten() {
+                    record.rx.probed.store(record.rx.head.load(Relaxed), Relaxed);
                     spin::publish_cpu(slot, &Kernel::new(record, 0));
                 }
                 // Anybody else who wants this CPU gets it now and then; their time is not spun away.
