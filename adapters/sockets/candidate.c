@@ -26,6 +26,9 @@ void candidate_new(int fd, bool accepted, int nonblock)
     uint64_t word = KIND_CANDIDATE;
     if (accepted) word |= WORD_ACCEPTED;
     if (nonblock >= 0) word |= WORD_NONBLOCK_KNOWN | (nonblock ? WORD_NONBLOCK : 0);
+    if ((unsigned)fd >= SHIM_SLOTS) return;
+    if (accepted) table_set(fd, KIND_NONE);
+    atomic_store(&shim_handles[fd], 0); /* shared with nobody */
     if (accepted)
         table_set(fd, word);
     else /* connect() keeps what epoll_ctl() and fork() recorded for the fresh socket */
@@ -111,7 +114,7 @@ static void hand_over(int fd)
     table_lock(&guard);
     uint64_t word = table_word(fd);
     int count = word_kind(word) == KIND_CANDIDATE ? family(fd, word, members, 16) : 0;
-    bool quiet = count > 0;
+    bool quiet = count > 0 && family_has_alone(fd, word);
     uint64_t before[16];
     for (int i = 0; i < count; i++) {
         before[i] = atomic_load(&shim_words[members[i]]);
@@ -129,8 +132,9 @@ static void hand_over(int fd)
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */
     }
+    if ((s != 0 || failed) && family_has_alone(fd, word)) family_close(table_handle(fd));
     for (int i = 0; i < count; i++) {
-        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED | WORD_ELSEWHERE);
+        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED);
         if (s != 0) {
             atomic_store(&shim_handles[members[i]], s);
             interest_upgraded(members[i], s);
@@ -155,7 +159,7 @@ static bool due(uint64_t word, enum direction direction)
 uint64_t candidate_touch(int fd, enum direction direction)
 {
     uint64_t word = table_word(fd);
-    if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0) {
+    if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0 && family_has_alone(fd, word)) {
         int kept = errno;
         if (engine_disabled() || !same_host(fd) || waits_unseen(fd))
             table_make_plain(fd, REASON_NONE);

@@ -228,6 +228,7 @@ SHIM_API int fcntl(int fd, int command, ...)
     case F_DUPFD_CLOEXEC:
         return copied(fd, result);
     case F_SETFL:
+        if (word_kind(table_word(fd)) >= KIND_CANDIDATE) family_flags_changed();
         table_note_flags(fd, (long)argument & O_NONBLOCK);
         if ((long)argument & O_ASYNC) table_make_plain(fd, REASON_UNSEEN_WAIT);
         return result;
@@ -248,7 +249,10 @@ SHIM_API int ioctl(int fd, unsigned long request, ...)
     uint64_t word = table_word(fd);
     int result = REAL(ioctl)(fd, request, argument);
     if (LIKELY(word_kind(word) < KIND_CANDIDATE) || result < 0 || shim_depth > 0) return result;
-    if (request == FIONBIO) table_note_flags(fd, *(int *)argument != 0);
+    if (request == FIONBIO) {
+        family_flags_changed();
+        table_note_flags(fd, *(int *)argument != 0);
+    }
     if (request == FIOASYNC && *(int *)argument != 0) table_make_plain(fd, REASON_UNSEEN_WAIT);
     if (request == FIONREAD && word_kind(word) == KIND_STREAM) {
         size_t bytes = ENGINE(engine.rx_bytes(table_handle(fd)));

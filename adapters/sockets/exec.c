@@ -145,7 +145,7 @@ static void without_us(char *const environment[], const char *preload, char **in
     *into = NULL;
 }
 
-/* Makes CALL with `env`: the given environment, or one without this object where the image cannot load it. */
+/* Returns what CALL does with `env`: the given environment, or one without this object where the image cannot load it. */
 #define WITH_ENVIRONMENT(is_ours, environment, CALL)                                                                    \
     do {                                                                                                                \
         int kept_ = errno;                                                                                              \
@@ -165,7 +165,7 @@ static void without_us(char *const environment[], const char *preload, char **in
 /* ---------------------------------------------------------------- exec and spawn */
 
 /* Streams that the new image inherits. */
-static void before_exec(void)
+static void before_spawn(void)
 {
     if (!engine_is_open() || shim_depth > 0 || !table_in_own_process()) return;
     int kept = errno;
@@ -177,10 +177,23 @@ static void before_exec(void)
     errno = kept;
 }
 
+static void before_exec(void)
+{
+    before_spawn();
+    if (shim_depth == 0 && table_in_own_process()) family_before_exec();
+}
+
+/* exec returns only when it has failed. */
+static int exec_failed(int result)
+{
+    if (shim_depth == 0 && table_in_own_process()) family_exec_failed();
+    return result;
+}
+
 SHIM_API int execve(const char *path, char *const arguments[], char *const environment[])
 {
     before_exec();
-    WITH_ENVIRONMENT(image_is_ours(path), environment, REAL(execve)(path, arguments, env));
+    WITH_ENVIRONMENT(image_is_ours(path), environment, exec_failed(REAL(execve)(path, arguments, env)));
 }
 
 SHIM_API int execv(const char *path, char *const arguments[]) { return execve(path, arguments, environ); }
@@ -188,7 +201,7 @@ SHIM_API int execv(const char *path, char *const arguments[]) { return execve(pa
 SHIM_API int execvpe(const char *file, char *const arguments[], char *const environment[])
 {
     before_exec();
-    WITH_ENVIRONMENT(command_is_ours(file), environment, REAL(execvpe)(file, arguments, env));
+    WITH_ENVIRONMENT(command_is_ours(file), environment, exec_failed(REAL(execvpe)(file, arguments, env)));
 }
 
 SHIM_API int execvp(const char *file, char *const arguments[]) { return execvpe(file, arguments, environ); }
@@ -198,7 +211,7 @@ SHIM_API int fexecve(int fd, char *const arguments[], char *const environment[])
     Elf64_Ehdr head;
     before_exec();
     WITH_ENVIRONMENT(!read_at(fd, 0, &head, sizeof head) || memcmp(&head, ELFMAG, SELFMAG) != 0 || elf_is_ours(fd, &head),
-                     environment, REAL(fexecve)(fd, arguments, env));
+                     environment, exec_failed(REAL(fexecve)(fd, arguments, env)));
 }
 
 /* The forms with a list: counted, then copied to the stack, so they stay usable after vfork and in handlers. */
@@ -238,13 +251,13 @@ SHIM_API int execle(const char *path, const char *first, ...)
 SHIM_API int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,
                          char *const arguments[], char *const environment[])
 {
-    before_exec();
+    before_spawn();
     WITH_ENVIRONMENT(image_is_ours(path), environment, REAL(posix_spawn)(pid, path, actions, attributes, arguments, env));
 }
 
 SHIM_API int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
                           const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[])
 {
-    before_exec();
+    before_spawn();
     WITH_ENVIRONMENT(command_is_ours(file), environment, REAL(posix_spawnp)(pid, file, actions, attributes, arguments, env));
 }

@@ -65,9 +65,11 @@ SHIM_API int prctl(int option, ...)
 
 void life_leave(void)
 {
-    if (!engine_is_open() || shim_depth > 0 || !table_in_own_process() || engine_confined()) return;
+    if (shim_depth > 0 || !table_in_own_process() || engine_confined()) return;
     static _Atomic bool left;
     if (atomic_exchange(&left, true)) return;
+    family_exit();
+    if (!engine_is_open()) return;
     int kept = errno;
     for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
         uint64_t word = table_word(fd);

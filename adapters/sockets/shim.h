@@ -103,7 +103,7 @@ enum kind {
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
-extern _Atomic uint64_t shim_handles[SHIM_SLOTS];   /* motet_stream of a KIND_STREAM */
+extern _Atomic uint64_t shim_handles[SHIM_SLOTS];   /* motet_stream of a KIND_STREAM; a candidate's place in the family */
 extern _Atomic uint32_t shim_sleepers[SHIM_SLOTS];  /* threads in a kernel call on a candidate */
 extern _Atomic int shim_top;                        /* no tracked descriptor is above */
 
@@ -138,6 +138,17 @@ bool table_in_own_process(void);       /* false in a vfork child, where only the
 void table_note_process(void);
 bool table_blocks(int fd, uint64_t word); /* O_NONBLOCK is clear */
 void table_note_flags(int fd, bool nonblock);
+
+/* ---------------------------------------------------------------- forked relatives (family.c) */
+
+void family_before_fork(void);                   /* under the table's lock */
+bool family_has_alone(int fd, uint64_t word);    /* no other process has this candidate */
+void family_close(uint64_t place);               /* under the lock: of a candidate whose last descriptor goes */
+void family_exit(void);
+void family_before_exec(void);                   /* descriptors that close by themselves then */
+void family_exec_failed(void);
+void family_flags_changed(void);                 /* O_NONBLOCK of a tracked descriptor */
+bool family_flags_hold(void);                    /* nobody has changed it since the table was told; false: the table asks anew */
 
 /* ---------------------------------------------------------------- candidates (candidate.c) */
 

@@ -54,6 +54,7 @@ void table_lock_for_fork(void)
     table_guard guard;
     table_lock(&guard);
     fork_guard = guard;
+    family_before_fork();
     interest_before_fork();
 }
 
@@ -151,6 +152,7 @@ void table_set(int fd, uint64_t word)
     bool waited = interest_forget(fd);
     if (word_kind(old) == KIND_EPOLL && other < 0) interest_epoll_closed(word_extra(old));
     if (word_kind(old) == KIND_STREAM && other < 0) finished = handle;
+    if (word_kind(old) == KIND_CANDIDATE && other < 0) family_close(handle);
     if (word_kind(old) == KIND_STREAM && other >= 0) {
         rebind(other, handle);
         /* The kernel keeps a registration of a closed descriptor while a duplicate lives; it is not mirrored. */
@@ -207,10 +209,10 @@ void table_note_flags(int fd, bool nonblock)
     }
 }
 
-/* The flag belongs to the open file, so a duplicate or another process may change it: then the kernel is asked. */
+/* The flag belongs to the open file: where a duplicate or another process has changed it, the kernel is asked. */
 bool table_blocks(int fd, uint64_t word)
 {
-    if (LIKELY((word & WORD_NONBLOCK_KNOWN) && !(word & WORD_SHARED))) return !(word & WORD_NONBLOCK);
+    if (LIKELY((word & WORD_NONBLOCK_KNOWN) && (!(word & WORD_SHARED) || family_flags_hold()))) return !(word & WORD_NONBLOCK);
     int kept = errno;
     int flags = REAL(fcntl)(fd, F_GETFL);
     errno = kept;

@@ -3,7 +3,9 @@
 //! Two kinds of memory: *records* lie in the node file, shared with forked children and readable by `motet ps`;
 //! [`Local`] is private to the process (a forked child has its own copy).
 
+use crate::base::Kernel;
 use crate::driver::{Connecting, Driver};
+use crate::family::Place;
 use crate::log::{self, Log};
 use crate::peer::Peer;
 use crate::reason::Reason;
@@ -13,11 +15,11 @@ use motet_sys::forkable::Forkable;
 use motet_sys::{memory, pool, thread};
 use motet_wire::node::{self, Node};
 use motet_wire::record::{Record, State};
-use motet_wire::slot::SlotCell;
+use motet_wire::slot::{Slot, SlotCell};
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A stream's handle: `(index + 1) << 32 | generation`; 0 is none.
@@ -62,14 +64,18 @@ impl std::fmt::Debug for Options {
 /// them open, and empty what was being changed ([`Forkable`]).
 #[derive(Default)]
 pub struct Local {
+    /// The handle of the stream that is here; 0: none. Every use of a handle asks for it.
+    pub handle: AtomicU64,
+    /// Its descriptor in this process.
+    pub fd: AtomicI32,
+    /// Whether this end made the connection.
+    pub connected: AtomicBool,
     /// Voices that have taken the stream; the last one that closes it ends it.
     pub voices: AtomicU32,
     /// The wire, once it is up.
     pub slot: SlotCell,
     /// The wire on its way up.
     pub pending: Forkable<Option<Box<dyn Connecting>>>,
-    /// The handle under which this process holds `slot`; 0 when it holds none.
-    pub attached: AtomicU64,
     /// The driver of the wire, plus one.
     pub driver: AtomicU32,
     /// The process at the other end, for single copy.
@@ -88,6 +94,26 @@ pub struct Local {
     pub unread: AtomicBool,
 }
 
+/// A stream of this process whose wire is up.
+pub struct Up<'e> {
+    /// Its handle.
+    pub handle: Handle,
+    /// What it shares with forked relatives.
+    pub record: &'e Record,
+    /// What this process keeps for itself.
+    pub local: &'e Local,
+    /// Its wire.
+    pub slot: Slot,
+}
+
+impl<'e> Up<'e> {
+    /// The kernel's TCP under it.
+    #[inline(always)]
+    pub fn base(&self) -> Kernel<'e> {
+        Kernel::new(self.local, self.handle)
+    }
+}
+
 const CHUNK: usize = 64;
 
 /// The engine.
@@ -96,8 +122,9 @@ pub struct Engine {
     pub options: Options,
     /// What happened, for people.
     pub log: Log,
-    node: Node,
-    node_file: PrivateFd,
+    pub(crate) node: Node,
+    pub(crate) node_file: PrivateFd,
+    pub(crate) place: Place,
     locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
     free: Mutex<VecDeque<u32>>,
     owners: Mutex<HashMap<u64, Handle>>,
@@ -167,11 +194,12 @@ impl Engine {
         motet_sys::clock::ticks_per_1024ns();
         let log = Log::new(options.log.clone());
         log.start(&options);
-        Ok(Self {
+        let engine = Self {
             options,
             log,
             node,
             node_file: PrivateFd::new(fd),
+            place: Place::default(),
             locals: (0..streams / CHUNK).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
             owners: Mutex::default(),
@@ -179,18 +207,39 @@ impl Engine {
             any_unread: AtomicU64::new(0),
             ended: Mutex::default(),
             told: Default::default(),
-        })
+        };
+        engine.found_family();
+        Ok(engine)
     }
 
     /// The record and the private part of a stream; `None` when the handle is stale.
     #[inline(always)]
     pub fn look_up(&self, handle: Handle) -> Option<(&Record, &Local)> {
         let index = ((handle >> 32) as usize).wrapping_sub(1);
-        let record = self.node.record(index)?;
-        if record.life.generation.load(Ordering::Acquire) != handle as u32 {
+        let local = self.local(index)?;
+        if local.handle.load(Ordering::Acquire) != handle {
             return None;
         }
-        Some((record, self.local(index)?))
+        Some((self.node.record(index)?, local))
+    }
+
+    /// A stream whose wire is up.
+    #[inline(always)]
+    pub fn attached(&self, handle: Handle) -> Option<Up<'_>> {
+        let (record, local) = self.look_up(handle)?;
+        Some(Up { handle, record, local, slot: local.slot.slot()? })
+    }
+
+    /// Records of which this process has ever held a stream, with what it keeps about them.
+    pub(crate) fn each_local(&self) -> impl Iterator<Item = (&Record, &Local)> {
+        let used = self.node.head().used.load(Ordering::Acquire) as usize;
+        (0..used).filter_map(|index| Some((self.node.record(index)?, self.local(index)?)))
+    }
+
+    /// Every record that has ever been used.
+    pub(crate) fn each_record(&self, each: impl FnMut(&Record)) {
+        let used = self.node.head().used.load(Ordering::Acquire) as usize;
+        (0..used).filter_map(|index| self.node.record(index)).for_each(each);
     }
 
     #[inline(always)]
@@ -200,6 +249,9 @@ impl Engine {
 
     /// A new record, owned by this process, in state `Candidate`.
     pub fn allocate(&self) -> Option<(Handle, &Record, &Local)> {
+        if !self.enlists() {
+            return None;
+        }
         let recycled = {
             let mut free = lock(&self.free);
             // Oldest first, and only when there are many: a thread that still holds a stale handle finds it stale.
@@ -217,11 +269,13 @@ impl Engine {
         let generation = record.life.generation.load(Ordering::Relaxed);
         reset(record);
         record.life.owner.store(thread::pid(), Ordering::Relaxed);
+        record.life.users.store(self.own_bit(), Ordering::Relaxed);
         record.life.state.store(State::Candidate as u32, Ordering::Release);
         let handle = (index as u64 + 1) << 32 | u64::from(generation);
         let local = self.local(index)?;
         local.hot.store(false, Ordering::Relaxed);
-        local.voices.store(1, Ordering::Release);
+        local.voices.store(1, Ordering::Relaxed);
+        local.handle.store(handle, Ordering::Release);
         Some((handle, record, local))
     }
 
@@ -245,19 +299,19 @@ impl Engine {
         Some((self.node.record(index)?, self.local(index)?))
     }
 
-    /// Makes a handle stale: whoever looks it up from now on is told so. False when somebody else did.
+    /// Makes a handle stale in this process: whoever looks it up from now on is told so. False when another thread did.
     pub fn retire(&self, handle: Handle) -> bool {
-        let generation = handle as u32;
-        self.any(handle).is_some_and(|(record, _)| {
-            let next = generation.wrapping_add(1);
-            record.life.generation.compare_exchange(generation, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        })
+        let stale = |(_, local): (&Record, &Local)| {
+            local.handle.compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        handle != 0 && self.any(handle).is_some_and(stale)
     }
 
-    /// Gives the record of a retired handle back.
+    /// Gives the record of a retired handle back, once no process of the family has the stream.
     pub fn free(&self, handle: Handle) {
         let index = (handle >> 32) as usize - 1;
         if let Some(record) = self.node.record(index) {
+            record.life.generation.fetch_add(1, Ordering::AcqRel);
             record.life.state.store(State::Free as u32, Ordering::Release);
             record.life.owner.store(0, Ordering::Release);
             lock(&self.free).push_back(index as u32);
@@ -277,11 +331,8 @@ impl Engine {
     /// Counts over all streams of this process, ended ones included. Does not allocate.
     pub fn totals(&self) -> Totals {
         let mut totals = *lock(&self.ended);
-        for index in 0..self.node.head().used.load(Ordering::Acquire) as usize {
-            if let (Some(record), Some(local)) = (self.node.record(index), self.local(index))
-                && record.life.owner.load(Ordering::Relaxed) == thread::pid()
-                && record.state() != State::Free
-            {
+        for (record, local) in self.each_local() {
+            if local.handle.load(Ordering::Relaxed) != 0 && record.life.owner.load(Ordering::Relaxed) == thread::pid() {
                 totals.add(record, local);
             }
         }
@@ -351,8 +402,10 @@ impl Engine {
                     self.any_unread.fetch_sub(1, Ordering::Relaxed);
                     local.unread.store(false, Ordering::Relaxed);
                     // Read before the wire is: a handle that is good under the lock is that of the wire.
-                    let generation = record.life.generation.load(Ordering::Acquire);
-                    let handle = (index as u64 + 1) << 32 | u64::from(generation);
+                    let handle = local.handle.load(Ordering::Acquire);
+                    if handle == 0 {
+                        continue;
+                    }
                     if each(handle, record, local) {
                         self.mark_unread(handle, local);
                     }
@@ -377,6 +430,7 @@ impl Engine {
             local.unread.store(false, Ordering::Relaxed);
         }
         *lock(&self.ended) = Totals::default();
+        self.become_member();
         self.options.drivers.iter().for_each(|d| d.forked());
         self.told.iter().zip(self.driver_links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));
     }
@@ -402,7 +456,7 @@ impl Quiet {
     pub fn begin() -> Self {
         let start = lock(&START); // from here on there is an engine, or there is none
         let engine = Engine::running();
-        Self {
+        let quiet = Self {
             _start: start,
             _owners: engine.map(|e| lock(&e.owners)),
             _free: engine.map(|e| lock(&e.free)),
@@ -410,7 +464,9 @@ impl Quiet {
             _ended: engine.map(|e| lock(&e.ended)),
             _log: engine.map(|e| e.log.hold()),
             _pool: Box::new(pool::quiet()),
-        }
+        };
+        engine.inspect(|e| e.expect_child());
+        quiet
     }
 }
 

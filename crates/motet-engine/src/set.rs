@@ -110,6 +110,14 @@ impl Set {
     }
 }
 
+impl Local {
+    /// Whether the stream's gate may open: it is in no set in which somebody sleeps.
+    #[inline]
+    pub(crate) fn set_may_raise(&self, handle: Handle) -> bool {
+        !self.in_set.load(Relaxed) || self.set.lock().as_ref().is_none_or(|set| set.may_raise(handle))
+    }
+}
+
 impl Engine {
     /// Adds a stream to a set, or changes its cookie and whether it is armed. A stream is in one set only; in a second
     /// one it stays on TCP.
@@ -146,7 +154,7 @@ impl Engine {
         // sleeper on this set must look again: neither an open gate nor unread bytes would ever wake it.
         if (ring || !hot)
             && let Some(slot) = local.slot.slot()
-            && !gate::close_gate(record, &slot, &mut Kernel::new(record, handle))
+            && !gate::close_gate(record, &slot, &mut Kernel::new(local, handle))
         {
             self.make_hot(set, handle, local);
             if ring && armed {
@@ -238,7 +246,7 @@ impl Engine {
             let Some((record, local)) = self.look_up(handle) else { continue };
             local.hot.store(false, Relaxed);
             if let Some(slot) = local.slot.slot()
-                && !gate::close_gate(record, &slot, &mut Kernel::new(record, handle))
+                && !gate::close_gate(record, &slot, &mut Kernel::new(local, handle))
             {
                 self.make_hot(set, handle, local); // it has just spoken
             }

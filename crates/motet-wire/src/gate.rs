@@ -130,7 +130,10 @@ impl GateLine {
         match self.word.compare_exchange(from, to, Ordering::Release, Ordering::Acquire) {
             Ok(_) => Ok(mode),
             Err(word) => {
-                self.inline_at.store(0, Ordering::Relaxed);
+                // Only what this put has written: a short payload before it may be unread still.
+                if self.inline_at.load(Ordering::Relaxed) >> 8 == tail {
+                    self.inline_at.store(0, Ordering::Relaxed);
+                }
                 Self::mode_of(word, tail)
             }
         }
@@ -371,6 +374,19 @@ mod tests {
         assert!(gate.lower_empty(0));
         assert_eq!(gate.publish(0, 5), Ok(Mode::Tcp));
         assert_eq!(gate.read_inline(0, &mut [0; INLINE]), None, "a failed put leaves nothing behind");
+    }
+
+    #[test]
+    fn a_put_that_loses_leaves_an_unread_short_payload_as_it_is() {
+        let gate = GateLine::new();
+        assert!(gate.raise(0));
+        gate.write_inline(0, b"hello");
+        assert_eq!(gate.publish(0, 5), Ok(Mode::Ring));
+        gate.lower();
+        assert_eq!(gate.publish(5, 1000), Ok(Mode::Tcp), "a long payload, in the ring");
+        let mut out = [0; INLINE];
+        assert_eq!(gate.read_inline(0, &mut out), Some((0, 5)));
+        assert_eq!(&out[..5], b"hello");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First eight bytes of every node file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETnod");
 /// Version of the node file: `motet ps` reads only its own. It changes with anything in [`NodeHead`] or [`Record`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Name given to memfd_create.
 pub const NAME: &str = "motet-node";
 /// Bytes before the first record.
@@ -47,7 +47,12 @@ pub struct NodeHead {
     pub overflow: AtomicU64,
     /// Links that the process family has opened, and closed.
     pub links: [AtomicU64; 2],
+    /// The processes of the family that have streams: their pids, 0 for none, `u32::MAX` for a child about to be born.
+    pub members: [AtomicU32; MEMBERS],
 }
+
+/// Processes of a family that can have streams at the same time.
+pub const MEMBERS: usize = 63;
 
 /// Bytes of a node file for `capacity` records.
 pub const fn bytes(capacity: usize) -> usize {
@@ -104,13 +109,13 @@ mod tests {
     use crate::record::{Events, Life, Rx, Tx, Who};
     use std::mem::offset_of;
 
-    /// What version 2 looks like. Whoever changes this line changes [`VERSION`] too.
+    /// What version 3 looks like. Whoever changes this line changes [`VERSION`] too.
     #[test]
     fn a_layout_has_its_version() {
         let parts = [size_of::<Tx>(), size_of::<Rx>(), size_of::<Life>(), size_of::<Events>(), size_of::<Who>()];
         let places =
             [offset_of!(Tx, copied), offset_of!(Rx, near), offset_of!(Life, ticks), offset_of!(Events, single_copy)];
         let layout = (SIZE, parts, places, size_of::<NodeHead>());
-        assert_eq!((VERSION, layout), (2, (512, [128, 128, 64, 64, 128], [64, 84, 40, 32], 576)));
+        assert_eq!((VERSION, layout), (3, (512, [128, 128, 64, 64, 128], [64, 84, 40, 32], 832)));
     }
 }

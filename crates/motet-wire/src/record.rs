@@ -160,9 +160,9 @@ pub struct Life {
     pub generation: AtomicU32,
     /// A [`State`].
     pub state: AtomicU32,
-    /// The process that uses the stream.
+    /// The process that took the stream.
     pub owner: AtomicU32,
-    /// Its descriptor.
+    /// Its descriptor there.
     pub fd: AtomicU32,
     /// Why the stream is where it is: a reason code of the engine.
     pub reason: AtomicU32,
@@ -182,6 +182,8 @@ pub struct Life {
     pub nodelay: AtomicU32,
     /// An error that the connection has died of and that the program has not been told yet; 0: none.
     pub error: AtomicU32,
+    /// Which members of the process family have the stream, a bit each: `motet_engine::family`.
+    pub users: AtomicU64,
 }
 
 /// Events worth a counter.

@@ -2,12 +2,11 @@
 //! stream's and its slot too. They are told that their stream has ended, and the other one notices nothing (invariant 7).
 
 use motet_driver_shm::Shm;
-use motet_engine::base::Kernel;
 use motet_engine::driver::Driver;
+use motet_engine::engine::Up;
 use motet_engine::{Engine, Handle, Options};
 use motet_proto::{EBADF, gate, rx, tx};
-use motet_wire::record::{Record, State};
-use motet_wire::slot::Slot;
+use motet_wire::record::State;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -68,21 +67,12 @@ impl Pair {
     }
 }
 
-/// What a thread has in hand between looking a stream up and taking a lock.
-struct Stray<'a> {
-    handle: Handle,
-    record: &'a Record,
-    slot: Slot,
-}
-
 #[test]
 fn a_stray_operation_touches_neither_record_nor_slot() {
     let engine = engine();
     let old = Pair::new(engine);
-    let strays = old.ends.map(|handle| {
-        let (record, slot) = engine.attached(handle).unwrap();
-        Stray { handle, record, slot }
-    });
+    // What a thread has in hand between looking a stream up and taking a lock.
+    let strays = old.ends.map(|handle| engine.attached(handle).unwrap());
     old.close(engine);
     // Records are used again, the oldest first, once all have been used.
     let mut pairs = Vec::new();
@@ -97,8 +87,8 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         }
     };
     let before = reused.ends.map(|end| format!("{:?}", engine.look_up(end).unwrap().0));
-    for Stray { handle, record, slot } in &strays {
-        let mut base = Kernel::new(record, *handle);
+    for stray in &strays {
+        let (Up { handle, record, slot, .. }, mut base) = (stray, stray.base());
         let ask = tx::Ask {
             kernel_only: false,
             nonblocking: true,
@@ -128,12 +118,12 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         reused.talk(engine);
     }
     for end in reused.ends {
-        assert_eq!(engine.attached(end).unwrap().0.state(), State::Attached);
+        assert_eq!(engine.attached(end).unwrap().record.state(), State::Attached);
     }
     // A slot is left once, by the stream that had it.
     for pair in pairs.iter().chain([&reused]) {
         for &end in &pair.ends {
-            let (record, slot) = engine.attached(end).unwrap();
+            let Up { record, slot, .. } = engine.attached(end).unwrap();
             assert_eq!(slot.head().left[slot.end()].load(Relaxed), 0, "{record:?}");
         }
     }
