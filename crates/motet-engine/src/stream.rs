@@ -11,7 +11,7 @@ use crate::route;
 use motet_proto::lock::{Acquired, acquire};
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
 use motet_sys::{clock, socket, thread};
-use motet_wire::record::{Record, State};
+use motet_wire::record::{Record, State, UNORDERED};
 use motet_wire::slot::Slot;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -348,12 +348,14 @@ impl Engine {
 
     /// If the connection is beyond repair, both ends learn it from the kernel.
     pub(crate) fn reset(&self, record: &Record, local: &Local) {
-        if record.state() == State::Broken
-            && record.life.error.load(Relaxed) == 0
-            && record.life.reason.swap(Reason::BROKEN.0, AcqRel) != Reason::BROKEN.0
-        {
-            self.count_plain(Reason::BROKEN);
-            self.log.reset(record, Reason::BROKEN);
+        let why = match record.life.error.load(Relaxed) {
+            0 => Reason::BROKEN,
+            UNORDERED => Reason::ORDER,
+            _ => return,
+        };
+        if record.state() == State::Broken && record.life.reason.swap(why.0, AcqRel) != why.0 {
+            self.count_plain(why);
+            self.log.reset(record, why);
             let _ = socket::shutdown(local.fd.load(Relaxed), 2);
         }
     }
@@ -372,8 +374,9 @@ impl Engine {
     /// What a call on a stream that is over says. An error of the kernel's is told once; then the kernel answers.
     #[cold]
     fn over(&self, record: &Record, local: &Local) -> Errno {
-        let errno = record.life.error.swap(0, AcqRel);
-        if errno != 0 {
+        let errno = record.life.error.load(Acquire);
+        if errno != 0 && errno != UNORDERED {
+            record.life.error.store(0, Release);
             record.life.state.store(State::Plain as u32, Release);
             return errno as Errno;
         }

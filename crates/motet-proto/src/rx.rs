@@ -11,7 +11,7 @@ use crate::lock::{Acquired, acquire};
 use crate::spin::{Spun, paid, should_spin, spin, woke};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EINTR, Errno, bulk, transfer};
 use motet_wire::gate::{Advance, INLINE};
-use motet_wire::record::{Record, State};
+use motet_wire::record::{Record, State, UNORDERED};
 use motet_wire::ring::scatter;
 use motet_wire::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, Ordering::Release};
@@ -255,7 +255,7 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
     }
     let (tcp, mark) = (rx.tcp.load(Relaxed), rx.mark.load(Relaxed));
     if tcp > mark {
-        return broken(record); // bytes were read behind our back: the order cannot be proved
+        return unordered(record); // bytes were moved past us
     }
     let room: usize = bufs.iter().map(|b| b.len()).sum();
     let mut before = 0;
@@ -409,7 +409,7 @@ fn take_pending<B: Base>(
         return None;
     }
     if record.rx.mark_known.load(Relaxed) != 0 && record.rx.quiet.load(Relaxed) != head {
-        broken(record);
+        unordered(record);
         return Some(Step::Failed(ECONNRESET));
     }
     match take_tcp(record, base, bufs, 0, pending, peek) {
@@ -502,6 +502,12 @@ fn unsettled<B: Base>(slot: &Slot, base: &mut B) -> bool {
 fn busy<B: Base>(base: &mut B) -> Take {
     base.yield_now();
     Take::Retry
+}
+
+#[cold]
+fn unordered(record: &Record) -> Take {
+    record.life.error.store(UNORDERED, Relaxed);
+    broken(record)
 }
 
 #[cold]

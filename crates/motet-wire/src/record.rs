@@ -180,7 +180,7 @@ pub struct Life {
     pub nonblocking: AtomicU32,
     /// TCP_NODELAY as the program sees it, plus one, once the engine has set the kernel's; 0: the kernel's is the program's.
     pub nodelay: AtomicU32,
-    /// An error that the connection has died of and that the program has not been told yet; 0: none.
+    /// An error that the connection has died of and that the program has not been told yet; 0: none. Or [`UNORDERED`].
     pub error: AtomicU32,
     /// Which members of the process family have the stream, a bit each: `motet_engine::family`.
     pub users: AtomicU64,
@@ -229,6 +229,9 @@ pub struct Who {
     /// When the stream began, seconds of CLOCK_REALTIME.
     pub began: AtomicU64,
 }
+
+/// In place of an error: bytes were moved past Motet, and nobody knows the order.
+pub const UNORDERED: u32 = u32::MAX;
 
 /// Bytes of a record.
 pub const SIZE: usize = size_of::<Record>();
