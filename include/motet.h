@@ -196,6 +196,15 @@ int motet_environment(const char *variables, size_t size);
 void motet_fork_prepare(void);
 void motet_fork_parent(void);
 void motet_fork_child(void);
+
+/* For exec. Before it: `count` streams of this process, with descriptors of theirs that stay open. They are made ready to be left to the
+ * next program image, or stay on TCP for good where that cannot be. Waits up to 100 ms for peers to take unread bytes back. Returns a
+ * descriptor for the next image, open across exec together with what it needs; -1 when there is nothing to leave.
+ * motet_exec_failed() undoes it. The next image hands the descriptor to motet_inherit() before its first stream begins (0, or -EINVAL: it
+ * is no such thing, or another process's); then motet_upgrade() of an inherited descriptor goes on where the last image stopped. */
+int motet_before_exec(const int *fds, const motet_stream *streams, unsigned count);
+void motet_exec_failed(int list);
+int motet_inherit(int list);
 void motet_leave(void);       /* at exit: unread bytes go back to TCP where possible. Allocates nothing */
 int motet_owns_fd(int fd);    /* 1 for the engine's private descriptors, which a program must see as not open */
 

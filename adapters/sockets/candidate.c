@@ -132,9 +132,10 @@ static void hand_over(int fd)
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */
     }
-    if ((s != 0 || failed) && family_has_alone(fd, word)) family_close(table_handle(fd));
+    if ((s != 0 || failed) && !(word & WORD_INHERITED) && family_has_alone(fd, word)) family_close(table_handle(fd));
     for (int i = 0; i < count; i++) {
         uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED);
+        if (before[i] & WORD_INHERITED) rest |= WORD_ELSEWHERE;
         if (s != 0) {
             atomic_store(&shim_handles[members[i]], s);
             interest_upgraded(members[i], s);
@@ -152,6 +153,7 @@ static void hand_over(int fd)
  * had to wait for a sleeper is tried again by whichever call comes next. */
 static bool due(uint64_t word, enum direction direction)
 {
+    if (word & WORD_INHERITED) return true;
     if (word & WORD_ACCEPTED) return word_receives(word) + (direction == RECEIVING) >= SHIM_RECEIVES_BEFORE;
     return word_sends(word) + (direction == SENDING) >= SHIM_SENDS_BEFORE;
 }

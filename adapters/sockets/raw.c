@@ -62,6 +62,7 @@ static bool taken(long number, const long a[6], long *result)
     }
 }
 
+#undef syscall
 SHIM_API long syscall(long number, ...)
 {
     va_list list;

@@ -190,7 +190,7 @@ SHIM_API ssize_t sendto(int fd, const void *data, size_t length, int flags, cons
     SEND_THROUGH(fd, &iov, 1, flags, REAL(sendto)(fd, data, length, flags, to, to_length));
 }
 
-/* A descriptor that travels to another process may be used there without us: its gate closes before it leaves. */
+/* A descriptor that travels to another process may be used there without us: its gate closes, and its ring is empty, before it leaves. */
 static void watch_passing(const struct msghdr *message)
 {
     for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control; control = CMSG_NXTHDR((struct msghdr *)message, control)) {
@@ -199,7 +199,7 @@ static void watch_passing(const struct msghdr *message)
         for (size_t i = 0; i < count; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
-            table_make_plain(fd, REASON_PASSED);
+            table_drain(fd, REASON_PASSED);
         }
     }
 }

@@ -100,6 +100,7 @@ enum kind {
 #define WORD_RECEIVES_SHIFT 16
 #define WORD_COUNT_MASK 0xffull
 #define WORD_ELSEWHERE 0x1000000ull /* another process may have the socket: fork, exec, SCM_RIGHTS */
+#define WORD_INHERITED 0x2000000ull /* a candidate that was a stream of this process's last image */
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
@@ -133,6 +134,7 @@ void table_set(int fd, uint64_t word); /* forgets whatever was known of fd befor
 void table_replace(int fd, uint64_t word); /* under the lock: same socket, other state */
 void table_reset_at_close(int fd); /* unread bytes are lost with this descriptor: the peer learns it as it would of TCP's */
 void table_make_plain(int fd, uint32_t reason); /* candidate: plain for good; stream: gate for good */
+bool table_drain(int fd, uint32_t reason); /* plain for good, and nothing in the ring: false after 100 ms in vain */
 bool table_has_streams(void);
 bool table_in_own_process(void);       /* false in a vfork child, where only the system call may be made */
 void table_note_process(void);
@@ -147,8 +149,23 @@ void family_close(uint64_t place);               /* under the lock: of a candida
 void family_exit(void);
 void family_before_exec(void);                   /* descriptors that close by themselves then */
 void family_exec_failed(void);
+void family_leave(char *text, size_t size);      /* an entry of the next image's environment, or "" */
+void family_stay(void);                          /* exec has failed */
 void family_flags_changed(void);                 /* O_NONBLOCK of a tracked descriptor */
 bool family_flags_hold(void);                    /* nobody has changed it since the table was told; false: the table asks anew */
+
+/* ---------------------------------------------------------------- the next program image (heritage.c) */
+
+struct heritage {
+    int list;         /* a descriptor, or -1 */
+    char streams[32]; /* entries of the next image's environment, or "" */
+    char young[1024];
+};
+void heritage_before_spawn(void);
+void heritage_before_exec(struct heritage *left, bool next_is_ours);
+void heritage_exec_failed(const struct heritage *left);
+bool heritage_is_variable(const char *entry);
+void heritage_hand_over(void);                   /* what this image has inherited, to the engine */
 
 /* ---------------------------------------------------------------- candidates (candidate.c) */
 
@@ -165,7 +182,7 @@ void candidate_sleep_end(int fd);
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
     X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(wait_begin) X(wait_begin_set) X(wait_step)        \
     X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(fork_prepare)              \
-    X(fork_parent) X(fork_child) X(leave) X(owns_fd)
+    X(fork_parent) X(fork_child) X(before_exec) X(exec_failed) X(inherit) X(leave) X(owns_fd)
 
 struct engine {
 #define X(name) __typeof__(&motet_##name) name;
@@ -306,6 +323,9 @@ extern struct real_calls real_calls;
 void real_resolve(void);
 
 #define REAL(name) (LIKELY(real_calls.name != NULL) ? real_calls.name : (real_resolve(), real_calls.name))
+
+/* System calls of this object's own do not go by way of raw.c. */
+#define syscall(...) REAL(syscall)(__VA_ARGS__)
 
 /* The C library's answer for a buffer that a fortified caller declared too short. Never returns. */
 void __chk_fail(void) __attribute__((noreturn));

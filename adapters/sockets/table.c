@@ -15,6 +15,11 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
+
+/* 100 ms in all. */
+#define DRAIN_LOOKS 2000
+#define DRAIN_NAP 50000
 
 _Atomic uint64_t shim_words[SHIM_SLOTS];
 _Atomic uint64_t shim_handles[SHIM_SLOTS];
@@ -188,6 +193,19 @@ void table_make_plain(int fd, uint32_t reason)
         if (reason == REASON_PASSED || reason == REASON_EXEC) atomic_fetch_or(&shim_words[fd], WORD_ELSEWHERE);
         ENGINE(engine.plain(table_handle(fd), reason));
     }
+}
+
+/* The same for a descriptor that goes where the ring cannot follow: waits, for a while, until the peer has taken back what is in it. */
+bool table_drain(int fd, uint32_t reason)
+{
+    table_make_plain(fd, reason);
+    if (word_kind(table_word(fd)) != KIND_STREAM) return true;
+    for (int look = 0; look < DRAIN_LOOKS; look++) {
+        if (ENGINE(engine.plain(table_handle(fd), reason)) != 0) return true;
+        struct timespec nap = {.tv_nsec = DRAIN_NAP};
+        syscall(SYS_nanosleep, &nap, NULL);
+    }
+    return false;
 }
 
 bool table_has_streams(void)

@@ -6,12 +6,14 @@
 use crate::base::Kernel;
 use crate::driver::{Connecting, Driver};
 use crate::family::Place;
+use crate::heritage::{self, Found};
 use crate::log::{self, Log};
 use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::set::Set;
 use motet_sys::fds::PrivateFd;
 use motet_sys::forkable::Forkable;
+use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::{memory, pool, thread};
 use motet_wire::node::{self, Node};
 use motet_wire::record::{Record, State};
@@ -180,35 +182,35 @@ impl Engine {
         ENGINE.get().and_then(Option::as_ref)
     }
 
-    fn new(options: Options) -> Result<Self, i32> {
-        let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
-        let streams = options.streams.next_multiple_of(CHUNK);
-        let (fd, mapping) = memory::create(node::NAME, node::bytes(streams), &[], node::HEAD).map_err(raw)?;
-        let node = Node::over(mapping, streams).ok_or(22)?;
-        let head = node.head();
-        head.version.store(node::VERSION, Ordering::Relaxed);
-        head.record.store(motet_wire::record::SIZE as u32, Ordering::Relaxed);
-        head.capacity.store(streams as u32, Ordering::Relaxed);
-        head.creator.store(thread::pid(), Ordering::Relaxed);
-        head.magic.store(node::MAGIC, Ordering::Release);
+    fn new(mut options: Options) -> Result<Self, i32> {
+        let (file, node, heritage) = match heritage::find(&options) {
+            Some(Found { file, node, number, entries }) => (PrivateFd::keep(file), node, Some((number, entries))),
+            None => {
+                let (file, node) = new_node(options.streams.next_multiple_of(CHUNK))?;
+                (PrivateFd::new(file), node, None)
+            }
+        };
+        options.streams = node.capacity();
         motet_sys::clock::ticks_per_1024ns();
         let log = Log::new(options.log.clone());
         log.start(&options);
         let engine = Self {
-            options,
-            log,
             node,
-            node_file: PrivateFd::new(fd),
+            node_file: file,
             place: Place::default(),
-            locals: (0..streams / CHUNK).map(|_| OnceLock::new()).collect(),
+            log,
+            locals: (0..options.streams / CHUNK).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
             owners: Mutex::default(),
-            unread: (0..streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
+            unread: (0..options.streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
             any_unread: AtomicU64::new(0),
             ended: Mutex::default(),
             told: Default::default(),
+            options,
         };
-        engine.found_family();
+        let (number, entries) = heritage.unwrap_or_default();
+        engine.join_family(number);
+        engine.take_up(entries);
         Ok(engine)
     }
 
@@ -242,6 +244,18 @@ impl Engine {
         (0..used).filter_map(|index| self.node.record(index)).for_each(each);
     }
 
+    /// What there is for a handle that this process does not have yet.
+    pub(crate) fn room(&self, handle: Handle) -> Option<(&Record, &Local)> {
+        let index = ((handle >> 32) as usize).wrapping_sub(1);
+        let record = self.node.record(index)?;
+        self.make_local(index);
+        (record.life.generation.load(Ordering::Acquire) == handle as u32).then_some((record, self.local(index)?))
+    }
+
+    fn make_local(&self, index: usize) {
+        self.locals[index / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| Local::default())));
+    }
+
     #[inline(always)]
     fn local(&self, index: usize) -> Option<&Local> {
         Some(&self.locals.get(index / CHUNK)?.get()?[index % CHUNK])
@@ -264,7 +278,7 @@ impl Engine {
                 return None;
             }
         };
-        self.locals[index / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| Local::default())));
+        self.make_local(index);
         let record = self.node.record(index)?;
         let generation = record.life.generation.load(Ordering::Relaxed);
         reset(record);
@@ -468,6 +482,19 @@ impl Quiet {
         engine.inspect(|e| e.expect_child());
         quiet
     }
+}
+
+fn new_node(streams: usize) -> Result<(OwnedFd, Node), i32> {
+    let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
+    let (file, mapping) = memory::create(node::NAME, node::bytes(streams), &[], node::HEAD).map_err(raw)?;
+    let node = Node::over(mapping, streams).ok_or(22)?;
+    let head = node.head();
+    head.version.store(node::VERSION, Ordering::Relaxed);
+    head.record.store(motet_wire::record::SIZE as u32, Ordering::Relaxed);
+    head.capacity.store(streams as u32, Ordering::Relaxed);
+    head.creator.store(thread::pid(), Ordering::Relaxed);
+    head.magic.store(node::MAGIC, Ordering::Release);
+    Ok((file, node))
 }
 
 /// Locks; a panic elsewhere does not make the engine unusable.

@@ -37,7 +37,12 @@ pub(crate) struct Place {
 impl Engine {
     /// The bit of this process.
     pub(crate) fn own_bit(&self) -> u64 {
-        1 << self.place.number.load(Relaxed)
+        1 << self.number()
+    }
+
+    /// The number of this process.
+    pub(crate) fn number(&self) -> u32 {
+        self.place.number.load(Relaxed)
     }
 
     /// Whether this process has a number, or could get one.
@@ -51,8 +56,8 @@ impl Engine {
         }
     }
 
-    fn is_member(&self) -> bool {
-        self.place.number.load(Relaxed) != STRANGER
+    pub(crate) fn is_member(&self) -> bool {
+        self.number() != STRANGER
     }
 
     /// Whether no other living member has the stream.
@@ -86,7 +91,7 @@ impl Engine {
 
     /// The process with a number has ended, or has become another program.
     fn is_dead(&self, number: u32) -> bool {
-        number != self.place.number.load(Relaxed)
+        number != self.number()
             && self.node.head().members[number as usize].load(Acquire) != EXPECTED
             && !presence::is_taken(&self.node_file, u64::from(number))
     }
@@ -116,10 +121,10 @@ impl Engine {
         self.place.number.store(number, Relaxed);
     }
 
-    /// The creator of the node file has the first number.
-    pub(crate) fn found_family(&self) {
+    /// When the engine starts. The creator of the node file has the first number.
+    pub(crate) fn join_family(&self, number: u32) {
         self.place.child.store(STRANGER, Relaxed);
-        self.take(0);
+        self.take(number);
     }
 
     /// Before a fork, with the engine's locks held: the child has every stream that this process has.

@@ -2,6 +2,7 @@
 //! loop can be told that they are not open.
 
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::io::FdFlags;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Descriptors that can be told apart.
@@ -19,6 +20,13 @@ impl PrivateFd {
         let floor = (soft - soft / 4).min(TRACKED as u64 - 1024) as i32;
         let high = rustix::io::fcntl_dupfd_cloexec(&fd, floor);
         let fd = high.unwrap_or(fd);
+        mark(fd.as_raw_fd(), true);
+        Self(fd)
+    }
+
+    /// Keeps a descriptor where it is: it was one of ours in the program that ran here before.
+    pub fn keep(fd: OwnedFd) -> Self {
+        set_cloexec(fd.as_raw_fd(), true);
         mark(fd.as_raw_fd(), true);
         Self(fd)
     }
@@ -58,6 +66,12 @@ fn mark(fd: i32, private: bool) {
             PRIVATE[n / 64].fetch_and(!bit, Ordering::Relaxed);
         }
     }
+}
+
+/// Whether a descriptor closes on exec.
+pub fn set_cloexec(fd: i32, closes: bool) {
+    let flags = if closes { FdFlags::CLOEXEC } else { FdFlags::empty() };
+    let _ = rustix::io::fcntl_setfd(borrow(fd), flags);
 }
 
 fn limit() -> (u64, u64) {

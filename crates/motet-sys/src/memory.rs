@@ -122,8 +122,15 @@ pub fn allocate(fd: impl AsFd, offset: u64, length: u64) -> Result<(), Errno> {
 /// The first bytes of a file, in a private copy.
 pub fn head<const N: usize>(fd: impl AsFd) -> Result<[u8; N], Errno> {
     let mut bytes = [0; N];
-    match rustix::io::pread(fd, &mut bytes, 0)? {
-        n if n == N => Ok(bytes),
+    read(fd, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// So many bytes from the start of a file; an error when it has fewer.
+pub fn read(fd: impl AsFd, into: &mut [u8]) -> Result<(), Errno> {
+    let wanted = into.len();
+    match rustix::io::pread(fd, into, 0)? {
+        n if n == wanted => Ok(()),
         _ => Err(Errno::INVAL),
     }
 }

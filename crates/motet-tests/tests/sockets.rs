@@ -97,13 +97,6 @@ fn children_forked_among_busy_threads_hang_on_nothing() {
 }
 
 #[test]
-fn an_execed_program_inherits_the_connection() {
-    for exchanges in ["0", "1", "60"] {
-        both("inherits", &[exchanges]);
-    }
-}
-
-#[test]
 fn a_connection_continues_in_a_process_that_it_was_passed_to() {
     both("hands_over", &["passing"]);
 }

@@ -242,7 +242,7 @@ fn a_log_changes_nothing_for_the_program() {
         ("numbers", &["0"]),
         ("forks", &["child-serves-young"]),
         ("forks", &["both-in-turn"]),
-        ("inherits", &["60"]),
+        ("inherits", &["60", "20"]),
         ("killed_peer", &["30000"]),
     ];
     for (n, (program, arguments)) in programs.into_iter().enumerate() {

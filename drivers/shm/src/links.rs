@@ -15,7 +15,7 @@
 use motet_engine::reason::Reason;
 use motet_sys::fds::PrivateFd;
 use motet_sys::memory::{self, Ranges};
-use motet_sys::rustix::fd::OwnedFd;
+use motet_sys::rustix::fd::{AsFd, OwnedFd};
 use motet_wire::mapping::Mapping;
 use motet_wire::segment::{Geometry, HEAD_WORDS, MAX_SLOTS, Refused};
 use motet_wire::slot::Slot;
@@ -28,6 +28,8 @@ use std::sync::atomic::Ordering;
 pub const IDLE: u64 = 10_000_000_000;
 /// Slots of an arena's first, second, ... segment: one connection stays small, a thousand take few descriptors.
 const GROWTH: [usize; 4] = [1, 4, 16, 64];
+/// Segments of others whose memfd is kept, for a program that execs: descriptors are dear.
+const KEPT: usize = 16;
 /// Links that one call looks at, and peers that it asks after: asking takes system calls.
 const LOOKED_AT: usize = 64;
 const ASKED: usize = 2;
@@ -70,6 +72,8 @@ pub struct Links {
     /// Where the last call stopped looking.
     looked_at: Option<Peer>,
     bytes: usize,
+    /// Segments of others whose memfd was kept.
+    kept: usize,
     counts: [u64; 2],
     lives: fn(&Peer, bool) -> bool,
 }
@@ -87,6 +91,8 @@ struct Link {
 struct Segment {
     /// The memfd, when the slots are ours to hand out.
     file: Option<Arc<PrivateFd>>,
+    /// The memfd, for the next program image of this process.
+    kept: Option<Arc<PrivateFd>>,
     mapping: Mapping,
     geometry: Geometry,
     nonce: [u8; 16],
@@ -109,6 +115,7 @@ impl Links {
             ranges: Ranges::new(),
             looked_at: None,
             bytes: 0,
+            kept: 0,
             counts: [0; 2],
             lives,
         }
@@ -155,11 +162,51 @@ impl Links {
             Some(known) if known.end == 1 || myself => known,
             Some(_) => return Err(Reason::BAD_SEGMENT), // our own memory, offered back to us
             None => {
-                let geometry = inspect(file, nonce)?;
-                self.open(peer, file, (geometry, nonce, 1), now)?
+                let (geometry, written) = inspect(file)?;
+                if written != nonce {
+                    return Err(Reason::BAD_SEGMENT);
+                }
+                let keep = self.kept < KEPT;
+                self.kept += usize::from(keep);
+                let segment = self.open(peer, file, (geometry, nonce, 1), now)?;
+                let copy = keep.then(|| file.try_clone().ok()).flatten();
+                segment.kept = copy.map(|copy| Arc::new(PrivateFd::new(copy)));
+                segment
             }
         };
-        segment.take(index as usize).ok_or(Reason::BAD_SEGMENT)
+        segment.use_slot(index as usize, 1).ok_or(Reason::BAD_SEGMENT)
+    }
+
+    /// The memfd and the number of a slot, and whose link it belongs to.
+    pub fn bequeath(&self, slot: &Slot) -> Option<(Arc<PrivateFd>, usize, Peer)> {
+        let (&base, &peer) = self.owners.range(..=slot.address()).next_back()?;
+        let segment = self.links.get(&peer)?.segments.iter().find(|s| s.mapping.base() as usize == base)?;
+        let file = segment.file.as_ref().or(segment.kept.as_ref())?;
+        Some((file.clone(), segment.index(slot.address() - base)?, peer))
+    }
+
+    /// A slot that an earlier image of this process used.
+    pub fn inherit(
+        &mut self,
+        peer: Peer,
+        file: PrivateFd,
+        (index, end): (usize, usize),
+        now: u64,
+    ) -> Result<Slot, Reason> {
+        let (geometry, nonce) = inspect(&file)?;
+        let known = self.links.get_mut(&peer).and_then(|link| link.segments.iter_mut().find(|s| s.nonce == nonce));
+        let segment = match known {
+            Some(known) => {
+                std::mem::forget(file); // the list names it once for each slot
+                known
+            }
+            None => {
+                let segment = self.open(peer, &file, (geometry, nonce, end), now)?;
+                segment.kept = Some(Arc::new(file));
+                segment
+            }
+        };
+        segment.use_slot(index, end).ok_or(Reason::BAD_SEGMENT)
     }
 
     /// A stream of ours has ended: so much the peer learns, too. An end that never came has left with us.
@@ -193,7 +240,9 @@ impl Links {
     pub fn forked(&mut self) {
         for link in self.links.values_mut() {
             link.ours = false;
-            link.segments.iter_mut().for_each(|segment| segment.file = None);
+            for segment in &mut link.segments {
+                segment.kept = segment.file.take().or(segment.kept.take());
+            }
         }
         self.counts = [0; 2];
     }
@@ -211,7 +260,7 @@ impl Links {
     fn open(
         &mut self,
         peer: Peer,
-        fd: &OwnedFd,
+        fd: impl AsFd,
         (geometry, nonce, end): (Geometry, [u8; 16], usize),
         now: u64,
     ) -> Result<&mut Segment, Reason> {
@@ -224,7 +273,17 @@ impl Links {
             self.counts[0] += 1;
         }
         let slots = vec![None; geometry.slots];
-        link.segments.push(Segment { file: None, mapping, geometry, nonce, end, slots, streams: 0, since: now });
+        link.segments.push(Segment {
+            file: None,
+            kept: None,
+            mapping,
+            geometry,
+            nonce,
+            end,
+            slots,
+            streams: 0,
+            since: now,
+        });
         link.segments.last_mut().ok_or(Reason::NO_MEMORY)
     }
 
@@ -280,6 +339,7 @@ impl Links {
         for at in (0..link.segments.len()).rev() {
             let segment = &link.segments[at];
             if due(segment, ended) && self.ranges.give_up(segment.mapping) {
+                self.kept -= usize::from(segment.kept.is_some() && segment.end == 1).min(self.kept);
                 self.owners.remove(&(segment.mapping.base() as usize));
                 self.bytes -= segment.geometry.dense();
                 link.segments.remove(at);
@@ -322,8 +382,8 @@ impl Segment {
         None
     }
 
-    fn take(&mut self, index: usize) -> Option<Slot> {
-        let slot = self.slot(index, 1)?;
+    fn use_slot(&mut self, index: usize, end: usize) -> Option<Slot> {
+        let slot = self.slot(index, end)?;
         *self.slots[index].get_or_insert(0) += 1;
         self.streams += 1;
         Some(slot)
@@ -335,20 +395,20 @@ fn both_left(slot: &Slot) -> bool {
 }
 
 /// Checks a segment from a peer before it is mapped.
-fn inspect(file: &OwnedFd, nonce: [u8; 16]) -> Result<Geometry, Reason> {
-    let (size, pages, sealed) = memory::inspect(file).map_err(|_| Reason::BAD_SEGMENT)?;
+fn inspect(file: impl AsFd) -> Result<(Geometry, [u8; 16]), Reason> {
+    let (size, pages, sealed) = memory::inspect(&file).map_err(|_| Reason::BAD_SEGMENT)?;
     if !sealed {
         return Err(Reason::BAD_SEGMENT);
     }
     let head = memory::head::<{ HEAD_WORDS * 8 }>(file).map_err(|_| Reason::BAD_SEGMENT)?;
-    let (geometry, written) = Geometry::check(&head, size).map_err(|refused| match refused {
+    let (geometry, nonce) = Geometry::check(&head, size).map_err(|refused| match refused {
         Refused::Version(_) => Reason::VERSION,
         _ => Reason::BAD_SEGMENT,
     })?;
-    if written != nonce || pages < geometry.dense() as u64 {
+    if pages < geometry.dense() as u64 {
         return Err(Reason::BAD_SEGMENT);
     }
-    Ok(geometry)
+    Ok((geometry, nonce))
 }
 
 #[cfg(test)]
