@@ -120,6 +120,7 @@ void motet_buffer_free(void *buffer);
  *
  *   step = motet_recv_begin(s, iov, n, flags, blocking);
  *   if (step == MOTET_KERNEL) { r = real recvmsg(...);  motet_recv_end(s, r, flags); }
+ *                                                       r: or -errno, when the program is told only at its next call
  *   if (step == MOTET_POLL)   { sleep in poll(fd, POLLIN); motet_recv_wait_end(s); begin again }
  *
  * Between begin and end the stream knows that a thread may sleep in the kernel. A thread that is cancelled there must
@@ -139,13 +140,13 @@ void motet_recv_wait_end(motet_stream s);
 #define MOTET_RX_DATA 1u /* a receive would take bytes from the wire now */
 unsigned motet_rx_ready(motet_stream s);
 uint64_t motet_rx_position(motet_stream s); /* stream position after the last byte on the wire: edges compare it */
-size_t motet_rx_bytes(motet_stream s);      /* bytes on the wire, for FIONREAD: add them to the kernel's count */
+size_t motet_rx_bytes(motet_stream s);      /* bytes on the wire that can be had now, for FIONREAD: add them to the kernel's count */
 
 /* TCP_NODELAY. A stream whose wire is up keeps it set in the kernel, as two paths and Nagle's algorithm do not mix, whatever
  * the program sets. `set`: 0 or 1, or -1 to ask. Returns what the program sees, or -1: the kernel's option is the program's. */
 int motet_nodelay(motet_stream s, int set);
 
-/* Gate for good: the stream stays on TCP from now on (stdio, exec, descriptor passing ...). Returns 1 when all wire bytes
+/* Gate for good: the stream stays on TCP from now on (stdio, exec, descriptor passing, urgent data ...). Returns 1 when all wire bytes
  * have been read, 0 while some remain (they are still delivered by motet_recv_begin). */
 int motet_plain(motet_stream s, uint32_t reason);
 

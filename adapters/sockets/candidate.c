@@ -13,6 +13,7 @@
 #include "shim.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <string.h>
@@ -97,6 +98,15 @@ static int family(int fd, uint64_t word, int *members, int room)
     return count;
 }
 
+/* Readiness by signal, or for no less than so many bytes: set before the connection was ours to watch, or inherited from a listener. */
+static bool waits_unseen(int fd)
+{
+    int least = 1;
+    socklen_t length = sizeof least;
+    if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &length) == 0 && least > 1) return true;
+    return (REAL(fcntl)(fd, F_GETFL) & O_ASYNC) != 0;
+}
+
 static void hand_over(int fd)
 {
     table_guard guard;
@@ -170,7 +180,7 @@ uint64_t candidate_touch(int fd, enum direction direction)
     uint64_t word = table_word(fd);
     if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0 && family_has_alone(fd, word)) {
         int kept = errno;
-        if (engine_disabled() || !same_host(fd))
+        if (engine_disabled() || !same_host(fd) || waits_unseen(fd))
             table_make_plain(fd, REASON_NONE);
         else if (engine_open())
             hand_over(fd);

@@ -74,6 +74,8 @@ pub struct Local {
     pub handle: AtomicU64,
     /// Its descriptor in this process.
     pub fd: AtomicI32,
+    /// Whether this end made the connection.
+    pub connected: AtomicBool,
     /// Voices that have taken the stream; the last one that closes it ends it.
     pub voices: AtomicU32,
     /// The wire, once it is up.
@@ -538,6 +540,8 @@ fn reset(record: &Record) {
         &tx.spent,
         &tx.lingered,
         &rx.slept,
+        &rx.quiet,
+        &rx.probed,
     ] {
         word.store(0, Ordering::Relaxed);
     }
@@ -572,9 +576,10 @@ fn reset(record: &Record) {
     ] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in
-        [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking, &life.nodelay, &life.fd]
-    {
+    for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&life.nodelay, &life.error, &life.fd] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&who.pid, &who.uid, &who.gid] {

@@ -83,6 +83,10 @@ impl<'a> Wait<'a> {
         if self.phase == Phase::Asleep {
             self.slept(engine);
         }
+        if self.phase == Phase::Spinning {
+            // The kernel was asked, and had nothing.
+            self.each(engine, |up| up.record.rx.quiet.store(up.record.rx.probed.load(Relaxed), Relaxed));
+        }
         if self.any_ready(engine) {
             return Step::Ready;
         }
@@ -97,6 +101,7 @@ impl<'a> Wait<'a> {
                         self.start = clock::ticks();
                         (self.began, self.taken) = (self.start, 0);
                         self.probe = self.start + ticks(spin::PROBE);
+                        self.each(engine, |up| up.record.rx.probed.store(up.record.rx.head.load(Relaxed), Relaxed));
                         return Step::Probe; // TCP bytes sent before the gates rose are in the kernel
                     }
                     // What the program waits for may be room to write: then there is nothing to close the hot streams' gates for.
@@ -185,7 +190,10 @@ impl<'a> Wait<'a> {
             }
             if now >= self.probe {
                 self.probe = now + ticks(spin::PROBE);
-                watched.iter().flatten().for_each(|up| spin::publish_cpu(&up.slot, &up.base()));
+                for up in watched.iter().flatten() {
+                    up.record.rx.probed.store(up.record.rx.head.load(Relaxed), Relaxed);
+                    spin::publish_cpu(&up.slot, &up.base());
+                }
                 // Anybody else who wants this CPU gets it now and then; their time is not spun away.
                 thread::yield_now();
                 let lent = clock::ticks().wrapping_sub(now);

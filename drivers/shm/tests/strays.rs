@@ -101,7 +101,7 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         let step = tx::begin(record, Some(slot), &mut base, &[IoSlice::new(&[1; 64])], ask);
         assert_eq!(step, tx::Step::Failed(EBADF));
         tx::end(record, &mut base, 64);
-        tx::finish(record, &mut base);
+        tx::finish(record, slot, &mut base);
         assert!(!tx::take_back(record, slot, &mut base));
         let ask = rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
         let step = rx::begin(record, None, &mut base, &mut [IoSliceMut::new(&mut [0; 64])], ask, || true, |_| false);
