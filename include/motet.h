@@ -43,6 +43,7 @@ enum motet_role { MOTET_ROLE_CONNECTED = 1, MOTET_ROLE_ACCEPTED = 2 };
 
 enum motet_upgrade_flags {
     MOTET_UPGRADE_LAZY = 1,  /* begin after the first few messages, so that short connections pay nothing */
+    MOTET_UPGRADE_RECEIVES = 2, /* what is received on it goes through motet_recv_*; implied without LAZY */
 };
 
 struct motet_upgrade_options {

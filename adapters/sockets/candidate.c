@@ -127,7 +127,7 @@ static void hand_over(int fd)
     if (quiet) {
         struct motet_upgrade_options options = {.size = sizeof options};
         options.role = word & WORD_ACCEPTED ? MOTET_ROLE_ACCEPTED : MOTET_ROLE_CONNECTED;
-        options.flags = MOTET_UPGRADE_LAZY;
+        options.flags = MOTET_UPGRADE_LAZY | (word_receives(word) > 0 ? MOTET_UPGRADE_RECEIVES : 0);
         failed = ENGINE(engine.upgrade(fd, &options, &s));
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */

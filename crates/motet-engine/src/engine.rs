@@ -76,6 +76,8 @@ pub struct Local {
     pub fd: AtomicI32,
     /// Whether this end made the connection.
     pub connected: AtomicBool,
+    /// Whether its voice receives through the engine, not only waits there.
+    pub receives: AtomicBool,
     /// Voices that have taken the stream; the last one that closes it ends it.
     pub voices: AtomicU32,
     /// The wire, once it is up.

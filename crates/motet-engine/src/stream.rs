@@ -26,9 +26,20 @@ pub const EVIDENCE: u32 = 2;
 /// A stream that has seen this many messages without a wire coming up stays on TCP.
 const PATIENCE: u32 = 4096;
 
+/// How a descriptor comes to the engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Taken {
+    /// This end made the connection (otherwise it accepted it).
+    pub connected: bool,
+    /// The upgrade begins after the first few messages.
+    pub lazy: bool,
+    /// Whoever reads from the connection does so through the engine: not only waits there.
+    pub receives: bool,
+}
+
 impl Engine {
-    /// Takes a connected TCP descriptor. `connected`: this end made the connection.
-    pub fn upgrade(&self, fd: i32, connected: bool, lazy: bool) -> Result<Handle, Errno> {
+    /// Takes a connected TCP descriptor.
+    pub fn upgrade(&self, fd: i32, Taken { connected, lazy, receives }: Taken) -> Result<Handle, Errno> {
         let (local, peer) = socket::addresses(fd)?;
         let cookie = socket::cookie(fd)?;
         let mut owners = self.owners();
@@ -49,6 +60,7 @@ impl Engine {
         };
         own.fd.store(fd, Relaxed);
         own.connected.store(connected, Relaxed);
+        own.receives.store(receives, Relaxed);
         owners.insert(cookie, handle);
         drop(owners);
         describe(record, fd, connected, local, peer, cookie);
@@ -478,6 +490,7 @@ impl Engine {
         record.who.cookies[1].store(wire.peer_cookie, Relaxed);
         record.life.end.store(wire.slot.end() as u32, Relaxed);
         record.life.reason.store(Reason::FASTEST.0, Relaxed);
+        wire.slot.inward().consumer.receives.store(u32::from(local.receives.load(Relaxed)), Relaxed);
         local.slot.set(Some(wire.slot));
         record.life.state.store(State::Attached as u32, Release);
         drop(quiet);
