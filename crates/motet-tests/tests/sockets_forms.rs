@@ -1,5 +1,6 @@
 //! Forms of calls: names and options, amounts and flags, and calls that go past the voice.
 
+use motet_tests::programs::skip;
 use motet_tests::{Mode, Program, both};
 
 // ---- names and options ---------------------------------------------------------------------------------------------------
@@ -104,6 +105,17 @@ fn urgent_data_keeps_its_mark() {
 fn a_program_may_turn_to_system_calls_of_its_own_making() {
     both("unseen", &["inline"]).took_the_fast_path(1);
     both("unseen", &["inline-reads"]).took_the_fast_path(1);
+}
+
+#[test]
+fn a_program_may_turn_to_io_uring() {
+    for ends in ["1", "2"] {
+        let program = Program::c("uring", &[ends]);
+        if program.run(Mode::Plain).complaints.contains("77") {
+            return skip("a_program_may_turn_to_io_uring", "no io_uring here").unwrap_or(());
+        }
+        program.same_both_ways().took_the_fast_path(1);
+    }
 }
 
 /// In order, as far as it goes: where the order cannot be known the connection is reset.
