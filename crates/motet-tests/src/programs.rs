@@ -54,7 +54,7 @@ pub struct Counters {
 pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -> Option<Counters> {
     for program in needs {
         if find(program).is_none() {
-            return skip(test, &format!("{program} is not installed (tests/packages.txt)"));
+            return skip(test, &format!("{program} is not installed (tests/programs/packages.txt)"));
         }
     }
     let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
@@ -288,6 +288,13 @@ pub fn free_port() -> u16 {
 pub fn source(stage: &Stage, name: &str) -> String {
     let contents = fs::read(crate::sources().join(name)).expect("a source of tests/programs");
     stage.file(name.rsplit('/').next().unwrap_or(name), contents)
+}
+
+/// A compiled program where its user can run it.
+pub fn placed(stage: &Stage, program: &Path) -> String {
+    let path = stage.path(program.file_name().and_then(|n| n.to_str()).expect("a name"));
+    copy(program, Path::new(&path));
+    path
 }
 
 fn give_away(path: &Path) {

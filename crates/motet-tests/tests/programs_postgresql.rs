@@ -17,7 +17,7 @@ fn start(stage: &Stage) -> (Started, String) {
 fn postgresql_answers_pgbench_and_psql() {
     let test = "postgresql_answers_pgbench_and_psql";
     if ["initdb", "postgres", "pgbench", "psql"].iter().any(|name| program(name).is_none()) {
-        skip::<()>(test, "postgresql is not installed (tests/packages.txt)");
+        skip::<()>(test, "postgresql is not installed (tests/programs/packages.txt)");
         return;
     }
     let counters = both_ways(test, &[], |stage| {
