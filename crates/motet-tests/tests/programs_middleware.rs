@@ -62,8 +62,9 @@ fn open_mpi_over_tcp_exchanges_and_reduces() {
         let more = ["--mca", "mpi_yield_when_idle", "1", "-n", "3", &program, "60"];
         stage.run(&[&builds::MPIRUN_OVER_TCP[..], &more].concat())
     });
+    // Ranks that only poll, and never wait, may leave small messages on TCP.
     if let Some(counters) = counters {
-        counters.went_over_shared_memory(6);
+        assert!(counters.upgraded >= 6, "{}", counters.lines);
     }
 }
 
