@@ -64,8 +64,14 @@ impl<'a> Plan<'a> {
         Self { row, what: what.into(), unit, asked }
     }
 
-    /// Measures all ways in turn. What part of the bytes was shared is known when `measure` and what it owns have ended.
-    fn measure(self, stage: &Stage<'_>, measure: impl FnMut(Way) -> Result<f64>) -> Result<Line> {
+    /// Measures all ways in turn; one that fails is the line's failure, not the row's.
+    fn measure(self, stage: &Stage<'_>, measure: impl FnMut(Way) -> Result<f64>) -> Line {
+        let (row, what) = (self.row, self.what.clone());
+        self.compare(stage, measure).unwrap_or_else(|error| Line::not_measured(row, what, format!("{error:#}")))
+    }
+
+    /// What part of the bytes was shared is known when `measure` and what it owns have ended.
+    fn compare(self, stage: &Stage<'_>, measure: impl FnMut(Way) -> Result<f64>) -> Result<Line> {
         let bench = stage.bench;
         stage.shared(); // what ended before is another line's
         let measure = RefCell::new(measure);
@@ -128,18 +134,21 @@ fn called(
     question: &str,
     warm_up: &str,
     value: impl Fn(f64) -> f64,
-) -> Result<Line> {
+) -> Line {
     let mut callers: Vec<(Way, Caller)> = Vec::new();
-    for way in WAYS {
-        let mut caller = stage.caller(way, &words(way))?;
-        if !warm_up.is_empty() {
-            caller.ask(warm_up)?;
-        }
-        callers.push((way, caller));
-    }
     plan.measure(stage, move |way| {
-        let (_, caller) = callers.iter_mut().find(|(of, _)| *of == way).context("no caller for this way")?;
-        Ok(value(caller.ask(question)?.median))
+        let at = match callers.iter().position(|(of, _)| *of == way) {
+            Some(at) => at,
+            None => {
+                let mut caller = stage.caller(way, &words(way))?;
+                if !warm_up.is_empty() {
+                    caller.ask(warm_up)?;
+                }
+                callers.push((way, caller));
+                callers.len() - 1
+            }
+        };
+        Ok(value(callers[at].1.ask(question)?.median))
     })
 }
 

@@ -19,7 +19,7 @@ pub fn echo(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         let both = stage.both_say(&["python3", &script, "serve", kind])?;
         let plan = Plan::new("python", format!("Python, {kind}, 64 B round trips"), Unit::Ns, asked);
         let start = |way: Way| words(&["python3", &script, "call", kind, both.port(way.mode)]);
-        lines.push(called(&stage, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)?);
+        lines.push(called(&stage, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns));
     }
     Ok(lines)
 }

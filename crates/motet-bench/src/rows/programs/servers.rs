@@ -42,7 +42,7 @@ pub fn nginx(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             let told = stage
                 .client(way, &[&limited[..], &["wrk", "-t", "1", "-c", connections, "-d", "30s", &url]].concat())?;
             number_after(&told, "Requests/sec:")
-        })?);
+        }));
     }
     Ok(lines)
 }
@@ -73,7 +73,7 @@ pub fn postgresql(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             let at = [&pgbench, "-h", "127.0.0.1", "-p", both.port(way.mode), "-U", "tester"];
             let how = ["-S", "-n", "-M", "prepared", "-c", clients, "-t", &transactions, "postgres"];
             number_after(&stage.client(way, &[&at[..], &how].concat())?, "tps =")
-        })?);
+        }));
     }
     Ok(lines)
 }
@@ -95,7 +95,7 @@ pub fn memcached(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             let told = stage.client(way, &["memcslap", "--test=get", &server, &how[0], &how[1]])?;
             let line = told.lines().find(|line| line.contains("keys by")).context("memcslap reports no gets")?;
             Ok(number_after(line, "get")? / number_after(line, "threads:")?)
-        })?);
+        }));
     }
     Ok(lines)
 }
