@@ -46,11 +46,12 @@ pub struct Way {
     pub placement: Placement,
 }
 
-/// The ways of every row, in the order in which they take turns.
-pub const WAYS: [Way; 3] = [
+/// The ways of a row, in the order in which they take turns. The last one is for rows that must never be slower.
+pub const WAYS: [Way; 4] = [
     Way { mode: Mode::Motet, placement: Two },
     Way { mode: Mode::Plain, placement: One },
     Way { mode: Mode::Plain, placement: Two },
+    Way { mode: Mode::Motet, placement: One },
 ];
 
 /// A folder in which programs run.

@@ -1,8 +1,8 @@
 //! Other people's programs, unmodified: each plainly and as under `motet run`, in the same run.
 //!
-//! Every line is measured in the three ways of [`WAYS`], which take turns in each repetition, and compared by [`line`]: Motet with
-//! the ends on two CPUs, beside plain TCP in its better placement. The ratio is always how many times better Motet is. A row whose
-//! program is missing says so.
+//! Every line is measured in the ways of [`WAYS`], which take turns in each repetition, and compared by [`Plan::line`]: Motet with
+//! the ends on two CPUs, beside plain TCP in its better placement. The ratio is always how many times better Motet is. Where little
+//! is asked the note adds both ratios within one placement. A row whose program is missing says so.
 
 mod c;
 mod java;
@@ -75,16 +75,28 @@ impl<'a> Plan<'a> {
         let bench = stage.bench;
         stage.shared(); // what ended before is another line's
         let measure = RefCell::new(measure);
-        let ways = WAYS.map(|way| {
-            let measure = &measure;
-            Box::new(move |_| (measure.borrow_mut())(way)) as Contestant<'_>
-        });
-        let mut ways: Vec<Contestant<'_>> = ways.into();
-        let series = bench.contest(bench.of_programs, matches!(self.asked, Asked::Times(_)), &mut ways)?;
+        let (time, times) = (self.unit == Unit::Ns, matches!(self.asked, Asked::Times(_)));
+        let measured = if times { &WAYS[..3] } else { &WAYS[..] };
+        let mut ways: Vec<Contestant<'_>> = Vec::new();
+        for &way in measured {
+            ways.push(Box::new({
+                let measure = &measure;
+                move |_| (measure.borrow_mut())(way)
+            }));
+        }
+        let series = bench.contest(bench.of_programs, times, &mut ways)?;
         drop(ways);
         drop(measure);
-        let [motet, one, two] = &series[..] else { unreachable!() };
-        let line = self.line(bench, motet, one, two);
+        let mut line = self.line(bench, &series[0], &series[1], &series[2]);
+        if let [two, plain_one, plain_two, one] = &series[..] {
+            let gain =
+                |motet: &Series, plain: &Series| median(&if time { plain.over(motet) } else { motet.over(plain) });
+            line = line.note(format!(
+                "within one placement: one CPU {:.2} x, two CPUs {:.2} x",
+                gain(one, plain_one),
+                gain(two, plain_two)
+            ));
+        }
         Ok(match stage.shared() {
             Some(part) => {
                 line.note(format!("through shared memory: {:.0} % of what the equipped programs sent", part * 100.0))
