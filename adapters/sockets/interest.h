@@ -12,11 +12,10 @@ struct interest {
     int fd;
     uint32_t events;
     uint64_t data;
-    uint64_t reported; /* edge-triggered: the stream position that the program has been told of */
     motet_stream stream;
     bool absent; /* deleted by the program, which will add it again: see control_quick() */
     bool fired;  /* one-shot, reported, not armed again yet */
-    bool parked; /* edge-triggered, told everything, left unread: the kernel alone reports what comes next */
+    uint64_t armed; /* one-shot: the record's count when it was armed last */
 };
 
 struct epoll_record {
@@ -24,12 +23,14 @@ struct epoll_record {
     motet_set *set;
     int fd, bell;
     uint32_t first;
-    int one_shots, parked;
+    int one_shots;
+    _Atomic uint64_t arms; /* one-shots armed so far */
     unsigned since_probe;
     bool used, inherited;
     _Atomic bool closed, nested;
     _Atomic int users;     /* threads in epoll_wait */
     _Atomic int uncovered; /* ... of which asleep in the kernel without the engine's knowing (label COVER) */
+    _Atomic bool counted;  /* those count as one that sleeps in the engine's set */
     _Atomic int streams;   /* members that are streams, or about to be (label COVER) */
 };
 
@@ -41,11 +42,14 @@ struct interest *interest_at(uint32_t index);
 int interest_control(struct epoll_record *record, int epfd, int operation, int fd, struct epoll_event *event);
 void interest_arm(struct epoll_record *record, struct interest *interest);
 struct interest *interest_one_shot(struct epoll_record *record, uint64_t data);
+void record_ring(struct epoll_record *record);
+void record_lend(struct epoll_record *record);
+void record_uncover(struct epoll_record *record); /* one of the uncovered is back */
 void record_all_plain(struct epoll_record *record, uint32_t reason);
 
 static inline bool interest_wants_data(const struct interest *interest)
 {
-    return (interest->events & (EPOLLIN | EPOLLRDNORM)) && !interest->fired && !interest->parked;
+    return (interest->events & (EPOLLIN | EPOLLRDNORM)) && !interest->fired;
 }
 
 #endif

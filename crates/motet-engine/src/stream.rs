@@ -142,10 +142,7 @@ impl Engine {
         if blocking {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
-        let may_raise = || {
-            (!blocking || crate::wait::lively(&local.waited))
-                && (!local.in_set.load(Relaxed) || local.set.lock().as_ref().is_none_or(|set| set.may_raise(handle)))
-        };
+        let may_raise = || (!blocking || crate::wait::lively(&local.waited)) && self.sets_may_raise(handle, local);
         let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.may_linger());
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
@@ -257,7 +254,7 @@ impl Engine {
         if local.voices.fetch_sub(1, AcqRel) > 1 {
             return Ok(false);
         }
-        self.leave_set(handle, local);
+        self.leave_sets(handle, local);
         // First: whoever is woken below finds the stream closed.
         if !self.retire(handle) {
             return Err(EBADF);

@@ -39,6 +39,8 @@ enum Phase {
 pub struct Wait<'a> {
     streams: &'a [Handle],
     set: Option<Arc<Set>>,
+    /// Whether this wait watches its set: see [`crate::set`].
+    watching: bool,
     phase: Phase,
     start: u64,
     probe: u64,
@@ -71,7 +73,7 @@ impl<'a> Wait<'a> {
     }
 
     fn new(engine: &Engine, streams: &'a [Handle], set: Option<Arc<Set>>) -> Self {
-        let wait = Self { streams, set, phase: Phase::Fresh, start: 0, probe: 0, began: 0, taken: 0 };
+        let wait = Self { streams, set, watching: false, phase: Phase::Fresh, start: 0, probe: 0, began: 0, taken: 0 };
         wait.each(engine, |record, slot, handle| {
             if record.rx.ready.load(Relaxed) == 0 {
                 attach_rx(record, slot, &mut Kernel::new(record, handle));
@@ -95,7 +97,7 @@ impl<'a> Wait<'a> {
         loop {
             match self.phase {
                 Phase::Fresh => {
-                    if engine.options.spin > 0 && lively(&LAST) && should_spin() && self.raise(engine) {
+                    if engine.options.spin > 0 && lively(&LAST) && !skips() && self.raise(engine) {
                         self.phase = Phase::Spinning;
                         self.start = clock::ticks();
                         (self.began, self.taken) = (self.start, 0);
@@ -115,11 +117,14 @@ impl<'a> Wait<'a> {
                     None => self.phase = Phase::Tired,
                 },
                 Phase::Tired => {
-                    if engine.may_linger() && self.raise(engine) {
-                        self.start = clock::ticks();
-                        (self.began, self.taken) = (self.start, 0);
-                        self.phase = Phase::Spinning;
-                        continue;
+                    if engine.may_linger() {
+                        if self.raise(engine) {
+                            self.start = clock::ticks();
+                            (self.began, self.taken) = (self.start, 0);
+                            self.phase = Phase::Spinning;
+                            continue;
+                        }
+                        engine.before_sleep();
                     }
                     self.phase = Phase::Asleep;
                     if self.fall_asleep(engine) {
@@ -144,9 +149,17 @@ impl<'a> Wait<'a> {
         self.phase = Phase::Fresh;
         match &self.set {
             Some(set) => set.slept(),
-            None => self.each(engine, |record, _, handle| {
-                gate::leave_kernel(record, &mut Kernel::new(record, handle));
-            }),
+            None => {
+                self.each(engine, |record, _, handle| gate::leave_kernel(record, &mut Kernel::new(record, handle)));
+            }
+        }
+    }
+
+    /// Ends the wait.
+    pub fn end(&mut self, engine: &Engine) {
+        self.slept(engine);
+        if let Some(set) = &self.set {
+            engine.set_leave(set, std::mem::take(&mut self.watching));
         }
     }
 
@@ -155,7 +168,7 @@ impl<'a> Wait<'a> {
         let mut watched = [(None::<(&Record, Slot)>); 8];
         let mut more = false;
         let mut n = 0;
-        self.each(engine, |record, slot, _| {
+        let left = self.each(engine, |record, slot, _| {
             if n < watched.len() {
                 watched[n] = Some((record, *slot));
                 n += 1;
@@ -163,7 +176,7 @@ impl<'a> Wait<'a> {
                 more = true;
             }
         });
-        let watched = &watched[..n];
+        let (watched, more) = (&watched[..n], more || left);
         let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
         loop {
             for _ in 0..16 {
@@ -227,7 +240,16 @@ impl<'a> Wait<'a> {
         if clock::ticks().wrapping_sub(self.began) > 2 * budget { failed() } else { paid() }
     }
 
-    fn raise(&self, engine: &Engine) -> bool {
+    /// Opens the gates. Not where another thread watches the set already.
+    fn raise(&mut self, engine: &Engine) -> bool {
+        if let Some(set) = &self.set
+            && !self.watching
+        {
+            self.watching = set.watch();
+            if !self.watching {
+                return false;
+            }
+        }
         let mut any = false;
         self.each(engine, |record, slot, handle| {
             any |= engine.raise(handle, record, slot);
@@ -236,30 +258,12 @@ impl<'a> Wait<'a> {
     }
 
     /// Closes every gate; false when bytes have arrived.
-    fn fall_asleep(&self, engine: &Engine) -> bool {
+    fn fall_asleep(&mut self, engine: &Engine) -> bool {
+        if let Some(set) = &self.set {
+            return engine.set_sleep(set, &mut self.watching);
+        }
         let mut asleep = 0;
         let mut ready = false;
-        if let Some(set) = &self.set {
-            let mut hot = Vec::new();
-            set.sleep(&mut hot);
-            for handle in hot {
-                if let Some((record, slot)) = engine.attached(handle) {
-                    engine.reset(record);
-                    if set.armed(handle) {
-                        ready |= !gate::close_gate(record, &slot, &mut Kernel::new(record, handle))
-                            && rx::ready(record, &slot);
-                    } else {
-                        gate::close_gate_over_bytes(record, &slot, &mut Kernel::new(record, handle));
-                    }
-                }
-            }
-            // A stream that is not armed may keep its bytes: nobody waits for them here.
-            if ready && engine.set_any_ready(set) {
-                set.slept();
-                return false;
-            }
-            return true;
-        }
         self.each(engine, |record, slot, handle| {
             if !ready {
                 engine.reset(record); // a peer that broke the protocol may never wake anybody
@@ -295,31 +299,30 @@ impl<'a> Wait<'a> {
         any
     }
 
-    /// The streams of this wait whose wire is up: all of an array, the hot ones of a set.
-    fn each<'e>(&self, engine: &'e Engine, mut each: impl FnMut(&'e Record, &Slot, Handle)) {
+    /// The streams of this wait whose wire is up: all of an array, of a set those that it looks at ([`Engine::set_hot`], whose answer
+    /// is returned).
+    fn each<'e>(&self, engine: &'e Engine, mut each: impl FnMut(&'e Record, &Slot, Handle)) -> bool {
         let mut one = |handle: Handle| {
             if let Some((record, slot)) = engine.attached(handle) {
                 each(record, &slot, handle);
             }
         };
-        match &self.set {
-            Some(set) => {
-                let mut hot = Vec::new();
-                set.hot(&mut hot);
-                hot.into_iter().for_each(one);
-            }
-            None => self.streams.iter().for_each(|&h| one(h)),
-        }
+        let Some(set) = &self.set else {
+            self.streams.iter().for_each(|&h| one(h));
+            return false;
+        };
+        let mut hot = Vec::new();
+        let left = engine.set_hot(set, &mut hot);
+        hot.into_iter().for_each(one);
+        left
     }
 }
 
 impl Engine {
-    /// Opens the gate of a stream if its set, if any, has no sleeper.
+    /// Opens the gate of a stream if its sets, if any, agree.
     pub(crate) fn raise(&self, handle: Handle, record: &Record, slot: &Slot) -> bool {
         let Some((_, local)) = self.look_up(handle) else { return false };
-        gate::raise(record, slot, &mut Kernel::new(record, handle), || {
-            !local.in_set.load(Relaxed) || local.set.lock().as_ref().is_none_or(|set| set.may_raise(handle))
-        })
+        gate::raise(record, slot, &mut Kernel::new(record, handle), || self.sets_may_raise(handle, local))
     }
 }
 
@@ -333,12 +336,13 @@ pub(crate) fn lively(last: &AtomicU64) -> bool {
     now.wrapping_sub(last.swap(now, Relaxed)) < ticks(LIVELY)
 }
 
-fn should_spin() -> bool {
+/// Whether this wait is one of those that do not spin, because others did in vain.
+pub(crate) fn skips() -> bool {
     let skip = SKIP.load(Relaxed);
     if skip > 0 {
         SKIP.store(skip - 1, Relaxed);
     }
-    skip == 0
+    skip > 0
 }
 
 fn paid() {
