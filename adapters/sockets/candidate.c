@@ -114,21 +114,23 @@ static void hand_over(int fd)
     table_lock(&guard);
     uint64_t word = table_word(fd);
     int count = word_kind(word) == KIND_CANDIDATE ? family(fd, word, members, 16) : 0;
-    bool quiet = count > 0 && family_has_alone(fd, word);
+    bool quiet = count > 0 && family_has_alone(fd, word), never = false;
     uint64_t before[16];
     for (int i = 0; i < count; i++) {
         before[i] = atomic_load(&shim_words[members[i]]);
         while (!atomic_compare_exchange_weak(&shim_words[members[i]], &before[i], (before[i] & ~WORD_KIND) | KIND_UPGRADING)) {}
-        quiet &= interest_may_upgrade(members[i]);
-        quiet &= atomic_load(&shim_sleepers[members[i]]) == 0; /* SLEEPER */
+        enum upgradable answer = interest_may_upgrade(members[i]);
+        never |= answer == UPGRADABLE_NEVER;
+        quiet &= answer == UPGRADABLE && atomic_load(&shim_sleepers[members[i]]) == 0; /* SLEEPER */
     }
     motet_stream s = 0;
     int failed = 0;
-    if (quiet) {
+    if (quiet || (never && family_has_alone(fd, word))) {
         struct motet_upgrade_options options = {.size = sizeof options};
         options.role = word & WORD_ACCEPTED ? MOTET_ROLE_ACCEPTED : MOTET_ROLE_CONNECTED;
         options.flags = MOTET_UPGRADE_LAZY | (word_receives(word) > 0 ? MOTET_UPGRADE_RECEIVES : 0);
         failed = ENGINE(engine.upgrade(fd, &options, &s));
+        if (s != 0 && never) ENGINE(engine.plain(s, REASON_NESTED_EPOLL)); /* for `motet why` */
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */
     }

@@ -186,8 +186,8 @@ void candidate_sleep_end(int fd);
 #define ENGINE_LIST(X)                                                                                                  \
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
     X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(stayed_plain) X(wait_begin) X(wait_begin_set) X(wait_step) \
-    X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(fork_prepare)              \
-    X(fork_parent) X(fork_child) X(before_exec) X(exec_failed) X(inherit) X(leave) X(owns_fd)
+    X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(set_doze) X(set_asleep)       \
+    X(set_slept) X(fork_prepare) X(fork_parent) X(fork_child) X(before_exec) X(exec_failed) X(inherit) X(leave) X(owns_fd)
 
 struct engine {
 #define X(name) __typeof__(&motet_##name) name;
@@ -245,7 +245,9 @@ static inline int iov_first(struct iovec *iov, int count, size_t limit, size_t *
 
 struct epoll_record;
 void interest_upgraded(int fd, motet_stream s);  /* under the lock: enters the stream into the sets that hold fd */
-bool interest_may_upgrade(int fd);               /* under the lock: no uncovered sleeper, no nesting; leaves marks */
+/* Under the lock: whether fd may become a stream; leaves marks. */
+enum upgradable { UPGRADABLE, UPGRADABLE_LATER /* the parent's epoll */, UPGRADABLE_NEVER /* nesting */ };
+enum upgradable interest_may_upgrade(int fd);
 void interest_undo(int fd);
 bool interest_forget(int fd);                    /* under the lock: fd is being closed; true: it was registered */
 void interest_epoll_closed(uint32_t index);      /* under the lock */

@@ -88,9 +88,9 @@ pub struct Local {
     pub driver: AtomicU32,
     /// The process at the other end, for single copy.
     pub peer: Peer,
-    /// The epoll set that the stream is in.
-    pub set: Forkable<Option<Arc<Set>>>,
-    /// Whether `set` holds one.
+    /// The epoll sets that the stream is in.
+    pub sets: Forkable<Vec<Arc<Set>>>,
+    /// Whether there is one.
     pub in_set: AtomicBool,
     /// Whether the set looks at the stream, or did when the stream left it.
     pub hot: AtomicBool,
@@ -408,6 +408,12 @@ impl Engine {
             self.unread_words[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst); // edge: UNREAD
             self.any_unread.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a peer may have bytes of ours to read.
+    #[inline(always)]
+    pub fn any_unread(&self) -> bool {
+        self.any_unread.load(Ordering::Relaxed) != 0
     }
 
     /// Calls `each` for every stream with bytes that the peer may not have read; it answers whether that is still so.

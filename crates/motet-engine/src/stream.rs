@@ -159,7 +159,7 @@ impl Engine {
         if blocking {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
-        let may_raise = || (!blocking || crate::wait::lively(&local.waited)) && local.set_may_raise(handle);
+        let may_raise = || (!blocking || crate::wait::lively(&local.waited)) && local.sets_may_raise(handle);
         let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.may_linger());
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
@@ -266,7 +266,7 @@ impl Engine {
         if local.voices.fetch_sub(1, AcqRel) > 1 {
             return Ok(false);
         }
-        self.leave_set(handle, local);
+        self.leave_sets(handle, local);
         // First: whoever is woken below finds the stream closed.
         if !self.retire(handle) {
             return Err(EBADF);
