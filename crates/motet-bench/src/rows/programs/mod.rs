@@ -175,3 +175,16 @@ fn number_after(text: &str, before: &str) -> Result<f64> {
     let number = rest.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit() && c != '.').next());
     number.and_then(|n| n.parse().ok()).with_context(|| format!("no number behind `{before}`"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_in_what_programs_print() {
+        let printed = "Running 1s test\n  Requests/sec:  37213.55\nTransfer/sec: 1MB\ntps = 61.5 (without)";
+        assert_eq!(number_after(printed, "Requests/sec:").unwrap(), 37213.55);
+        assert_eq!(number_after(printed, "tps =").unwrap(), 61.5);
+        assert!(number_after(printed, "latency").is_err());
+    }
+}
