@@ -187,4 +187,11 @@ mod tests {
         assert_eq!(number_after(printed, "tps =").unwrap(), 61.5);
         assert!(number_after(printed, "latency").is_err());
     }
+
+    #[test]
+    fn a_row_without_its_program_says_so() {
+        let lines = missing("x", "what", &["sh", "no-such-program"]).unwrap().unwrap();
+        assert_eq!(lines[0].note.as_deref(), Some("skipped: no-such-program is not installed"));
+        assert!(missing("x", "what", &["sh"]).is_none());
+    }
 }
