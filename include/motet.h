@@ -43,6 +43,7 @@ enum motet_role { MOTET_ROLE_CONNECTED = 1, MOTET_ROLE_ACCEPTED = 2 };
 
 enum motet_upgrade_flags {
     MOTET_UPGRADE_LAZY = 1,  /* begin after the first few messages, so that short connections pay nothing */
+    MOTET_UPGRADE_RECEIVES = 2, /* what is received on it goes through motet_recv_*; implied without LAZY */
 };
 
 struct motet_upgrade_options {
@@ -120,6 +121,7 @@ void motet_buffer_free(void *buffer);
  *
  *   step = motet_recv_begin(s, iov, n, flags, blocking);
  *   if (step == MOTET_KERNEL) { r = real recvmsg(...);  motet_recv_end(s, r, flags); }
+ *                                                       r: or -errno, when the program is told only at its next call
  *   if (step == MOTET_POLL)   { sleep in poll(fd, POLLIN); motet_recv_wait_end(s); begin again }
  *
  * Between begin and end the stream knows that a thread may sleep in the kernel. A thread that is cancelled there must
@@ -139,13 +141,13 @@ void motet_recv_wait_end(motet_stream s);
 #define MOTET_RX_DATA 1u /* a receive would take bytes from the wire now */
 unsigned motet_rx_ready(motet_stream s);
 uint64_t motet_rx_position(motet_stream s); /* stream position after the last byte on the wire: edges compare it */
-size_t motet_rx_bytes(motet_stream s);      /* bytes on the wire, for FIONREAD: add them to the kernel's count */
+size_t motet_rx_bytes(motet_stream s);      /* bytes on the wire that can be had now, for FIONREAD: add them to the kernel's count */
 
 /* TCP_NODELAY. A stream whose wire is up keeps it set in the kernel, as two paths and Nagle's algorithm do not mix, whatever
  * the program sets. `set`: 0 or 1, or -1 to ask. Returns what the program sees, or -1: the kernel's option is the program's. */
 int motet_nodelay(motet_stream s, int set);
 
-/* Gate for good: the stream stays on TCP from now on (stdio, exec, descriptor passing ...). Returns 1 when all wire bytes
+/* Gate for good: the stream stays on TCP from now on (stdio, exec, descriptor passing, urgent data ...). Returns 1 when all wire bytes
  * have been read, 0 while some remain (they are still delivered by motet_recv_begin). */
 int motet_plain(motet_stream s, uint32_t reason);
 
@@ -176,14 +178,23 @@ int motet_wait_step(struct motet_wait *w, int may_block);
 void motet_wait_slept(struct motet_wait *w);
 void motet_wait_end(struct motet_wait *w);
 
-/* A set mirrors the streams of one epoll descriptor. `cookie` comes back from motet_set_ready(). `armed`: 0 while the
- * program does not want EPOLLIN for it (or EPOLLONESHOT has fired). Only streams with an open gate are ever looked at.
- * `bell` is an eventfd that the adapter keeps in the epoll descriptor; the engine writes to it when a sleeper must look again. */
+/* A set mirrors the streams of one epoll descriptor; a stream may be in several. `cookie` comes back from motet_set_ready():
+ * under MOTET_SET_LEVEL as long as the stream has data, under MOTET_SET_EDGE once whenever more has come, and never under
+ * MOTET_SET_NONE (the program does not want EPOLLIN, or EPOLLONESHOT has fired). A put makes an edge report again what is there.
+ * Only streams with an open gate are ever looked at. `bell` is an eventfd that the adapter keeps in the epoll descriptor,
+ * edge-triggered; the engine writes to it when a sleeper must look again.
+ *
+ * Where no gate is open and spinning does not pay, motet_set_doze() stands for a wait's first steps: 1, the sleep is counted, make
+ * the kernel's wait and then call motet_set_slept(); 0, nothing happened, begin a wait. */
+enum motet_set_interest { MOTET_SET_NONE = 0, MOTET_SET_LEVEL = 1, MOTET_SET_EDGE = 2 };
 motet_set *motet_set_new(int bell);
 void motet_set_free(motet_set *set);
-int motet_set_put(motet_set *set, motet_stream s, void *cookie, int armed); /* add or change */
+int motet_set_put(motet_set *set, motet_stream s, void *cookie, int interest); /* add or change */
 int motet_set_remove(motet_set *set, motet_stream s);
 unsigned motet_set_ready(motet_set *set, void **cookies, unsigned max);
+int motet_set_doze(motet_set *set);
+void motet_set_asleep(motet_set *set); /* somebody sleeps already, without having asked; motet_set_slept() once nobody does */
+void motet_set_slept(motet_set *set);
 int motet_set_idle(motet_set *set); /* 1 when no stream of the set is upgraded: the plain system call is enough */
 
 /* ------------------------------------------------------------------ settings

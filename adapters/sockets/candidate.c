@@ -13,6 +13,7 @@
 #include "shim.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <string.h>
@@ -97,6 +98,15 @@ static int family(int fd, uint64_t word, int *members, int room)
     return count;
 }
 
+/* Readiness by signal, or for no less than so many bytes: set before the connection was ours to watch, or inherited from a listener. */
+static bool waits_unseen(int fd)
+{
+    int least = 1;
+    socklen_t length = sizeof least;
+    if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &length) == 0 && least > 1) return true;
+    return (REAL(fcntl)(fd, F_GETFL) & O_ASYNC) != 0;
+}
+
 static void hand_over(int fd)
 {
     table_guard guard;
@@ -104,21 +114,23 @@ static void hand_over(int fd)
     table_lock(&guard);
     uint64_t word = table_word(fd);
     int count = word_kind(word) == KIND_CANDIDATE ? family(fd, word, members, 16) : 0;
-    bool quiet = count > 0 && family_has_alone(fd, word);
+    bool quiet = count > 0 && family_has_alone(fd, word), never = false;
     uint64_t before[16];
     for (int i = 0; i < count; i++) {
         before[i] = atomic_load(&shim_words[members[i]]);
         while (!atomic_compare_exchange_weak(&shim_words[members[i]], &before[i], (before[i] & ~WORD_KIND) | KIND_UPGRADING)) {}
-        quiet &= interest_may_upgrade(members[i]);
-        quiet &= atomic_load(&shim_sleepers[members[i]]) == 0; /* SLEEPER */
+        enum upgradable answer = interest_may_upgrade(members[i]);
+        never |= answer == UPGRADABLE_NEVER;
+        quiet &= answer == UPGRADABLE && atomic_load(&shim_sleepers[members[i]]) == 0; /* SLEEPER */
     }
     motet_stream s = 0;
     int failed = 0;
-    if (quiet) {
+    if (quiet || (never && family_has_alone(fd, word))) {
         struct motet_upgrade_options options = {.size = sizeof options};
         options.role = word & WORD_ACCEPTED ? MOTET_ROLE_ACCEPTED : MOTET_ROLE_CONNECTED;
-        options.flags = MOTET_UPGRADE_LAZY;
+        options.flags = MOTET_UPGRADE_LAZY | (word_receives(word) > 0 ? MOTET_UPGRADE_RECEIVES : 0);
         failed = ENGINE(engine.upgrade(fd, &options, &s));
+        if (s != 0 && never) ENGINE(engine.plain(s, REASON_NESTED_EPOLL)); /* for `motet why` */
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */
     }
@@ -170,7 +182,7 @@ uint64_t candidate_touch(int fd, enum direction direction)
     uint64_t word = table_word(fd);
     if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0 && family_has_alone(fd, word)) {
         int kept = errno;
-        if (engine_disabled() || !same_host(fd))
+        if (engine_disabled() || !same_host(fd) || waits_unseen(fd))
             table_make_plain(fd, REASON_NONE);
         else if (engine_open())
             hand_over(fd);

@@ -86,6 +86,10 @@ static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_
 static bool send_start(struct sending *x)
 {
     uint64_t word = table_word(x->fd);
+    if (UNLIKELY(x->flags & MSG_OOB) && word_kind(word) == KIND_CANDIDATE) {
+        table_make_plain(x->fd, REASON_URGENT);
+        word = table_word(x->fd);
+    }
     for (;;) {
         if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_UPGRADING) word = candidate_touch(x->fd, SENDING);
         if (word_kind(word) != KIND_CANDIDATE) break;
@@ -109,6 +113,7 @@ static bool send_start(struct sending *x)
     x->stream = table_handle(x->fd);
     ssize_t total = x->count > 0 && x->count <= IOV_MAX ? total_length(x->iov, x->count) : -1;
     if (x->flags & SEND_KERNEL_ONLY) x->flags |= MOTET_PLAIN;
+    if (UNLIKELY(x->flags & MSG_OOB)) table_make_plain(x->fd, REASON_URGENT); /* not every byte of it is counted */
     if (UNLIKELY(total <= 0)) {
         x->mode = SENDING_PLAIN; /* nothing to carry, or an error that the kernel words better */
         return true;
@@ -159,6 +164,16 @@ SHIM_API ssize_t writev(int fd, const struct iovec *iov, int count)
     if (word_is_plain(table_word(fd))) return REAL(writev)(fd, iov, count);
     SEND_THROUGH(fd, iov, count, 0, REAL(writev)(fd, iov, count));
 }
+
+/* A socket has no offset; of the flags only RWF_NOWAIT means something to it. Errors are the kernel's. */
+SHIM_API ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+    if (word_is_plain(table_word(fd)) || offset != -1 || flags & ~SHIM_RWF_IGNORED) return REAL(pwritev2)(fd, iov, count, offset, flags);
+    int nowait = flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
+    SEND_THROUGH(fd, iov, count, nowait, REAL(pwritev2)(fd, iov, count, offset, flags));
+}
+
+SHIM_API ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off_t offset, int flags) __attribute__((alias("pwritev2")));
 
 SHIM_API ssize_t send(int fd, const void *data, size_t length, int flags)
 {

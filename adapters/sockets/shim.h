@@ -6,7 +6,7 @@
  *                 table.c      what each descriptor is to us: one word per descriptor
  *                 candidate.c  from a TCP socket that was only counted to a stream of the engine
  *                 engine.c     opening libmotet.so.0, once, at the first eligible socket
- *                 send.c, receive.c, splice.c   payload
+ *                 send.c, receive.c, splice.c   payload; stdio.c, raw.c: payload that comes another way
  *                 poll.c, epoll.c, interest.c   waiting
  *                 descriptors.c, life.c, exec.c close, dup, fcntl; fork, confinement, exit; exec and spawn
  *                 real.c       the C library's own functions
@@ -28,6 +28,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,6 +61,9 @@
 #define SHIM_EPOLLS 1024           /* epoll descriptors that may hold streams */
 #define SHIM_INTERESTS 65536       /* (epoll, descriptor) pairs remembered */
 
+/* Flags of preadv2 and pwritev2 that a socket takes: RWF_NOWAIT is obeyed, the others mean nothing to it. */
+#define SHIM_RWF_IGNORED (RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT)
+
 /* Reasons handed to motet_plain(): codes of motet_reason(). */
 enum shim_reason {
     REASON_NONE = 0,
@@ -70,6 +74,7 @@ enum shim_reason {
     REASON_NESTED_EPOLL = 20,
     REASON_CONFINED = 24,    /* seccomp */
     REASON_TOO_HIGH = 27,    /* a descriptor from SHIM_SLOTS on */
+    REASON_URGENT = 28,      /* MSG_OOB */
 };
 
 /* ---------------------------------------------------------------- settings (environment.c) */
@@ -125,7 +130,7 @@ static inline motet_stream table_handle(int fd) { return atomic_load_explicit(&s
 static inline bool word_is_plain(uint64_t word) { return LIKELY((word & WORD_KIND) < KIND_PRIVATE); }
 
 typedef sigset_t table_guard;
-void table_lock(table_guard *guard);   /* blocks all signals meanwhile, so a handler never finds the lock taken */
+void table_lock(table_guard *guard);   /* blocks signals meanwhile, so a handler never finds the lock taken */
 void table_unlock(const table_guard *guard);
 void table_lock_for_fork(void);
 void table_unlock_after_fork(bool child);
@@ -181,8 +186,8 @@ void candidate_sleep_end(int fd);
 #define ENGINE_LIST(X)                                                                                                  \
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
     X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(stayed_plain) X(wait_begin) X(wait_begin_set) X(wait_step) \
-    X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(fork_prepare)              \
-    X(fork_parent) X(fork_child) X(before_exec) X(exec_failed) X(inherit) X(leave) X(owns_fd)
+    X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(set_doze) X(set_asleep)       \
+    X(set_slept) X(fork_prepare) X(fork_parent) X(fork_child) X(before_exec) X(exec_failed) X(inherit) X(leave) X(owns_fd)
 
 struct engine {
 #define X(name) __typeof__(&motet_##name) name;
@@ -240,7 +245,9 @@ static inline int iov_first(struct iovec *iov, int count, size_t limit, size_t *
 
 struct epoll_record;
 void interest_upgraded(int fd, motet_stream s);  /* under the lock: enters the stream into the sets that hold fd */
-bool interest_may_upgrade(int fd);               /* under the lock: no uncovered sleeper, no nesting; leaves marks */
+/* Under the lock: whether fd may become a stream; leaves marks. */
+enum upgradable { UPGRADABLE, UPGRADABLE_LATER /* the parent's epoll */, UPGRADABLE_NEVER /* nesting */ };
+enum upgradable interest_may_upgrade(int fd);
 void interest_undo(int fd);
 bool interest_forget(int fd);                    /* under the lock: fd is being closed; true: it was registered */
 void interest_epoll_closed(uint32_t index);      /* under the lock */
@@ -299,6 +306,11 @@ struct posix_spawnattr;
     X(int, epoll_pwait2, (int, struct epoll_event *, int, const struct timespec *, const sigset_t *))                   \
     X(ssize_t, sendfile, (int, int, off_t *, size_t))                                                                   \
     X(ssize_t, splice, (int, off_t *, int, off_t *, size_t, unsigned))                                                  \
+    X(ssize_t, preadv2, (int, const struct iovec *, int, off_t, int))                                                   \
+    X(ssize_t, pwritev2, (int, const struct iovec *, int, off_t, int))                                                  \
+    X(long, syscall, (long, ...))                                                                                       \
+    X(int, vdprintf, (int, const char *, va_list))                                                                      \
+    X(int, fclose, (FILE *))                                                                                            \
     X(FILE *, fdopen, (int, const char *))                                                                              \
     X(int, execve, (const char *, char *const[], char *const[]))                                                        \
     X(int, execvpe, (const char *, char *const[], char *const[]))                                                       \
@@ -319,6 +331,9 @@ extern struct real_calls real_calls;
 void real_resolve(void);
 
 #define REAL(name) (LIKELY(real_calls.name != NULL) ? real_calls.name : (real_resolve(), real_calls.name))
+
+/* System calls of this object's own do not go by way of raw.c. */
+#define syscall(...) REAL(syscall)(__VA_ARGS__)
 
 /* The C library's answer for a buffer that a fortified caller declared too short. Never returns. */
 void __chk_fail(void) __attribute__((noreturn));

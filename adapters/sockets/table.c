@@ -31,10 +31,19 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static table_guard fork_guard;
 static _Atomic long process;
 
+/* A signal that nobody handles is dropped where it is not blocked; blocked here, it would wake another thread, and cut a receive
+ * with MSG_WAITALL short. That can be no signal but SIGCHLD, as others that do nothing by default come rarely. */
+static bool child_ends_unheard(void)
+{
+    struct sigaction now;
+    return !engine_confined() && sigaction(SIGCHLD, NULL, &now) == 0 && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN);
+}
+
 void table_lock(table_guard *guard)
 {
     sigset_t all;
     sigfillset(&all);
+    if (child_ends_unheard()) sigdelset(&all, SIGCHLD);
     pthread_sigmask(SIG_SETMASK, &all, guard);
     pthread_mutex_lock(&lock);
 }

@@ -27,6 +27,8 @@ pub struct Bench {
     pub cpus: Cpus,
     /// Repetitions of each measurement.
     pub repetitions: usize,
+    /// The same for other people's programs, most of which take their time.
+    pub of_programs: usize,
     /// Milliseconds of each.
     pub ms: usize,
     /// Whether this is the short run.
@@ -65,6 +67,7 @@ impl Bench {
         Ok(Self {
             cpus: Cpus::find()?,
             repetitions: if quick { 5 } else { 11 },
+            of_programs: 5,
             ms: if quick { 25 } else { 150 },
             quick,
             own,

@@ -71,6 +71,9 @@ pub extern "C" fn motet_recv_end(s: Handle, result: isize, flags: i32) {
         let counts = flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) == 0;
         guard((), || {
             engine.recv_end(s, if counts { result.max(0) as usize } else { 0 });
+            if result < -1 {
+                engine.heard_error(s, (-result) as i32);
+            }
             if counts && result == 0 {
                 engine.heard_end(s);
             }

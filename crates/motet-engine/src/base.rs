@@ -6,7 +6,7 @@ use motet_proto::{Base, Errno};
 use motet_sys::{clock, copy, diag, memory, socket, thread};
 use motet_wire::mapping::Mapping;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const MSG_DONTWAIT: i32 = 0x40;
 
@@ -20,11 +20,10 @@ pub fn forget(ring: Mapping) {
 }
 
 /// A stream's TCP descriptor, what tells whether its handle still is good, and the process at the other end where that matters.
-#[derive(Debug)]
 pub struct Kernel<'a> {
     fd: i32,
     handle: Handle,
-    current: &'a AtomicU64,
+    local: &'a Local,
     peer: Option<&'a Peer>,
 }
 
@@ -32,7 +31,7 @@ impl<'a> Kernel<'a> {
     /// The base under the stream with this handle.
     #[inline(always)]
     pub fn new(local: &'a Local, handle: Handle) -> Self {
-        Self { fd: local.fd.load(Relaxed), handle, current: &local.handle, peer: None }
+        Self { fd: local.fd.load(Relaxed), handle, local, peer: None }
     }
 
     /// For whoever has made the handle stale and still has to end the stream: until the record is free there is no other.
@@ -69,6 +68,14 @@ impl Base for Kernel<'_> {
 
     fn tcp_pending(&mut self) -> u64 {
         socket::pending(self.fd)
+    }
+
+    fn tcp_read(&mut self, counted: u64) -> u64 {
+        socket::read_beyond(self.fd, counted)
+    }
+
+    fn tcp_written(&mut self, counted: u64) -> u64 {
+        socket::written_beyond(self.fd, self.local.connected.load(Relaxed), counted)
     }
 
     fn tcp_alive(&mut self) -> bool {
@@ -138,7 +145,7 @@ impl Base for Kernel<'_> {
 
     #[inline(always)]
     fn current(&self) -> bool {
-        self.current.load(Relaxed) == self.handle
+        self.local.handle.load(Relaxed) == self.handle
     }
 }
 

@@ -74,6 +74,10 @@ pub struct Local {
     pub handle: AtomicU64,
     /// Its descriptor in this process.
     pub fd: AtomicI32,
+    /// Whether this end made the connection.
+    pub connected: AtomicBool,
+    /// Whether its voice receives through the engine, not only waits there.
+    pub receives: AtomicBool,
     /// Voices that have taken the stream; the last one that closes it ends it.
     pub voices: AtomicU32,
     /// The wire, once it is up.
@@ -84,9 +88,9 @@ pub struct Local {
     pub driver: AtomicU32,
     /// The process at the other end, for single copy.
     pub peer: Peer,
-    /// The epoll set that the stream is in.
-    pub set: Forkable<Option<Arc<Set>>>,
-    /// Whether `set` holds one.
+    /// The epoll sets that the stream is in.
+    pub sets: Forkable<Vec<Arc<Set>>>,
+    /// Whether there is one.
     pub in_set: AtomicBool,
     /// Whether the set looks at the stream, or did when the stream left it.
     pub hot: AtomicBool,
@@ -406,6 +410,12 @@ impl Engine {
         }
     }
 
+    /// Whether a peer may have bytes of ours to read.
+    #[inline(always)]
+    pub fn any_unread(&self) -> bool {
+        self.any_unread.load(Ordering::Relaxed) != 0
+    }
+
     /// Calls `each` for every stream with bytes that the peer may not have read; it answers whether that is still so.
     #[inline]
     pub fn sweep_unread(&self, mut each: impl FnMut(Handle, &Record, &Local) -> bool) {
@@ -538,6 +548,8 @@ fn reset(record: &Record) {
         &tx.spent,
         &tx.lingered,
         &rx.slept,
+        &rx.quiet,
+        &rx.probed,
     ] {
         word.store(0, Ordering::Relaxed);
     }
@@ -572,9 +584,10 @@ fn reset(record: &Record) {
     ] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in
-        [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking, &life.nodelay, &life.fd]
-    {
+    for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&life.nodelay, &life.error, &life.fd] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&who.pid, &who.uid, &who.gid] {

@@ -11,7 +11,7 @@ use crate::route;
 use motet_proto::lock::{Acquired, acquire};
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
 use motet_sys::{clock, memory, socket, thread};
-use motet_wire::record::{Record, State};
+use motet_wire::record::{Record, State, UNORDERED};
 use motet_wire::slot::Slot;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,9 +26,20 @@ pub const EVIDENCE: u32 = 2;
 /// A stream that has seen this many messages without a wire coming up stays on TCP.
 const PATIENCE: u32 = 4096;
 
+/// How a descriptor comes to the engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Taken {
+    /// This end made the connection (otherwise it accepted it).
+    pub connected: bool,
+    /// The upgrade begins after the first few messages.
+    pub lazy: bool,
+    /// Whoever reads from the connection does so through the engine: not only waits there.
+    pub receives: bool,
+}
+
 impl Engine {
-    /// Takes a connected TCP descriptor. `connected`: this end made the connection.
-    pub fn upgrade(&self, fd: i32, connected: bool, lazy: bool) -> Result<Handle, Errno> {
+    /// Takes a connected TCP descriptor.
+    pub fn upgrade(&self, fd: i32, Taken { connected, lazy, receives }: Taken) -> Result<Handle, Errno> {
         let (local, peer) = socket::addresses(fd)?;
         let cookie = socket::cookie(fd)?;
         let mut owners = self.owners();
@@ -48,6 +59,8 @@ impl Engine {
             return Err(EMFILE);
         };
         own.fd.store(fd, Relaxed);
+        own.connected.store(connected, Relaxed);
+        own.receives.store(receives, Relaxed);
         owners.insert(cookie, handle);
         drop(owners);
         describe(record, fd, connected, local, peer, cookie);
@@ -72,10 +85,7 @@ impl Engine {
                 local.slot.slot()
             }
             State::Plain => return tx::Step::Kernel,
-            State::Broken | State::Free => {
-                self.reset(record, local);
-                return tx::Step::Failed(ECONNRESET);
-            }
+            State::Broken | State::Free => return tx::Step::Failed(self.over(record, local)),
         };
         let mut base = Kernel::new(local, handle).with(&local.peer);
         if let Some(slot) = &slot
@@ -90,7 +100,14 @@ impl Engine {
             large_far: self.options.single_copy_far,
             half: self.options.half_copy,
         };
-        let step = tx::begin(record, slot.as_ref(), &mut base, bufs, ask);
+        let mut step = tx::begin(record, slot.as_ref(), &mut base, bufs, ask);
+        if step == tx::Step::Kernel
+            && let Some(slot) = &slot
+            && tx::is_unread(record, slot)
+            && tx::follow(record, slot, &mut base)
+        {
+            step = tx::begin(record, Some(slot), &mut base, bufs, ask);
+        }
         match step {
             tx::Step::Done(_) => self.mark_unread(handle, local),
             tx::Step::Failed(ECONNRESET) => self.reset(record, local),
@@ -127,10 +144,7 @@ impl Engine {
                 local.slot.slot()
             }
             State::Plain => return rx::Step::Kernel,
-            State::Broken | State::Free => {
-                self.reset(record, local);
-                return rx::Step::Failed(ECONNRESET);
-            }
+            State::Broken | State::Free => return rx::Step::Failed(self.over(record, local)),
         };
         let mut base = Kernel::new(local, handle).with(&local.peer);
         if let Some(slot) = &slot
@@ -145,7 +159,7 @@ impl Engine {
         if blocking {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
-        let may_raise = || (!blocking || crate::wait::lively(&local.waited)) && local.set_may_raise(handle);
+        let may_raise = || (!blocking || crate::wait::lively(&local.waited)) && local.sets_may_raise(handle);
         let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.may_linger());
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
@@ -180,10 +194,14 @@ impl Engine {
         self.attached(handle).map_or(0, |up| up.slot.inward().gate.tail().0)
     }
 
-    /// Bytes on the wire that a receive could take after TCP's.
+    /// Bytes on the wire that a receive could take after TCP's: none while TCP bytes that precede them are still on their way.
     pub fn rx_bytes(&self, handle: Handle) -> u64 {
-        self.attached(handle).map_or(0, |Up { record, slot, .. }| {
+        self.attached(handle).map_or(0, |Up { record, local, slot, .. }| {
             let (tail, head) = (slot.inward().gate.tail().0, record.rx.head.load(Relaxed));
+            let missing = rx::missing(record, &slot);
+            if tail == head || missing > 0 && socket::pending(local.fd.load(Relaxed)) < missing {
+                return 0;
+            }
             tail.wrapping_sub(head).min(slot.in_ring(record.rx.wide.load(Relaxed) != 0).size())
         })
     }
@@ -208,8 +226,8 @@ impl Engine {
         let mut base = Kernel::new(local, handle);
         tx::take_back(record, &slot, &mut base);
         // Somebody may send past the engine from now on, and the mark would be wrong.
-        if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED].contains(&reason) {
-            tx::finish(record, &mut base);
+        if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED, Reason::URGENT].contains(&reason) {
+            tx::finish(record, &slot, &mut base);
         }
         gate::close_gate_over_bytes(record, &slot, &mut base)
     }
@@ -231,7 +249,7 @@ impl Engine {
             && how != 0
         {
             tx::take_back(record, &slot, &mut Kernel::new(local, handle));
-            tx::finish(record, &mut Kernel::new(local, handle));
+            tx::finish(record, &slot, &mut Kernel::new(local, handle));
         }
         socket::shutdown(local.fd.load(Relaxed), how)
     }
@@ -248,7 +266,7 @@ impl Engine {
         if local.voices.fetch_sub(1, AcqRel) > 1 {
             return Ok(false);
         }
-        self.leave_set(handle, local);
+        self.leave_sets(handle, local);
         // First: whoever is woken below finds the stream closed.
         if !self.retire(handle) {
             return Err(EBADF);
@@ -341,11 +359,40 @@ impl Engine {
 
     /// If the connection is beyond repair, both ends learn it from the kernel.
     pub(crate) fn reset(&self, record: &Record, local: &Local) {
-        if record.state() == State::Broken && record.life.reason.swap(Reason::BROKEN.0, AcqRel) != Reason::BROKEN.0 {
-            self.count_plain(Reason::BROKEN);
-            self.log.reset(record, Reason::BROKEN);
+        let why = match record.life.error.load(Relaxed) {
+            0 => Reason::BROKEN,
+            UNORDERED => Reason::ORDER,
+            _ => return,
+        };
+        if record.state() == State::Broken && record.life.reason.swap(why.0, AcqRel) != why.0 {
+            self.count_plain(why);
+            self.log.reset(record, why);
             let _ = socket::shutdown(local.fd.load(Relaxed), 2);
         }
+    }
+
+    /// A receive that has bytes to deliver met an error in the kernel, which tells it once: the next call tells it.
+    #[cold]
+    pub fn heard_error(&self, handle: Handle, errno: Errno) {
+        if let Some((record, _)) = self.look_up(handle)
+            && record.state() == State::Attached
+        {
+            record.life.error.store(errno as u32, Relaxed);
+            record.life.state.store(State::Broken as u32, Release);
+        }
+    }
+
+    /// What a call on a stream that is over says. An error of the kernel's is told once; then the kernel answers.
+    #[cold]
+    fn over(&self, record: &Record, local: &Local) -> Errno {
+        let errno = record.life.error.load(Acquire);
+        if errno != 0 && errno != UNORDERED {
+            record.life.error.store(0, Release);
+            record.life.state.store(State::Plain as u32, Release);
+            return errno as Errno;
+        }
+        self.reset(record, local);
+        ECONNRESET
     }
 
     /// The kernel has reported the end of the stream. A peer that was killed cannot tell that it left bytes unread in the ring, so
@@ -443,6 +490,7 @@ impl Engine {
         record.who.cookies[1].store(wire.peer_cookie, Relaxed);
         record.life.end.store(wire.slot.end() as u32, Relaxed);
         record.life.reason.store(Reason::FASTEST.0, Relaxed);
+        wire.slot.inward().consumer.receives.store(u32::from(local.receives.load(Relaxed)), Relaxed);
         local.slot.set(Some(wire.slot));
         record.life.state.store(State::Attached as u32, Release);
         drop(quiet);

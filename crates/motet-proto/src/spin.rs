@@ -71,6 +71,7 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
             if base.tcp_readable() {
                 break Spun::Kernel;
             }
+            record.rx.quiet.store(head, Relaxed);
             next_probe = now + probe;
             publish_cpu(slot, base);
         }

@@ -187,8 +187,10 @@ impl Connecting for Offering {
             return self.hear();
         }
         let Some(room) = Room::enter() else { return Progress::Crowded };
-        let Ok(rendezvous) = socket::connect_abstract(&name(self.netns, self.other)) else {
-            return Progress::Pending; // not equipped, or not yet listening
+        let rendezvous = match socket::connect_abstract(&name(self.netns, self.other)) {
+            Ok(rendezvous) => rendezvous,
+            Err(EPERM | EACCES) => return Progress::Never(Reason::NOT_PERMITTED),
+            Err(_) => return Progress::Pending, // not equipped, or not yet listening
         };
         let Ok(peer) = socket::peer_credentials(&rendezvous) else { return Progress::Pending };
         if !trusted(&peer) {
@@ -313,5 +315,7 @@ impl Connecting for Listening {
     }
 }
 
+const EPERM: i32 = 1;
 const EAGAIN: i32 = 11;
+const EACCES: i32 = 13;
 const EADDRINUSE: i32 = 98;

@@ -4,6 +4,7 @@
 use motet_driver_shm::Shm;
 use motet_engine::driver::Driver;
 use motet_engine::engine::Up;
+use motet_engine::stream::Taken;
 use motet_engine::{Engine, Handle, Options};
 use motet_proto::{EBADF, gate, rx, tx};
 use motet_wire::record::State;
@@ -45,7 +46,10 @@ impl Pair {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = listener.accept().unwrap().0;
-        let ends = [engine.upgrade(near.as_raw_fd(), true, false), engine.upgrade(far.as_raw_fd(), false, false)];
+        let take = |fd: &TcpStream, connected| {
+            engine.upgrade(fd.as_raw_fd(), Taken { connected, lazy: false, receives: true })
+        };
+        let ends = [take(&near, true), take(&far, false)];
         let pair = Self { ends: ends.map(Result::unwrap), _streams: [near, far] };
         while pair.ends.iter().any(|&end| engine.attached(end).is_none()) {
             pair.talk(engine);
@@ -101,7 +105,7 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         let step = tx::begin(record, Some(slot), &mut base, &[IoSlice::new(&[1; 64])], ask);
         assert_eq!(step, tx::Step::Failed(EBADF));
         tx::end(record, &mut base, 64);
-        tx::finish(record, &mut base);
+        tx::finish(record, slot, &mut base);
         assert!(!tx::take_back(record, slot, &mut base));
         let ask = rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
         let step = rx::begin(record, None, &mut base, &mut [IoSliceMut::new(&mut [0; 64])], ask, || true, |_| false);
