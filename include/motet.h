@@ -43,6 +43,7 @@ enum motet_role { MOTET_ROLE_CONNECTED = 1, MOTET_ROLE_ACCEPTED = 2 };
 
 enum motet_upgrade_flags {
     MOTET_UPGRADE_LAZY = 1,  /* begin after the first few messages, so that short connections pay nothing */
+    MOTET_UPGRADE_RECEIVES = 2, /* what is received on it goes through motet_recv_*; implied without LAZY */
 };
 
 struct motet_upgrade_options {
@@ -120,6 +121,7 @@ void motet_buffer_free(void *buffer);
  *
  *   step = motet_recv_begin(s, iov, n, flags, blocking);
  *   if (step == MOTET_KERNEL) { r = real recvmsg(...);  motet_recv_end(s, r, flags); }
+ *                                                       r: or -errno, when the program is told only at its next call
  *   if (step == MOTET_POLL)   { sleep in poll(fd, POLLIN); motet_recv_wait_end(s); begin again }
  *
  * Between begin and end the stream knows that a thread may sleep in the kernel. A thread that is cancelled there must
@@ -139,15 +141,18 @@ void motet_recv_wait_end(motet_stream s);
 #define MOTET_RX_DATA 1u /* a receive would take bytes from the wire now */
 unsigned motet_rx_ready(motet_stream s);
 uint64_t motet_rx_position(motet_stream s); /* stream position after the last byte on the wire: edges compare it */
-size_t motet_rx_bytes(motet_stream s);      /* bytes on the wire, for FIONREAD: add them to the kernel's count */
+size_t motet_rx_bytes(motet_stream s);      /* bytes on the wire that can be had now, for FIONREAD: add them to the kernel's count */
 
 /* TCP_NODELAY. A stream whose wire is up keeps it set in the kernel, as two paths and Nagle's algorithm do not mix, whatever
  * the program sets. `set`: 0 or 1, or -1 to ask. Returns what the program sees, or -1: the kernel's option is the program's. */
 int motet_nodelay(motet_stream s, int set);
 
-/* Gate for good: the stream stays on TCP from now on (stdio, exec, descriptor passing ...). Returns 1 when all wire bytes
+/* Gate for good: the stream stays on TCP from now on (stdio, exec, descriptor passing, urgent data ...). Returns 1 when all wire bytes
  * have been read, 0 while some remain (they are still delivered by motet_recv_begin). */
 int motet_plain(motet_stream s, uint32_t reason);
+
+/* Counts a connection that the adapter keeps on TCP without ever making it a stream, for `motet why`. */
+void motet_stayed_plain(uint32_t reason);
 
 /* ------------------------------------------------------------------ waiting on several descriptors (poll, select, epoll)
  * A wait covers streams. Outside the kernel the engine spins where that pays; before a kernel sleep it closes the
@@ -204,6 +209,15 @@ int motet_environment(const char *variables, size_t size);
 void motet_fork_prepare(void);
 void motet_fork_parent(void);
 void motet_fork_child(void);
+
+/* For exec. Before it: `count` streams of this process, with descriptors of theirs that stay open. They are made ready to be left to the
+ * next program image, or stay on TCP for good where that cannot be. Waits up to 100 ms for peers to take unread bytes back. Returns a
+ * descriptor for the next image, open across exec together with what it needs; -1 when there is nothing to leave.
+ * motet_exec_failed() undoes it. The next image hands the descriptor to motet_inherit() before its first stream begins (0, or -EINVAL: it
+ * is no such thing, or another process's); then motet_upgrade() of an inherited descriptor goes on where the last image stopped. */
+int motet_before_exec(const int *fds, const motet_stream *streams, unsigned count);
+void motet_exec_failed(int list);
+int motet_inherit(int list);
 void motet_leave(void);       /* at exit: unread bytes go back to TCP where possible. Allocates nothing */
 int motet_owns_fd(int fd);    /* 1 for the engine's private descriptors, which a program must see as not open */
 

@@ -13,6 +13,7 @@
 #include "shim.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <string.h>
@@ -25,6 +26,9 @@ void candidate_new(int fd, bool accepted, int nonblock)
     uint64_t word = KIND_CANDIDATE;
     if (accepted) word |= WORD_ACCEPTED;
     if (nonblock >= 0) word |= WORD_NONBLOCK_KNOWN | (nonblock ? WORD_NONBLOCK : 0);
+    if ((unsigned)fd >= SHIM_SLOTS) return;
+    if (accepted) table_set(fd, KIND_NONE);
+    atomic_store(&shim_handles[fd], 0); /* shared with nobody */
     if (accepted)
         table_set(fd, word);
     else /* connect() keeps what epoll_ctl() and fork() recorded for the fresh socket */
@@ -94,6 +98,15 @@ static int family(int fd, uint64_t word, int *members, int room)
     return count;
 }
 
+/* Readiness by signal, or for no less than so many bytes: set before the connection was ours to watch, or inherited from a listener. */
+static bool waits_unseen(int fd)
+{
+    int least = 1;
+    socklen_t length = sizeof least;
+    if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &length) == 0 && least > 1) return true;
+    return (REAL(fcntl)(fd, F_GETFL) & O_ASYNC) != 0;
+}
+
 static void hand_over(int fd)
 {
     table_guard guard;
@@ -101,7 +114,7 @@ static void hand_over(int fd)
     table_lock(&guard);
     uint64_t word = table_word(fd);
     int count = word_kind(word) == KIND_CANDIDATE ? family(fd, word, members, 16) : 0;
-    bool quiet = count > 0, never = false;
+    bool quiet = count > 0 && family_has_alone(fd, word), never = false;
     uint64_t before[16];
     for (int i = 0; i < count; i++) {
         before[i] = atomic_load(&shim_words[members[i]]);
@@ -115,14 +128,16 @@ static void hand_over(int fd)
     if (quiet || never) {
         struct motet_upgrade_options options = {.size = sizeof options};
         options.role = word & WORD_ACCEPTED ? MOTET_ROLE_ACCEPTED : MOTET_ROLE_CONNECTED;
-        options.flags = MOTET_UPGRADE_LAZY;
+        options.flags = MOTET_UPGRADE_LAZY | (word_receives(word) > 0 ? MOTET_UPGRADE_RECEIVES : 0);
         failed = ENGINE(engine.upgrade(fd, &options, &s));
         if (s != 0 && never) ENGINE(engine.plain(s, REASON_NESTED_EPOLL)); /* for `motet why` */
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */
     }
+    if ((s != 0 || failed) && !(word & WORD_INHERITED) && family_has_alone(fd, word)) family_close(table_handle(fd));
     for (int i = 0; i < count; i++) {
-        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED | WORD_ELSEWHERE);
+        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED | WORD_COPIED);
+        if (before[i] & WORD_INHERITED) rest |= WORD_ELSEWHERE;
         if (s != 0) {
             atomic_store(&shim_handles[members[i]], s);
             interest_upgraded(members[i], s);
@@ -136,20 +151,38 @@ static void hand_over(int fd)
     table_unlock(&guard);
 }
 
-/* A candidate is due at the third send of its connected end or the second receive of its accepted one; a hand-over that
- * had to wait for a sleeper is tried again by whichever call comes next. */
+/* Bringing up a wire costs about as much as ten short exchanges gain by it. So a candidate is due after a few messages only, and
+ * where streams end before their wire has carried much, each puts the next hand-over off, until one was worth it. */
+static _Atomic unsigned patience = SHIM_MESSAGES_BEFORE;
+
+void candidate_ended(motet_stream s)
+{
+    struct motet_stream_info info = {.size = sizeof info};
+    if (ENGINE(engine.info(s, &info)) != 0) return;
+    unsigned now = atomic_load_explicit(&patience, memory_order_relaxed), next = now;
+    if (info.sent_fast + info.received_fast >= SHIM_WORTH)
+        next = SHIM_MESSAGES_BEFORE;
+    else if (now < SHIM_MESSAGES_MOST)
+        next = now * 2;
+    if (next != now) atomic_store_explicit(&patience, next, memory_order_relaxed);
+}
+
+/* In an exchange the connected end comes first, in the very send whose message makes the accepted one due: that one finds it
+ * listening. A hand-over that had to wait for a sleeper is tried again by whichever call comes next. */
 static bool due(uint64_t word, enum direction direction)
 {
-    if (word & WORD_ACCEPTED) return word_receives(word) + (direction == RECEIVING) >= SHIM_RECEIVES_BEFORE;
-    return word_sends(word) + (direction == SENDING) >= SHIM_SENDS_BEFORE;
+    if (word & WORD_INHERITED) return true;
+    unsigned most = atomic_load_explicit(&patience, memory_order_relaxed);
+    if (word & WORD_ACCEPTED) return word_receives(word) >= most || word_sends(word) / SHIM_ANSWERS >= most;
+    return word_sends(word) + (direction == SENDING) >= most || word_receives(word) / SHIM_ANSWERS >= most;
 }
 
 uint64_t candidate_touch(int fd, enum direction direction)
 {
     uint64_t word = table_word(fd);
-    if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0) {
+    if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0 && family_has_alone(fd, word)) {
         int kept = errno;
-        if (engine_disabled() || !same_host(fd))
+        if (engine_disabled() || !same_host(fd) || waits_unseen(fd))
             table_make_plain(fd, REASON_NONE);
         else if (engine_open())
             hand_over(fd);

@@ -1,8 +1,8 @@
 /* exec.c: exec and spawn: another program image.
  *
- * What it is:   gates closed for good on descriptors that the new image inherits, and an environment without this object for
- *               an image that cannot load it: a musl loader would refuse to start, a 32-bit one would complain.
- * What it isn't: re-attachment: a socket that survives exec is plain TCP in the new image.
+ * What it is:   a look at what is about to run, and an environment without this object for an image that cannot load it: a musl
+ *               loader would refuse to start, a 32-bit one would complain.
+ * What it isn't: what becomes of streams, which is heritage.c.
  *
  * Signal safety: exec may be called in a handler; one that interrupted the engine (shim_depth > 0) makes only the system
  * call. Fork safety: usable in a vfork child: system calls and the stack only; engine and table are the parent's there. */
@@ -16,6 +16,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #define OWN_NAME "libmotet_sockets.so"
@@ -31,8 +32,14 @@ static bool read_at(int fd, uint64_t offset, void *into, size_t length)
     return syscall(SYS_pread64, fd, into, length, offset) == (long)length;
 }
 
-/* Of an ELF file: false when its loader is another C library's or another machine's. Static programs read no LD_PRELOAD. */
-static bool elf_is_ours(int fd, const Elf64_Ehdr *head)
+enum image {
+    IMAGE_ABSENT,     /* exec will say so */
+    IMAGE_FOREIGN,    /* another C library's or another machine's: it must not see this object */
+    IMAGE_INDIFFERENT, /* unreadable, static, or with raised privileges: it does not look */
+    IMAGE_LOADS_US,
+};
+
+static enum image image_of_elf(int fd, const Elf64_Ehdr *head)
 {
 #if defined(__x86_64__)
     const unsigned machine = EM_X86_64;
@@ -41,51 +48,69 @@ static bool elf_is_ours(int fd, const Elf64_Ehdr *head)
 #else
 #error "which machine is this?"
 #endif
-    if (head->e_ident[EI_CLASS] != ELFCLASS64 || head->e_machine != machine) return false;
+    if (head->e_ident[EI_CLASS] != ELFCLASS64 || head->e_machine != machine) return IMAGE_FOREIGN;
     for (unsigned i = 0; i < head->e_phnum && i < 64; i++) {
         Elf64_Phdr part;
         char loader[256] = "";
-        if (!read_at(fd, head->e_phoff + i * (uint64_t)head->e_phentsize, &part, sizeof part)) return true;
+        if (!read_at(fd, head->e_phoff + i * (uint64_t)head->e_phentsize, &part, sizeof part)) return IMAGE_INDIFFERENT;
         if (part.p_type != PT_INTERP) continue;
         size_t length = part.p_filesz < sizeof loader ? part.p_filesz : sizeof loader;
-        if (!read_at(fd, part.p_offset, loader, length)) return true;
+        if (!read_at(fd, part.p_offset, loader, length)) return IMAGE_INDIFFERENT;
         loader[sizeof loader - 1] = 0;
-        return strstr(loader, GLIBC_LOADER) != NULL;
+        if (!strstr(loader, GLIBC_LOADER)) return IMAGE_FOREIGN;
+        struct stat status;
+        bool raised = syscall(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0 || status.st_mode & (S_ISUID | S_ISGID);
+        return raised ? IMAGE_INDIFFERENT : IMAGE_LOADS_US;
     }
-    return true;
+    return IMAGE_INDIFFERENT;
 }
 
-static bool image_is_ours(const char *path)
+/* Of an ELF file; a script's interpreter is written to `script`. What is neither, the kernel will judge. */
+static enum image image_in_file(int fd, char script[256])
 {
-    char start[256], next[256];
+    char start[256];
+    long length = syscall(SYS_pread64, fd, start, sizeof start - 1, 0L);
+    script[0] = 0;
+    if (length >= (long)sizeof(Elf64_Ehdr) && memcmp(start, ELFMAG, SELFMAG) == 0) {
+        Elf64_Ehdr head;
+        memcpy(&head, start, sizeof head);
+        return image_of_elf(fd, &head);
+    }
+    if (length > 2 && memcmp(start, "#!", 2) == 0) {
+        start[length] = 0;
+        char *name = start + 2 + strspn(start + 2, " \t");
+        size_t end = strcspn(name, " \t\n");
+        memcpy(script, name, end);
+        script[end] = 0;
+    }
+    return IMAGE_INDIFFERENT;
+}
+
+static enum image image_at(const char *path)
+{
+    char next[256];
     for (int depth = 0; depth <= SCRIPT_DEPTH; depth++) {
         long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0) return true; /* the kernel will say what is wrong */
-        long length = syscall(SYS_pread64, (int)fd, start, sizeof start - 1, 0L);
-        bool ours = true, script = false;
-        if (length >= (long)sizeof(Elf64_Ehdr) && memcmp(start, ELFMAG, SELFMAG) == 0) {
-            Elf64_Ehdr head;
-            memcpy(&head, start, sizeof head);
-            ours = elf_is_ours((int)fd, &head);
-        } else if (length > 2 && memcmp(start, "#!", 2) == 0) {
-            start[length] = 0;
-            char *name = start + 2 + strspn(start + 2, " \t");
-            size_t end = strcspn(name, " \t\n");
-            memcpy(next, name, end);
-            next[end] = 0;
-            script = end > 0;
-        }
+        if (fd < 0) return fd == -1 && (errno == ENOENT || errno == ENOTDIR) ? IMAGE_ABSENT : IMAGE_INDIFFERENT;
+        enum image image = image_in_file((int)fd, next);
         syscall(SYS_close, (int)fd);
-        if (!script) return ours;
+        if (next[0] == 0) return image;
         path = next;
     }
-    return true;
+    return IMAGE_INDIFFERENT;
+}
+
+static enum image image_in(int fd)
+{
+    char script[256];
+    enum image image = image_in_file(fd, script);
+    return script[0] ? image_at(script) : image;
 }
 
 /* The same for a name that is looked up in PATH. */
-static bool command_is_ours(const char *file)
+static enum image image_of_command(const char *file)
 {
-    if (strchr(file, '/')) return image_is_ours(file);
+    if (strchr(file, '/')) return image_at(file);
     const char *folders = getenv("PATH");
     if (!folders) folders = "/bin:/usr/bin";
     for (const char *at = folders;; at++) {
@@ -95,11 +120,11 @@ static bool command_is_ours(const char *file)
             memcpy(path, at, length);
             if (length > 0) path[length++] = '/';
             strcpy(path + length, file);
-            if (syscall(SYS_faccessat, AT_FDCWD, path, X_OK) == 0) return image_is_ours(path);
+            if (syscall(SYS_faccessat, AT_FDCWD, path, X_OK) == 0) return image_at(path);
             if (length > 0) length--;
         }
         at += length;
-        if (*at == 0) return true;
+        if (*at == 0) return IMAGE_ABSENT;
     }
 }
 
@@ -145,60 +170,71 @@ static void without_us(char *const environment[], const char *preload, char **in
     *into = NULL;
 }
 
-/* Makes CALL with `env`: the given environment, or one without this object where the image cannot load it. */
-#define WITH_ENVIRONMENT(is_ours, environment, CALL)                                                                    \
+/* Copies `environment` into `into`, with what is left to the next image. */
+static void with_heritage(char *const environment[], struct heritage *left, char **into)
+{
+    for (; *environment; environment++)
+        if (!heritage_is_variable(*environment)) *into++ = *environment;
+    if (left->streams[0]) *into++ = left->streams;
+    if (left->young[0]) *into++ = left->young;
+    *into = NULL;
+}
+
+/* Makes CALL with `env`: the given environment, without this object where the image cannot load it, or with what is left to it. */
+#define WITH_ENVIRONMENT(is_ours, environment, left, CALL)                                                              \
     do {                                                                                                                \
         int kept_ = errno;                                                                                              \
         char *const *env = (environment);                                                                               \
+        struct heritage *left_ = (left);                                                                                \
         const char *preload_ = preload_of(env);                                                                         \
         bool strip_ = UNLIKELY(preload_ != NULL) && !(is_ours);                                                         \
-        size_t count_ = strip_ ? count_of(env) + 1 : 1, length_ = strip_ ? strlen(preload_) + 1 : 1;                    \
-        char *stripped_[count_], text_[length_];                                                                        \
-        if (strip_) {                                                                                                   \
-            without_us(env, preload_, stripped_, text_);                                                                \
-            env = stripped_;                                                                                            \
-        }                                                                                                               \
+        bool add_ = !strip_ && left_ && (left_->streams[0] || left_->young[0]);                                         \
+        size_t count_ = strip_ || add_ ? count_of(env) + 3 : 1, length_ = strip_ ? strlen(preload_) + 1 : 1;            \
+        char *changed_[count_], text_[length_];                                                                         \
+        if (strip_) without_us(env, preload_, changed_, text_);                                                         \
+        if (add_) with_heritage(env, left_, changed_);                                                                  \
+        if (strip_ || add_) env = changed_;                                                                             \
         errno = kept_;                                                                                                  \
-        return CALL;                                                                                                    \
+        CALL;                                                                                                           \
     } while (0)
 
 /* ---------------------------------------------------------------- exec and spawn */
 
-/* Streams that the new image inherits. */
-static void before_exec(void)
+/* Whether the image can take streams up: it loads this object, and is not told to stay plain. */
+static bool takes_up(enum image image, char *const environment[])
 {
-    if (!engine_is_open() || shim_depth > 0 || !table_in_own_process()) return;
-    int kept = errno;
-    for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
-        if (word_kind(table_word(fd)) != KIND_STREAM) continue;
-        int flags = REAL(fcntl)(fd, F_GETFD);
-        if (flags >= 0 && !(flags & FD_CLOEXEC)) table_make_plain(fd, REASON_EXEC);
-    }
-    errno = kept;
+    if (image != IMAGE_LOADS_US || !preload_of(environment)) return false;
+    for (char *const *at = environment; *at; at++)
+        if (strncmp(*at, "MOTET_DISABLE=", 14) == 0 && (*at)[14] != 0 && strcmp(*at + 14, "0") != 0) return false;
+    return true;
 }
+
+#define EXEC(LOOK, environment, CALL)                                                                                   \
+    enum image next = (LOOK);                                                                                           \
+    struct heritage left = {.list = -1};                                                                                \
+    int result;                                                                                                         \
+    if (next != IMAGE_ABSENT) heritage_before_exec(&left, takes_up(next, environment));                                 \
+    WITH_ENVIRONMENT(next != IMAGE_FOREIGN, environment, &left, result = CALL);                                         \
+    if (next != IMAGE_ABSENT) heritage_exec_failed(&left); /* or we would not be here */                                \
+    return result
 
 SHIM_API int execve(const char *path, char *const arguments[], char *const environment[])
 {
-    before_exec();
-    WITH_ENVIRONMENT(image_is_ours(path), environment, REAL(execve)(path, arguments, env));
+    EXEC(image_at(path), environment, REAL(execve)(path, arguments, env));
 }
 
 SHIM_API int execv(const char *path, char *const arguments[]) { return execve(path, arguments, environ); }
 
 SHIM_API int execvpe(const char *file, char *const arguments[], char *const environment[])
 {
-    before_exec();
-    WITH_ENVIRONMENT(command_is_ours(file), environment, REAL(execvpe)(file, arguments, env));
+    EXEC(image_of_command(file), environment, REAL(execvpe)(file, arguments, env));
 }
 
 SHIM_API int execvp(const char *file, char *const arguments[]) { return execvpe(file, arguments, environ); }
 
 SHIM_API int fexecve(int fd, char *const arguments[], char *const environment[])
 {
-    Elf64_Ehdr head;
-    before_exec();
-    WITH_ENVIRONMENT(!read_at(fd, 0, &head, sizeof head) || memcmp(&head, ELFMAG, SELFMAG) != 0 || elf_is_ours(fd, &head),
-                     environment, REAL(fexecve)(fd, arguments, env));
+    EXEC(image_in(fd), environment, REAL(fexecve)(fd, arguments, env));
 }
 
 /* The forms with a list: counted, then copied to the stack, so they stay usable after vfork and in handlers. */
@@ -238,13 +274,15 @@ SHIM_API int execle(const char *path, const char *first, ...)
 SHIM_API int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,
                          char *const arguments[], char *const environment[])
 {
-    before_exec();
-    WITH_ENVIRONMENT(image_is_ours(path), environment, REAL(posix_spawn)(pid, path, actions, attributes, arguments, env));
+    heritage_before_spawn();
+    WITH_ENVIRONMENT(image_at(path) != IMAGE_FOREIGN, environment, NULL,
+                     return REAL(posix_spawn)(pid, path, actions, attributes, arguments, env));
 }
 
 SHIM_API int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
                           const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[])
 {
-    before_exec();
-    WITH_ENVIRONMENT(command_is_ours(file), environment, REAL(posix_spawnp)(pid, file, actions, attributes, arguments, env));
+    heritage_before_spawn();
+    WITH_ENVIRONMENT(image_of_command(file) != IMAGE_FOREIGN, environment, NULL,
+                     return REAL(posix_spawnp)(pid, file, actions, attributes, arguments, env));
 }

@@ -19,6 +19,11 @@ static struct interest interests[SHIM_INTERESTS];
 static uint32_t first_of_fd[SHIM_SLOTS];
 static uint32_t free_interests, fresh_interests = 1;
 
+/* One-shot interests by data: every event of the kernel asks for one, among thousands. The last of all locks. */
+#define DATA_LISTS 32768
+static uint32_t first_of_data[DATA_LISTS];
+static pthread_mutex_t data_lock = PTHREAD_MUTEX_INITIALIZER;
+
 struct interest *interest_at(uint32_t index) { return &interests[index]; }
 
 /* ---------------------------------------------------------------- records */
@@ -131,6 +136,53 @@ void record_lend(struct epoll_record *record)
     ENGINE_DO(engine.wait_end(&wait));
 }
 
+/* ---------------------------------------------------------------- one-shot ones, under the record's lock */
+
+static uint32_t *list_of_data(uint32_t record, uint64_t data)
+{
+    uint64_t mixed = (data ^ (uint64_t)record << 48) * 0x9e3779b97f4a7c15ull;
+    return &first_of_data[(mixed >> 40) % DATA_LISTS];
+}
+
+/* What the program registered has changed, or does now: takes the interest out of its list, or puts it into one. */
+static void data_list(struct interest *interest, bool in)
+{
+    if (interest->hashed == in) return;
+    uint32_t index = (uint32_t)(interest - interests), *link = list_of_data(interest->record, interest->data);
+    pthread_mutex_lock(&data_lock);
+    if (in) {
+        interest->next_of_data = *link;
+        *link = index;
+    } else {
+        while (*link != index) link = &interests[*link].next_of_data;
+        *link = interest->next_of_data;
+    }
+    pthread_mutex_unlock(&data_lock);
+    interest->hashed = in;
+}
+
+/* The program registers these events and data from now on. */
+static void reregister(struct epoll_record *record, struct interest *interest, uint32_t events, uint64_t data)
+{
+    if (interest->data != data || !(events & EPOLLONESHOT)) data_list(interest, false);
+    record->one_shots += !!(events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
+    interest->events = events;
+    interest->data = data;
+    interest->fired = false;
+    interest->armed = atomic_fetch_add(&record->arms, 1) + 1;
+    if (events & EPOLLONESHOT) data_list(interest, true);
+}
+
+struct interest *interest_one_shot(struct epoll_record *record, uint64_t data)
+{
+    uint32_t number = (uint32_t)(record - records);
+    pthread_mutex_lock(&data_lock);
+    uint32_t index = *list_of_data(number, data);
+    while (index && (interests[index].record != number || interests[index].data != data)) index = interests[index].next_of_data;
+    pthread_mutex_unlock(&data_lock);
+    return index ? &interests[index] : NULL;
+}
+
 /* ---------------------------------------------------------------- members */
 
 static uint32_t find(int fd, uint32_t record)
@@ -166,7 +218,7 @@ static void erase(uint32_t index)
         if (record->set) ENGINE(engine.set_remove(record->set, interest->stream));
         atomic_fetch_sub(&record->streams, 1);
     }
-    if (interest->events & EPOLLONESHOT) record->one_shots--;
+    reregister(record, interest, 0, interest->data);
     if (interest->previous_in_epoll)
         interests[interest->previous_in_epoll].next_in_epoll = interest->next_in_epoll;
     else
@@ -219,13 +271,6 @@ void interest_arm(struct epoll_record *record, struct interest *interest)
         if (wanted == MOTET_SET_NONE) return; /* what is left in the ring is the other's to hear of */
     }
     ENGINE(engine.set_put(record->set, interest->stream, interest, wanted));
-}
-
-struct interest *interest_one_shot(struct epoll_record *record, uint64_t data)
-{
-    for (uint32_t index = record->first; index; index = interests[index].next_in_epoll)
-        if ((interests[index].events & EPOLLONESHOT) && interests[index].data == data) return &interests[index];
-    return NULL;
 }
 
 /* ---------------------------------------------------------------- from candidate to stream, under the table lock */
@@ -291,12 +336,8 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
     if (ours) {
         result = REAL(epoll_ctl)(epfd, operation, fd, event);
         if (result == 0) {
-            uint32_t events = operation == EPOLL_CTL_DEL ? 0 : event->events;
-            record->one_shots += !!(events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
-            interest->events = events;
-            interest->fired = false;
-            interest->armed = atomic_fetch_add(&record->arms, 1) + 1;
             interest->absent = operation == EPOLL_CTL_DEL;
+            reregister(record, interest, interest->absent ? 0 : event->events, interest->absent ? interest->data : event->data.u64);
             if (operation == EPOLL_CTL_DEL) {
                 int kept = errno;
                 engine.set_remove(record->set, stream);
@@ -304,7 +345,6 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
                 interest->stream = 0;
                 atomic_fetch_sub(&record->streams, 1);
             } else {
-                interest->data = event->data.u64;
                 if (!interest->stream) {
                     interest->stream = stream;
                     atomic_fetch_add(&record->streams, 1);
@@ -344,11 +384,8 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
     struct interest *interest = !remembered ? NULL : index ? &interests[index] : insert(fd, number);
     bool unfit = remembered && !interest;
     if (interest) {
-        record->one_shots -= !!(interest->events & EPOLLONESHOT);
-        interest->events = event->events;
-        interest->data = event->data.u64;
-        interest->absent = interest->fired = false;
-        interest->armed = atomic_fetch_add(&record->arms, 1) + 1;
+        interest->absent = false;
+        reregister(record, interest, event->events, event->data.u64);
         if (word_kind(word) == KIND_STREAM) {
             if (!interest->stream) {
                 interest->stream = table_handle(fd);
@@ -358,9 +395,8 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
             }
             interest_arm(record, interest); /* a new registration reports what is there already */
         }
-    } else {
-        record->one_shots -= once;
     }
+    record->one_shots -= once;
     pthread_mutex_unlock(&record->lock);
     if (result == 0 && known && operation == EPOLL_CTL_DEL && index) erase(index);
     bool nested = remembered && atomic_load(&record->nested);
@@ -369,6 +405,7 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
     if (unfit && word_kind(word) != KIND_STREAM) {
         interest_forget(fd);
         table_replace(fd, 0);
+        engine_stayed_plain(REASON_UNSEEN_WAIT);
     }
     table_unlock(&guard);
     errno = kept;
@@ -406,10 +443,13 @@ void interest_before_fork(void)
     held_for_fork = shim_depth == 0;
     for (uint32_t i = 1; i < SHIM_EPOLLS && held_for_fork; i++)
         if (records[i].used) pthread_mutex_lock(&records[i].lock);
+    if (held_for_fork) pthread_mutex_lock(&data_lock);
 }
 
 void interest_after_fork(bool child)
 {
+    if (held_for_fork) pthread_mutex_unlock(&data_lock);
+    else if (child) pthread_mutex_init(&data_lock, NULL);
     for (uint32_t i = 1; i < SHIM_EPOLLS && held_for_fork && !child; i++)
         if (records[i].used) pthread_mutex_unlock(&records[i].lock);
     if (!child) return;

@@ -9,12 +9,14 @@
 
 struct interest {
     uint32_t record, next_of_fd, next_in_epoll, previous_in_epoll;
+    uint32_t next_of_data; /* one-shot ones, by what the program registered */
     int fd;
     uint32_t events;
     uint64_t data;
     motet_stream stream;
     bool absent; /* deleted by the program, which will add it again: see control_quick() */
     bool fired;  /* one-shot, reported, not armed again yet */
+    bool hashed; /* in a list by data */
     uint64_t armed; /* one-shot: the record's count when it was armed last */
 };
 
@@ -41,7 +43,7 @@ void record_leave(struct epoll_record *record);
 struct interest *interest_at(uint32_t index);
 int interest_control(struct epoll_record *record, int epfd, int operation, int fd, struct epoll_event *event);
 void interest_arm(struct epoll_record *record, struct interest *interest);
-struct interest *interest_one_shot(struct epoll_record *record, uint64_t data);
+struct interest *interest_one_shot(struct epoll_record *record, uint64_t data); /* under the record's lock */
 void record_ring(struct epoll_record *record);
 void record_lend(struct epoll_record *record);
 void record_uncover(struct epoll_record *record); /* one of the uncovered is back */

@@ -1,8 +1,7 @@
-/* life.c: the process's turns: fork, confinement, stdio, exit. (exec and spawn: exec.c.)
+/* life.c: the process's turns: fork, confinement, exit. (exec and spawn: exec.c.)
  *
- * What it is:   fork handlers that stop the table and the engine for the moment of the copy; gates closed for good on
- *               descriptors that stdio will use without this object, and on all when the process is about to confine its
- *               system calls; the engine's leave at exit.
+ * What it is:   fork handlers that stop the table and the engine for the moment of the copy; gates closed for good when the
+ *               process is about to confine its system calls; the engine's leave at exit.
  *
  * Signal safety: _exit may be called in a handler; one that interrupted the engine (shim_depth > 0) makes only the system
  * call. Fork safety: in a vfork child every function here makes only the system call. */
@@ -66,9 +65,11 @@ SHIM_API int prctl(int option, ...)
 
 void life_leave(void)
 {
-    if (!engine_is_open() || shim_depth > 0 || !table_in_own_process() || engine_confined()) return;
+    if (shim_depth > 0 || !table_in_own_process() || engine_confined()) return;
     static _Atomic bool left;
     if (atomic_exchange(&left, true)) return;
+    family_exit();
+    if (!engine_is_open()) return;
     int kept = errno;
     for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
         uint64_t word = table_word(fd);
@@ -90,38 +91,3 @@ SHIM_API void _exit(int status)
 }
 
 SHIM_API void _Exit(int status) __attribute__((alias("_exit")));
-
-/* ---------------------------------------------------------------- stdio */
-
-/* stdio makes its calls inside the C library, unseen. Ring bytes that are there already are pushed back into the FILE. */
-SHIM_API FILE *fdopen(int fd, const char *mode)
-{
-    if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || shim_depth > 0) return REAL(fdopen)(fd, mode);
-    motet_stream s = word_kind(table_word(fd)) == KIND_STREAM ? table_handle(fd) : 0;
-    FILE *file = REAL(fdopen)(fd, mode);
-    if (!file) return NULL;
-    if (!s) {
-        table_make_plain(fd, REASON_STDIO);
-        return file;
-    }
-    int kept = errno;
-    size_t held = 0, room = 0;
-    unsigned char *bytes = NULL;
-    bool drained;
-    while (!(drained = ENGINE(engine.plain(s, REASON_STDIO)) != 0)) {
-        if (held == room) {
-            unsigned char *more = realloc(bytes, room = room ? room * 2 : 65536);
-            if (!more) break;
-            bytes = more;
-        }
-        ssize_t got = recv(fd, bytes + held, room - held, MSG_DONTWAIT);
-        if (got <= 0) break;
-        held += (size_t)got;
-    }
-    while (held > 0) ungetc(bytes[--held], file);
-    free(bytes);
-    /* fclose() will close the descriptor unseen: the engine lets go of it now. */
-    if (drained) table_set(fd, KIND_NONE);
-    errno = kept;
-    return file;
-}

@@ -77,7 +77,9 @@ static __attribute__((noinline)) ssize_t receive_rest(struct receiving *x, size_
             pthread_cleanup_push(receive_cancelled, x);
             step = REAL(recvmsg)(x->fd, &message, x->flags & ~MOTET_PLAIN);
             pthread_cleanup_pop(0);
-            ENGINE_DO(engine.recv_end(x->stream, step, x->flags));
+            /* An error that ends the connection is told once, and these bytes come first. */
+            bool dead = step < 0 && errno != EINTR && errno != EAGAIN && errno != EFAULT && errno != EBADF && errno != ENOMEM;
+            ENGINE_DO(engine.recv_end(x->stream, dead ? -errno : step, x->flags));
             return (ssize_t)(step > 0 ? done + (size_t)step : done);
         }
         if (step == MOTET_POLL && receive_wait(x) == 0) continue;
@@ -202,6 +204,17 @@ SHIM_API ssize_t readv(int fd, const struct iovec *iov, int count)
     RECEIVE_THROUGH(fd, iov, count, 0, REAL(readv)(fd, iov, count))
     return result;
 }
+
+/* As pwritev2(). */
+SHIM_API ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+    if (word_is_plain(table_word(fd)) || offset != -1 || flags & ~SHIM_RWF_IGNORED) return REAL(preadv2)(fd, iov, count, offset, flags);
+    int nowait = flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
+    RECEIVE_THROUGH(fd, iov, count, nowait, REAL(preadv2)(fd, iov, count, offset, flags))
+    return result;
+}
+
+SHIM_API ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off_t offset, int flags) __attribute__((alias("preadv2")));
 
 SHIM_API ssize_t recv(int fd, void *data, size_t length, int flags)
 {

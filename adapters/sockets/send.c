@@ -86,6 +86,10 @@ static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_
 static bool send_start(struct sending *x)
 {
     uint64_t word = table_word(x->fd);
+    if (UNLIKELY(x->flags & MSG_OOB) && word_kind(word) == KIND_CANDIDATE) {
+        table_make_plain(x->fd, REASON_URGENT);
+        word = table_word(x->fd);
+    }
     for (;;) {
         if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_UPGRADING) word = candidate_touch(x->fd, SENDING);
         if (word_kind(word) != KIND_CANDIDATE) break;
@@ -109,6 +113,7 @@ static bool send_start(struct sending *x)
     x->stream = table_handle(x->fd);
     ssize_t total = x->count > 0 && x->count <= IOV_MAX ? total_length(x->iov, x->count) : -1;
     if (x->flags & SEND_KERNEL_ONLY) x->flags |= MOTET_PLAIN;
+    if (UNLIKELY(x->flags & MSG_OOB)) table_make_plain(x->fd, REASON_URGENT); /* not every byte of it is counted */
     if (UNLIKELY(total <= 0)) {
         x->mode = SENDING_PLAIN; /* nothing to carry, or an error that the kernel words better */
         return true;
@@ -160,6 +165,16 @@ SHIM_API ssize_t writev(int fd, const struct iovec *iov, int count)
     SEND_THROUGH(fd, iov, count, 0, REAL(writev)(fd, iov, count));
 }
 
+/* A socket has no offset; of the flags only RWF_NOWAIT means something to it. Errors are the kernel's. */
+SHIM_API ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+    if (word_is_plain(table_word(fd)) || offset != -1 || flags & ~SHIM_RWF_IGNORED) return REAL(pwritev2)(fd, iov, count, offset, flags);
+    int nowait = flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
+    SEND_THROUGH(fd, iov, count, nowait, REAL(pwritev2)(fd, iov, count, offset, flags));
+}
+
+SHIM_API ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off_t offset, int flags) __attribute__((alias("pwritev2")));
+
 SHIM_API ssize_t send(int fd, const void *data, size_t length, int flags)
 {
     if (word_is_plain(table_word(fd))) return REAL(send)(fd, data, length, flags);
@@ -175,7 +190,7 @@ SHIM_API ssize_t sendto(int fd, const void *data, size_t length, int flags, cons
     SEND_THROUGH(fd, &iov, 1, flags, REAL(sendto)(fd, data, length, flags, to, to_length));
 }
 
-/* A descriptor that travels to another process may be used there without us: its gate closes before it leaves. */
+/* A descriptor that travels to another process may be used there without us: its gate closes, and its ring is empty, before it leaves. */
 static void watch_passing(const struct msghdr *message)
 {
     for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control; control = CMSG_NXTHDR((struct msghdr *)message, control)) {
@@ -184,7 +199,7 @@ static void watch_passing(const struct msghdr *message)
         for (size_t i = 0; i < count; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
-            table_make_plain(fd, REASON_PASSED);
+            table_drain(fd, REASON_PASSED);
         }
     }
 }

@@ -6,7 +6,7 @@
  *                 table.c      what each descriptor is to us: one word per descriptor
  *                 candidate.c  from a TCP socket that was only counted to a stream of the engine
  *                 engine.c     opening libmotet.so.0, once, at the first eligible socket
- *                 send.c, receive.c, splice.c   payload
+ *                 send.c, receive.c, splice.c   payload; stdio.c, raw.c: payload that comes another way
  *                 poll.c, epoll.c, interest.c   waiting
  *                 descriptors.c, life.c, exec.c close, dup, fcntl; fork, confinement, exit; exec and spawn
  *                 real.c       the C library's own functions
@@ -28,6 +28,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,12 +52,17 @@
 #define SHIM_KILL_FILE "/etc/motet/disable" /* while it exists, processes that begin stay plain */
 #define SHIM_ENVIRONMENT 16384     /* bytes of settings that are kept from the start of the process */
 #define SHIM_SLOTS 65536           /* descriptors from here on are never tracked */
-#define SHIM_SENDS_BEFORE 3        /* a connected socket is taken under the engine at this send ... */
-#define SHIM_RECEIVES_BEFORE 2     /* ... an accepted one at this receive */
+#define SHIM_MESSAGES_BEFORE 4     /* a connected socket is taken under the engine at this send, an accepted one after this receive, */
+#define SHIM_MESSAGES_MOST 64      /* or later, up to this, where the last ones did not live long enough to gain by it */
+#define SHIM_ANSWERS 3             /* messages the other way that count as one */
+#define SHIM_WORTH 1024            /* bytes over the wire that are worth bringing it up */
 #define SHIM_PROBE_EVERY 8         /* ring-ready returns that may skip looking at the kernel's descriptors */
 #define SHIM_WAIT_MAX 1024         /* tracked descriptors in one poll or select; more go plain */
 #define SHIM_EPOLLS 1024           /* epoll descriptors that may hold streams */
 #define SHIM_INTERESTS 65536       /* (epoll, descriptor) pairs remembered */
+
+/* Flags of preadv2 and pwritev2 that a socket takes: RWF_NOWAIT is obeyed, the others mean nothing to it. */
+#define SHIM_RWF_IGNORED (RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT)
 
 /* Reasons handed to motet_plain(): codes of motet_reason(). */
 enum shim_reason {
@@ -67,6 +73,8 @@ enum shim_reason {
     REASON_UNSEEN_WAIT = 19, /* readiness is learned where it cannot be mirrored: O_ASYNC, foreign epoll, SO_RCVLOWAT ... */
     REASON_NESTED_EPOLL = 20,
     REASON_CONFINED = 24,    /* seccomp */
+    REASON_TOO_HIGH = 27,    /* a descriptor from SHIM_SLOTS on */
+    REASON_URGENT = 28,      /* MSG_OOB */
 };
 
 /* ---------------------------------------------------------------- settings (environment.c) */
@@ -95,10 +103,12 @@ enum kind {
 #define WORD_RECEIVES_SHIFT 16
 #define WORD_COUNT_MASK 0xffull
 #define WORD_ELSEWHERE 0x1000000ull /* another process may have the socket: fork, exec, SCM_RIGHTS */
+#define WORD_INHERITED 0x2000000ull /* a candidate that was a stream of this process's last image */
+#define WORD_COPIED 0x4000000ull    /* another descriptor of this process means the same: dup */
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
-extern _Atomic uint64_t shim_handles[SHIM_SLOTS];   /* motet_stream of a KIND_STREAM */
+extern _Atomic uint64_t shim_handles[SHIM_SLOTS];   /* motet_stream of a KIND_STREAM; a candidate's place in the family */
 extern _Atomic uint32_t shim_sleepers[SHIM_SLOTS];  /* threads in a kernel call on a candidate */
 extern _Atomic int shim_top;                        /* no tracked descriptor is above */
 
@@ -120,7 +130,7 @@ static inline motet_stream table_handle(int fd) { return atomic_load_explicit(&s
 static inline bool word_is_plain(uint64_t word) { return LIKELY((word & WORD_KIND) < KIND_PRIVATE); }
 
 typedef sigset_t table_guard;
-void table_lock(table_guard *guard);   /* blocks all signals meanwhile, so a handler never finds the lock taken */
+void table_lock(table_guard *guard);   /* blocks signals meanwhile, so a handler never finds the lock taken */
 void table_unlock(const table_guard *guard);
 void table_lock_for_fork(void);
 void table_unlock_after_fork(bool child);
@@ -128,11 +138,38 @@ void table_set(int fd, uint64_t word); /* forgets whatever was known of fd befor
 void table_replace(int fd, uint64_t word); /* under the lock: same socket, other state */
 void table_reset_at_close(int fd); /* unread bytes are lost with this descriptor: the peer learns it as it would of TCP's */
 void table_make_plain(int fd, uint32_t reason); /* candidate: plain for good; stream: gate for good */
+bool table_drain(int fd, uint32_t reason); /* plain for good, and nothing in the ring: false after 100 ms in vain */
 bool table_has_streams(void);
 bool table_in_own_process(void);       /* false in a vfork child, where only the system call may be made */
 void table_note_process(void);
 bool table_blocks(int fd, uint64_t word); /* O_NONBLOCK is clear */
 void table_note_flags(int fd, bool nonblock);
+
+/* ---------------------------------------------------------------- forked relatives (family.c) */
+
+void family_before_fork(void);                   /* under the table's lock */
+bool family_has_alone(int fd, uint64_t word);    /* no other process has this candidate */
+void family_close(uint64_t place);               /* under the lock: of a candidate whose last descriptor goes */
+void family_exit(void);
+void family_before_exec(void);                   /* descriptors that close by themselves then */
+void family_exec_failed(void);
+void family_leave(char *text, size_t size);      /* an entry of the next image's environment, or "" */
+void family_stay(void);                          /* exec has failed */
+void family_flags_changed(void);                 /* O_NONBLOCK of a tracked descriptor */
+bool family_flags_hold(void);                    /* nobody has changed it since the table was told; false: the table asks anew */
+
+/* ---------------------------------------------------------------- the next program image (heritage.c) */
+
+struct heritage {
+    int list;         /* a descriptor, or -1 */
+    char streams[32]; /* entries of the next image's environment, or "" */
+    char young[1024];
+};
+void heritage_before_spawn(void);
+void heritage_before_exec(struct heritage *left, bool next_is_ours);
+void heritage_exec_failed(const struct heritage *left);
+bool heritage_is_variable(const char *entry);
+void heritage_hand_over(void);                   /* what this image has inherited, to the engine */
 
 /* ---------------------------------------------------------------- candidates (candidate.c) */
 
@@ -140,6 +177,7 @@ enum direction { SENDING, RECEIVING };
 void candidate_new(int fd, bool accepted, int nonblock /* -1 unknown */);
 uint64_t candidate_touch(int fd, enum direction direction); /* counts, upgrades when due; returns the word as it is now */
 void candidate_count(int fd, enum direction direction);
+void candidate_ended(motet_stream s); /* what was a candidate is about to be closed: was the hand-over worth it? */
 bool candidate_sleep_begin(int fd); /* a kernel call begins; false: no longer a candidate, look again */
 void candidate_sleep_end(int fd);
 
@@ -147,9 +185,9 @@ void candidate_sleep_end(int fd);
 
 #define ENGINE_LIST(X)                                                                                                  \
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
-    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(wait_begin) X(wait_begin_set) X(wait_step)        \
-    X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(set_doze) X(set_asleep)       \
-    X(set_slept) X(fork_prepare) X(fork_parent) X(fork_child) X(leave) X(owns_fd)
+    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(stayed_plain) X(wait_begin) X(wait_begin_set) X(wait_step) \
+    X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(set_doze) X(set_asleep)    \
+    X(set_slept) X(fork_prepare) X(fork_parent) X(fork_child) X(before_exec) X(exec_failed) X(inherit) X(leave) X(owns_fd)
 
 struct engine {
 #define X(name) __typeof__(&motet_##name) name;
@@ -165,6 +203,7 @@ bool engine_disabled(void);
 void engine_confine(void);  /* from now on no system call that the program does not make, and no socket taken */
 bool engine_confined(void);
 bool engine_owns(int fd);
+void engine_stayed_plain(enum shim_reason reason); /* counts a connection that never becomes a stream, once the engine is open */
 void engine_report(motet_stream s, int fd); /* one line into MOTET_SHIM_REPORT, when that is set */
 
 /* The part of iov after the first `skip` bytes, into rest (IOV_MAX of them); returns how many. */
@@ -267,6 +306,11 @@ struct posix_spawnattr;
     X(int, epoll_pwait2, (int, struct epoll_event *, int, const struct timespec *, const sigset_t *))                   \
     X(ssize_t, sendfile, (int, int, off_t *, size_t))                                                                   \
     X(ssize_t, splice, (int, off_t *, int, off_t *, size_t, unsigned))                                                  \
+    X(ssize_t, preadv2, (int, const struct iovec *, int, off_t, int))                                                   \
+    X(ssize_t, pwritev2, (int, const struct iovec *, int, off_t, int))                                                  \
+    X(long, syscall, (long, ...))                                                                                       \
+    X(int, vdprintf, (int, const char *, va_list))                                                                      \
+    X(int, fclose, (FILE *))                                                                                            \
     X(FILE *, fdopen, (int, const char *))                                                                              \
     X(int, execve, (const char *, char *const[], char *const[]))                                                        \
     X(int, execvpe, (const char *, char *const[], char *const[]))                                                       \
@@ -287,6 +331,9 @@ extern struct real_calls real_calls;
 void real_resolve(void);
 
 #define REAL(name) (LIKELY(real_calls.name != NULL) ? real_calls.name : (real_resolve(), real_calls.name))
+
+/* System calls of this object's own do not go by way of raw.c. */
+#define syscall(...) REAL(syscall)(__VA_ARGS__)
 
 /* The C library's answer for a buffer that a fortified caller declared too short. Never returns. */
 void __chk_fail(void) __attribute__((noreturn));

@@ -15,6 +15,11 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
+
+/* 100 ms in all. */
+#define DRAIN_LOOKS 2000
+#define DRAIN_NAP 50000
 
 _Atomic uint64_t shim_words[SHIM_SLOTS];
 _Atomic uint64_t shim_handles[SHIM_SLOTS];
@@ -26,10 +31,19 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static table_guard fork_guard;
 static _Atomic long process;
 
+/* A signal that nobody handles is dropped where it is not blocked; blocked here, it would wake another thread, and cut a receive
+ * with MSG_WAITALL short. That can be no signal but SIGCHLD, as others that do nothing by default come rarely. */
+static bool child_ends_unheard(void)
+{
+    struct sigaction now;
+    return !engine_confined() && sigaction(SIGCHLD, NULL, &now) == 0 && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN);
+}
+
 void table_lock(table_guard *guard)
 {
     sigset_t all;
     sigfillset(&all);
+    if (child_ends_unheard()) sigdelset(&all, SIGCHLD);
     pthread_sigmask(SIG_SETMASK, &all, guard);
     pthread_mutex_lock(&lock);
 }
@@ -45,6 +59,7 @@ void table_lock_for_fork(void)
     table_guard guard;
     table_lock(&guard);
     fork_guard = guard;
+    family_before_fork();
     interest_before_fork();
 }
 
@@ -104,7 +119,7 @@ static bool means_same(int fd, uint64_t word, motet_stream handle)
 /* Another descriptor of this process for the same thing, or -1. */
 static int duplicate(int fd, uint64_t word, motet_stream handle)
 {
-    if (!(word & WORD_SHARED)) return -1;
+    if (LIKELY(!(word & WORD_COPIED))) return -1;
     for (int other = 0; other <= atomic_load(&shim_top); other++)
         if (other != fd && means_same(other, word, handle)) return other;
     return -1;
@@ -142,6 +157,7 @@ void table_set(int fd, uint64_t word)
     bool waited = interest_forget(fd);
     if (word_kind(old) == KIND_EPOLL && other < 0) interest_epoll_closed(word_extra(old));
     if (word_kind(old) == KIND_STREAM && other < 0) finished = handle;
+    if (word_kind(old) == KIND_CANDIDATE && other < 0) family_close(handle);
     if (word_kind(old) == KIND_STREAM && other >= 0) {
         rebind(other, handle);
         /* The kernel keeps a registration of a closed descriptor while a duplicate lives; it is not mirrored. */
@@ -150,6 +166,7 @@ void table_set(int fd, uint64_t word)
     table_unlock(&guard);
     if (finished) {
         engine_report(finished, fd);
+        candidate_ended(finished);
         if (ENGINE(engine.close(finished)) > 0 && !(old & WORD_ELSEWHERE)) table_reset_at_close(fd);
     }
 }
@@ -179,6 +196,19 @@ void table_make_plain(int fd, uint32_t reason)
     }
 }
 
+/* The same for a descriptor that goes where the ring cannot follow: waits, for a while, until the peer has taken back what is in it. */
+bool table_drain(int fd, uint32_t reason)
+{
+    table_make_plain(fd, reason);
+    if (word_kind(table_word(fd)) != KIND_STREAM) return true;
+    for (int look = 0; look < DRAIN_LOOKS; look++) {
+        if (ENGINE(engine.plain(table_handle(fd), reason)) != 0) return true;
+        struct timespec nap = {.tv_nsec = DRAIN_NAP};
+        syscall(SYS_nanosleep, &nap, NULL);
+    }
+    return false;
+}
+
 bool table_has_streams(void)
 {
     if (!engine_is_open()) return false;
@@ -198,10 +228,10 @@ void table_note_flags(int fd, bool nonblock)
     }
 }
 
-/* The flag belongs to the open file, so a duplicate or another process may change it: then the kernel is asked. */
+/* The flag belongs to the open file: where a duplicate or another process has changed it, the kernel is asked. */
 bool table_blocks(int fd, uint64_t word)
 {
-    if (LIKELY((word & WORD_NONBLOCK_KNOWN) && !(word & WORD_SHARED))) return !(word & WORD_NONBLOCK);
+    if (LIKELY((word & WORD_NONBLOCK_KNOWN) && (!(word & WORD_SHARED) || family_flags_hold()))) return !(word & WORD_NONBLOCK);
     int kept = errno;
     int flags = REAL(fcntl)(fd, F_GETFL);
     errno = kept;

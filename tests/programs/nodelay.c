@@ -1,9 +1,9 @@
 /* TCP_NODELAY: a program reads back what it set, whatever carries its payload. With the argument "kernel" the connecting end
  * prints what the kernel has, asked past the C library. */
 #include "check.h"
-#include <sys/syscall.h>
+#include "raw.h"
 
-static int raw;
+static int past;
 
 static int value(int fd)
 {
@@ -32,10 +32,10 @@ static void connected(int fd)
     int copy = dup(fd);
     printf("cleared: %d, by a duplicate: %d\n", value(fd), value(copy));
     exchange(fd, 1, 100);
-    if (raw) {
+    if (past) {
         int on = -1;
         socklen_t length = sizeof on;
-        CHECK(syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &on, &length) == 0);
+        CHECK(raw(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, (long)&on, (long)&length) == 0);
         printf("the kernel's: %d\n", on != 0);
     }
     int short_value = 0;
@@ -48,6 +48,6 @@ static void connected(int fd)
 int main(int count, char **arguments)
 {
     setvbuf(stdout, NULL, _IOLBF, 4096);
-    raw = count > 1 && strcmp(arguments[1], "kernel") == 0;
+    past = count > 1 && strcmp(arguments[1], "kernel") == 0;
     two_processes("4", accepted, connected);
 }

@@ -3,6 +3,7 @@
 #include "check.h"
 #include <sys/resource.h>
 
+enum { ALL = 20000 }; /* beyond what a process is given by default */
 static int limit;
 
 static void accepted(int fd)
@@ -23,7 +24,14 @@ static void accepted(int fd)
     exchange(fd, 0, 100);
     int a = open("/dev/null", O_RDONLY), b = dup(a), c = socket(AF_INET, SOCK_STREAM, 0);
     printf("numbers %d %d %d %d %d\n", fd, epfd, a, b, c);
-    for (int other = c + 1; other < 4096; other++) CHECK(close(other) == -1 && errno == EBADF);
+    for (int other = c + 1; other < ALL; other++) {
+        CHECK(close(other) == -1 && errno == EBADF);
+        CHECK(dup(other) == -1 && errno == EBADF);
+        CHECK(dup2(other, a) == -1 && errno == EBADF);
+        CHECK(fcntl(other, F_GETFD) == -1 && errno == EBADF);
+        CHECK(close_range((unsigned)other, (unsigned)other, 0) == 0);
+    }
+    exchange(fd, 0, 100);
     CHECK(close_range((unsigned)a, ~0u, 0) == 0);
     CHECK(fcntl(a, F_GETFD) == -1 && fcntl(c, F_GETFD) == -1);
     exchange(fd, 0, 100);
@@ -42,7 +50,7 @@ static void connected(int fd)
         exchange(fd, 1, 200);
         printf("served with no descriptor left\n");
     } else {
-        for (int i = 0; i < 3; i++) exchange(fd, 1, 100);
+        for (int i = 0; i < 4; i++) exchange(fd, 1, 100);
     }
     CHECK(recv(fd, &byte, 1, 0) == 0);
 }

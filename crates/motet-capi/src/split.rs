@@ -71,6 +71,9 @@ pub extern "C" fn motet_recv_end(s: Handle, result: isize, flags: i32) {
         let counts = flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) == 0;
         guard((), || {
             engine.recv_end(s, if counts { result.max(0) as usize } else { 0 });
+            if result < -1 {
+                engine.heard_error(s, (-result) as i32);
+            }
             if counts && result == 0 {
                 engine.heard_end(s);
             }
@@ -102,6 +105,13 @@ pub extern "C" fn motet_rx_bytes(s: Handle) -> usize {
 pub extern "C" fn motet_nodelay(s: Handle, set: i32) -> i32 {
     let set = (set >= 0).then_some(set != 0);
     engine().and_then(|engine| guard(None, || engine.nodelay(s, set))).map_or(-1, i32::from)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_stayed_plain(reason: u32) {
+    if let Some(engine) = engine() {
+        guard((), || engine.count_plain(Reason(reason)));
+    }
 }
 
 #[unsafe(no_mangle)]

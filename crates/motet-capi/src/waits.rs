@@ -5,6 +5,7 @@ use motet_engine::Handle;
 use motet_engine::engine::Quiet;
 use motet_engine::set::{Interest, Set};
 use motet_engine::wait::{Step, Wait};
+use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 /// struct motet_wait.
@@ -105,7 +106,7 @@ unsafe fn shared(set: *const Set) -> Arc<Set> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_set_new(bell: i32) -> *const Set {
-    guard(std::ptr::null(), || Arc::into_raw(Set::new(bell)))
+    guard(std::ptr::null(), || Arc::into_raw(Set::new(bell, engine().map_or(1, |engine| engine.options.hot))))
 }
 
 /// # Safety
@@ -243,6 +244,35 @@ pub extern "C" fn motet_leave() {
             motet_api::stats::write(engine);
         }
     });
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_before_exec(fds: *const i32, streams: *const Handle, count: u32) -> i32 {
+    guard(-1, || {
+        let Some(engine) = engine().filter(|_| count > 0) else { return -1 };
+        // SAFETY: the caller's promise.
+        let (fds, streams) = unsafe {
+            (std::slice::from_raw_parts(fds, count as usize), std::slice::from_raw_parts(streams, count as usize))
+        };
+        let streams: Vec<_> = fds.iter().copied().zip(streams.iter().copied()).collect();
+        engine.before_exec(&streams).map_or(-1, IntoRawFd::into_raw_fd)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_exec_failed(list: i32) {
+    guard((), || {
+        if let Some(engine) = engine().filter(|_| list >= 0) {
+            engine.exec_failed(motet_sys::fds::own(list));
+        }
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_inherit(list: i32) -> i32 {
+    guard(-22, || motet_engine::heritage::inherit(list).map_or_else(|errno| -errno, |()| 0))
 }
 
 #[unsafe(no_mangle)]

@@ -172,6 +172,44 @@ fn a_static_program_under_motet_is_explained() {
     assert!(said.contains("statically linked"), "{said}");
 }
 
+#[test]
+fn a_program_under_a_seccomp_filter_is_explained() {
+    let Some(libraries) = libraries() else {
+        eprintln!("SKIPPED: needs libmotet.so and libmotet_sockets.so (make build)");
+        return;
+    };
+    let folder = Folder::new("live-seccomp");
+    let source = r#"
+        #include <linux/filter.h>
+        #include <linux/seccomp.h>
+        #include <sys/prctl.h>
+        #include <unistd.h>
+        int main(int count, char **arguments)
+        {
+            struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+            struct sock_fprog filter = {1, &allow};
+            if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) return 77;
+            return count > 1 ? execv(arguments[1], arguments + 1) : 1;
+        }"#;
+    let confine = folder.compile("confine", source, &[]);
+    let mut command = motet(["run", "--"]);
+    command.arg(confine).args(["/bin/cat"]).env("MOTET_LIBDIR", libraries).stdin(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let own = child.id().to_string();
+    let explained = || finish(&mut motet(["why", &own])).1;
+    let mut said = explained();
+    for _ in 0..200 {
+        if said.contains("seccomp") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        said = explained();
+    }
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert!(said.contains("it runs under a seccomp filter"), "{said}");
+}
+
 /// The words of the lines of an event.
 fn logged(text: &str, event: &str) -> Vec<String> {
     text.lines().filter(|l| l.contains(&format!(" event={event} "))).map(String::from).collect()

@@ -1,11 +1,10 @@
 //! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::Base`] in production.
 
-use crate::engine::Handle;
+use crate::engine::{Handle, Local};
 use crate::peer::Peer;
 use motet_proto::{Base, Errno};
 use motet_sys::{clock, copy, diag, memory, socket, thread};
 use motet_wire::mapping::Mapping;
-use motet_wire::record::{Life, Record};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -15,32 +14,29 @@ const MSG_DONTWAIT: i32 = 0x40;
 const BULK_LIMIT: usize = 128 << 20;
 static BULK: AtomicUsize = AtomicUsize::new(0);
 
-/// Gives the pages of a large ring back to the system.
-pub fn give_back(ring: Mapping) {
-    memory::give_back(ring);
-    BULK.fetch_sub(ring.length(), Relaxed);
+/// This process has a large ring no more: others may have it instead.
+pub fn forget(ring: Mapping) {
+    let _ = BULK.fetch_update(Relaxed, Relaxed, |taken| Some(taken.saturating_sub(ring.length())));
 }
 
-/// A stream's TCP descriptor, what tells whether its record still is the stream's, and the process at the other end where that
-/// matters.
-#[derive(Debug)]
+/// A stream's TCP descriptor, what tells whether its handle still is good, and the process at the other end where that matters.
 pub struct Kernel<'a> {
     fd: i32,
-    generation: u32,
-    life: &'a Life,
+    handle: Handle,
+    local: &'a Local,
     peer: Option<&'a Peer>,
 }
 
 impl<'a> Kernel<'a> {
     /// The base under the stream with this handle.
     #[inline(always)]
-    pub fn new(record: &'a Record, handle: Handle) -> Self {
-        Self { fd: record.life.fd.load(Relaxed) as i32, generation: handle as u32, life: &record.life, peer: None }
+    pub fn new(local: &'a Local, handle: Handle) -> Self {
+        Self { fd: local.fd.load(Relaxed), handle, local, peer: None }
     }
 
-    /// For whoever has made the handle stale and still has to end the stream.
-    pub(crate) fn retired(record: &'a Record, handle: Handle) -> Self {
-        Self::new(record, u64::from((handle as u32).wrapping_add(1)))
+    /// For whoever has made the handle stale and still has to end the stream: until the record is free there is no other.
+    pub(crate) fn retired(local: &'a Local) -> Self {
+        Self::new(local, 0)
     }
 
     /// The same, for operations that may copy from or to the peer's memory.
@@ -74,12 +70,20 @@ impl Base for Kernel<'_> {
         socket::pending(self.fd)
     }
 
+    fn tcp_read(&mut self, counted: u64) -> u64 {
+        socket::read_beyond(self.fd, counted)
+    }
+
+    fn tcp_written(&mut self, counted: u64) -> u64 {
+        socket::written_beyond(self.fd, self.local.connected.load(Relaxed), counted)
+    }
+
     fn tcp_alive(&mut self) -> bool {
         socket::alive(self.fd)
     }
 
     fn tcp_failed(&mut self) -> bool {
-        !socket::alive(self.fd) && (socket::failed(self.fd) || nobody_has_other_end(self.fd))
+        !socket::alive(self.fd) && (socket::failed(self.fd) || nobody_has_other_end(self.fd, None))
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
@@ -141,17 +145,18 @@ impl Base for Kernel<'_> {
 
     #[inline(always)]
     fn current(&self) -> bool {
-        self.life.generation.load(Relaxed) == self.generation
+        self.local.handle.load(Relaxed) == self.handle
     }
 }
 
 /// Whether the other end's socket is closed, rather than shut down for sending. A process that ends sends the FIN first and lets
-/// go of the socket a moment later, so the kernel is asked for a while.
-pub fn nobody_has_other_end(fd: i32) -> bool {
-    let (Ok((local, peer)), Ok(diag)) = (socket::addresses(fd), diag::Diag::open()) else { return false };
-    for nap in [10_000, 30_000, 60_000, 0] {
-        match diag.find(peer, local) {
-            Ok(Some(found)) if found.open => thread::nap(nap),
+/// go of the socket a moment later, so the kernel is asked for a while: longer if that process, `peer`, is known to be dying.
+pub fn nobody_has_other_end(fd: i32, peer: Option<u32>) -> bool {
+    let (Ok((local, peer_address)), Ok(diag)) = (socket::addresses(fd), diag::Diag::open()) else { return false };
+    let longer = [1_000_000; 50].iter().take_while(|_| peer.is_some_and(thread::is_dying));
+    for nap in [10_000, 30_000, 60_000].iter().chain(longer).chain(&[0]) {
+        match diag.find(peer_address, local) {
+            Ok(Some(found)) if found.open => thread::nap(*nap),
             Ok(Some(_)) => return true,
             _ => return false, // shut down both ways: the kernel finds neither socket any more, and somebody may still read
         }

@@ -21,11 +21,20 @@ thread_local! {
     static BELL: Option<OwnedFd> = socket::eventfd().ok();
 }
 
+impl Local {
+    /// Threads of this process that sleep on the stream look again.
+    pub(crate) fn wake_sleepers(&self) {
+        for &bell in self.sleepers.lock().iter().filter(|&&bell| bell >= 0) {
+            socket::ring(bell);
+        }
+    }
+}
+
 impl Engine {
     /// Sends everything, unless the call must not block.
     pub fn send(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
-        let (record, _) = self.look_up(handle).ok_or(EBADF)?;
-        let fd = record.life.fd.load(Relaxed) as i32;
+        let (record, local) = self.look_up(handle).ok_or(EBADF)?;
+        let fd = local.fd.load(Relaxed);
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         // Only a send that does not fit at once needs to know whether it may block.
         let mut done = 0;
@@ -64,8 +73,8 @@ impl Engine {
 
     /// Receives what is there; waits for the first byte (for all with MSG_WAITALL) unless the call must not block.
     pub fn recv(&self, handle: Handle, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usize, Errno> {
-        let (record, _) = self.look_up(handle).ok_or(EBADF)?;
-        let fd = record.life.fd.load(Relaxed) as i32;
+        let (record, local) = self.look_up(handle).ok_or(EBADF)?;
+        let fd = local.fd.load(Relaxed);
         if flags & MSG_WAITALL != 0 && flags & motet_proto::MSG_PEEK == 0 {
             return self.recv_all(handle, bufs, flags & !MSG_WAITALL);
         }
@@ -125,22 +134,15 @@ impl Engine {
 
     /// Whether a receive would return at once.
     pub fn readable(&self, handle: Handle) -> Result<bool, Errno> {
-        let (record, _) = self.look_up(handle).ok_or(EBADF)?;
-        Ok(self.rx_ready(handle) || socket::readable(record.life.fd.load(Relaxed) as i32))
+        let (_, local) = self.look_up(handle).ok_or(EBADF)?;
+        Ok(self.rx_ready(handle) || socket::readable(local.fd.load(Relaxed)))
     }
 
     /// Makes the blocked call on the stream, or the next one that would block, return EINTR.
     pub fn wake(&self, handle: Handle) {
         if let Some((record, local)) = self.look_up(handle) {
-            self.wake_up(record, local);
-        }
-    }
-
-    /// The same for a stream whose handle may be stale.
-    pub(crate) fn wake_up(&self, record: &Record, local: &Local) {
-        record.life.woken.store(1, SeqCst);
-        for &bell in local.sleepers.lock().iter().filter(|&&bell| bell >= 0) {
-            socket::ring(bell);
+            record.life.woken.store(1, SeqCst);
+            local.wake_sleepers();
         }
     }
 
@@ -203,8 +205,8 @@ impl Engine {
         use motet_sys::rustix::event::{PollFd, PollFlags, poll};
         let mut fds = Vec::with_capacity(handles.len());
         for &handle in handles {
-            let (record, _) = self.look_up(handle).ok_or(EBADF)?;
-            fds.push(motet_sys::fds::borrow(record.life.fd.load(Relaxed) as i32));
+            let (_, local) = self.look_up(handle).ok_or(EBADF)?;
+            fds.push(motet_sys::fds::borrow(local.fd.load(Relaxed)));
         }
         if bell >= 0 {
             fds.push(motet_sys::fds::borrow(bell));

@@ -42,6 +42,10 @@ pub struct Pair {
     pub ring: usize,
     /// Size of the large ring to offer, 0 for none.
     pub bulk: usize,
+    /// Most bytes of memory that the driver may map in this process, large rings aside.
+    pub memory: usize,
+    /// Huge pages for the large rings, where the system has them.
+    pub huge: bool,
 }
 
 /// A wire that is up.
@@ -55,11 +59,24 @@ pub struct Wire {
     pub peer_cookie: u64,
 }
 
+/// A wire, as the next program image of this process can take it up: descriptors stay open across exec.
+#[derive(Debug)]
+pub struct Bequest {
+    /// The memory's descriptor.
+    pub file: i32,
+    /// Which part of it, in the driver's words.
+    pub slot: u64,
+    /// The peer, in the driver's words.
+    pub peer: [u64; 4],
+}
+
 /// One step of bringing a wire up.
 #[derive(Debug)]
 pub enum Progress {
     /// Nothing yet; step again later.
     Pending,
+    /// Nothing was tried, as too much is pending already; step again soon.
+    Crowded,
     /// Here it is.
     Up(Wire),
     /// Not for this connection.
@@ -87,6 +104,16 @@ pub trait Driver: Sync {
     /// This process uses the wire no more, but it was a forked relative that ended the stream.
     fn abandon(&self, slot: &Slot) {
         let _ = slot;
+    }
+    /// What to leave of this wire to the next program image. `None`: nothing can be left.
+    fn bequeath(&self, slot: &Slot) -> Option<Bequest> {
+        let _ = slot;
+        None
+    }
+    /// Takes up what an earlier image of this process left.
+    fn inherit(&self, bequest: Bequest) -> Option<Slot> {
+        let _ = bequest;
+        None
     }
     /// Bytes of memory that the driver has mapped in this process.
     fn memory(&self) -> usize;

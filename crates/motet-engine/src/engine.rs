@@ -3,21 +3,25 @@
 //! Two kinds of memory: *records* lie in the node file, shared with forked children and readable by `motet ps`;
 //! [`Local`] is private to the process (a forked child has its own copy).
 
+use crate::base::Kernel;
 use crate::driver::{Connecting, Driver};
+use crate::family::Place;
+use crate::heritage::{self, Found};
 use crate::log::{self, Log};
 use crate::peer::Peer;
 use crate::reason::Reason;
 use crate::set::Set;
 use motet_sys::fds::PrivateFd;
 use motet_sys::forkable::Forkable;
+use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::{memory, pool, thread};
 use motet_wire::node::{self, Node};
 use motet_wire::record::{Record, State};
-use motet_wire::slot::SlotCell;
+use motet_wire::slot::{Slot, SlotCell};
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A stream's handle: `(index + 1) << 32 | generation`; 0 is none.
@@ -36,6 +40,10 @@ pub struct Options {
     pub bulk: usize,
     /// Records in the node file.
     pub streams: usize,
+    /// Most bytes of memory that drivers may map for streams, large rings aside.
+    pub memory: usize,
+    /// Huge pages for the large rings, where the system has them.
+    pub huge: bool,
     /// Longest spin before a sleep, ns.
     pub spin: u64,
     /// Streams looked at in one wait.
@@ -62,14 +70,20 @@ impl std::fmt::Debug for Options {
 /// them open, and empty what was being changed ([`Forkable`]).
 #[derive(Default)]
 pub struct Local {
+    /// The handle of the stream that is here; 0: none. Every use of a handle asks for it.
+    pub handle: AtomicU64,
+    /// Its descriptor in this process.
+    pub fd: AtomicI32,
+    /// Whether this end made the connection.
+    pub connected: AtomicBool,
+    /// Whether its voice receives through the engine, not only waits there.
+    pub receives: AtomicBool,
     /// Voices that have taken the stream; the last one that closes it ends it.
     pub voices: AtomicU32,
     /// The wire, once it is up.
     pub slot: SlotCell,
     /// The wire on its way up.
     pub pending: Forkable<Option<Box<dyn Connecting>>>,
-    /// The handle under which this process holds `slot`; 0 when it holds none.
-    pub attached: AtomicU64,
     /// The driver of the wire, plus one.
     pub driver: AtomicU32,
     /// The process at the other end, for single copy.
@@ -88,6 +102,26 @@ pub struct Local {
     pub unread: AtomicBool,
 }
 
+/// A stream of this process whose wire is up.
+pub struct Up<'e> {
+    /// Its handle.
+    pub handle: Handle,
+    /// What it shares with forked relatives.
+    pub record: &'e Record,
+    /// What this process keeps for itself.
+    pub local: &'e Local,
+    /// Its wire.
+    pub slot: Slot,
+}
+
+impl<'e> Up<'e> {
+    /// The kernel's TCP under it.
+    #[inline(always)]
+    pub fn base(&self) -> Kernel<'e> {
+        Kernel::new(self.local, self.handle)
+    }
+}
+
 const CHUNK: usize = 64;
 
 /// The engine.
@@ -96,13 +130,16 @@ pub struct Engine {
     pub options: Options,
     /// What happened, for people.
     pub log: Log,
-    node: Node,
-    node_file: PrivateFd,
+    pub(crate) node: Node,
+    pub(crate) node_file: PrivateFd,
+    pub(crate) place: Place,
     locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
     free: Mutex<VecDeque<u32>>,
     owners: Mutex<HashMap<u64, Handle>>,
-    /// One bit per stream with bytes that the peer may not have read, and one bit per word of them.
+    /// One bit per stream with bytes that the peer may not have read, and one bit per word of them: so few of many streams are
+    /// found at once (label UNREAD).
     unread: Box<[AtomicU64]>,
+    unread_words: Box<[AtomicU64]>,
     any_unread: AtomicU64,
     /// What streams that have ended had counted.
     ended: Mutex<Totals>,
@@ -153,44 +190,79 @@ impl Engine {
         ENGINE.get().and_then(Option::as_ref)
     }
 
-    fn new(options: Options) -> Result<Self, i32> {
-        let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
-        let streams = options.streams.next_multiple_of(CHUNK);
-        let (fd, mapping) = memory::create(node::NAME, node::bytes(streams), &[], node::HEAD).map_err(raw)?;
-        let node = Node::over(mapping, streams).ok_or(22)?;
-        let head = node.head();
-        head.version.store(node::VERSION, Ordering::Relaxed);
-        head.record.store(motet_wire::record::SIZE as u32, Ordering::Relaxed);
-        head.capacity.store(streams as u32, Ordering::Relaxed);
-        head.creator.store(thread::pid(), Ordering::Relaxed);
-        head.magic.store(node::MAGIC, Ordering::Release);
+    fn new(mut options: Options) -> Result<Self, i32> {
+        let (file, node, heritage) = match heritage::find(&options) {
+            Some(Found { file, node, number, entries }) => (PrivateFd::keep(file), node, Some((number, entries))),
+            None => {
+                let (file, node) = new_node(options.streams.next_multiple_of(CHUNK))?;
+                (PrivateFd::new(file), node, None)
+            }
+        };
+        options.streams = node.capacity();
         motet_sys::clock::ticks_per_1024ns();
         let log = Log::new(options.log.clone());
         log.start(&options);
-        Ok(Self {
-            options,
-            log,
+        let engine = Self {
             node,
-            node_file: PrivateFd::new(fd),
-            locals: (0..streams / CHUNK).map(|_| OnceLock::new()).collect(),
+            node_file: file,
+            place: Place::default(),
+            log,
+            locals: (0..options.streams / CHUNK).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
             owners: Mutex::default(),
-            unread: (0..streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
+            unread: (0..options.streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
+            unread_words: (0..(options.streams / CHUNK).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             any_unread: AtomicU64::new(0),
             ended: Mutex::default(),
             told: Default::default(),
-        })
+            options,
+        };
+        let (number, entries) = heritage.unwrap_or_default();
+        engine.join_family(number);
+        engine.take_up(entries);
+        Ok(engine)
     }
 
     /// The record and the private part of a stream; `None` when the handle is stale.
     #[inline(always)]
     pub fn look_up(&self, handle: Handle) -> Option<(&Record, &Local)> {
         let index = ((handle >> 32) as usize).wrapping_sub(1);
-        let record = self.node.record(index)?;
-        if record.life.generation.load(Ordering::Acquire) != handle as u32 {
+        let local = self.local(index)?;
+        if local.handle.load(Ordering::Acquire) != handle {
             return None;
         }
-        Some((record, self.local(index)?))
+        Some((self.node.record(index)?, local))
+    }
+
+    /// A stream whose wire is up.
+    #[inline(always)]
+    pub fn attached(&self, handle: Handle) -> Option<Up<'_>> {
+        let (record, local) = self.look_up(handle)?;
+        Some(Up { handle, record, local, slot: local.slot.slot()? })
+    }
+
+    /// Records of which this process has ever held a stream, with what it keeps about them.
+    pub(crate) fn each_local(&self) -> impl Iterator<Item = (&Record, &Local)> {
+        let used = self.node.head().used.load(Ordering::Acquire) as usize;
+        (0..used).filter_map(|index| Some((self.node.record(index)?, self.local(index)?)))
+    }
+
+    /// Every record that has ever been used.
+    pub(crate) fn each_record(&self, each: impl FnMut(&Record)) {
+        let used = self.node.head().used.load(Ordering::Acquire) as usize;
+        (0..used).filter_map(|index| self.node.record(index)).for_each(each);
+    }
+
+    /// What there is for a handle that this process does not have yet.
+    pub(crate) fn room(&self, handle: Handle) -> Option<(&Record, &Local)> {
+        let index = ((handle >> 32) as usize).wrapping_sub(1);
+        let record = self.node.record(index)?;
+        self.make_local(index);
+        (record.life.generation.load(Ordering::Acquire) == handle as u32).then_some((record, self.local(index)?))
+    }
+
+    fn make_local(&self, index: usize) {
+        self.locals[index / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| Local::default())));
     }
 
     #[inline(always)]
@@ -200,6 +272,9 @@ impl Engine {
 
     /// A new record, owned by this process, in state `Candidate`.
     pub fn allocate(&self) -> Option<(Handle, &Record, &Local)> {
+        if !self.enlists() {
+            return None;
+        }
         let recycled = {
             let mut free = lock(&self.free);
             // Oldest first, and only when there are many: a thread that still holds a stale handle finds it stale.
@@ -212,16 +287,18 @@ impl Engine {
                 return None;
             }
         };
-        self.locals[index / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| Local::default())));
+        self.make_local(index);
         let record = self.node.record(index)?;
         let generation = record.life.generation.load(Ordering::Relaxed);
         reset(record);
         record.life.owner.store(thread::pid(), Ordering::Relaxed);
+        record.life.users.store(self.own_bit(), Ordering::Relaxed);
         record.life.state.store(State::Candidate as u32, Ordering::Release);
         let handle = (index as u64 + 1) << 32 | u64::from(generation);
         let local = self.local(index)?;
         local.hot.store(false, Ordering::Relaxed);
-        local.voices.store(1, Ordering::Release);
+        local.voices.store(1, Ordering::Relaxed);
+        local.handle.store(handle, Ordering::Release);
         Some((handle, record, local))
     }
 
@@ -245,19 +322,19 @@ impl Engine {
         Some((self.node.record(index)?, self.local(index)?))
     }
 
-    /// Makes a handle stale: whoever looks it up from now on is told so. False when somebody else did.
+    /// Makes a handle stale in this process: whoever looks it up from now on is told so. False when another thread did.
     pub fn retire(&self, handle: Handle) -> bool {
-        let generation = handle as u32;
-        self.any(handle).is_some_and(|(record, _)| {
-            let next = generation.wrapping_add(1);
-            record.life.generation.compare_exchange(generation, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        })
+        let stale = |(_, local): (&Record, &Local)| {
+            local.handle.compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        handle != 0 && self.any(handle).is_some_and(stale)
     }
 
-    /// Gives the record of a retired handle back.
+    /// Gives the record of a retired handle back, once no process of the family has the stream.
     pub fn free(&self, handle: Handle) {
         let index = (handle >> 32) as usize - 1;
         if let Some(record) = self.node.record(index) {
+            record.life.generation.fetch_add(1, Ordering::AcqRel);
             record.life.state.store(State::Free as u32, Ordering::Release);
             record.life.owner.store(0, Ordering::Release);
             lock(&self.free).push_back(index as u32);
@@ -277,11 +354,8 @@ impl Engine {
     /// Counts over all streams of this process, ended ones included. Does not allocate.
     pub fn totals(&self) -> Totals {
         let mut totals = *lock(&self.ended);
-        for index in 0..self.node.head().used.load(Ordering::Acquire) as usize {
-            if let (Some(record), Some(local)) = (self.node.record(index), self.local(index))
-                && record.life.owner.load(Ordering::Relaxed) == thread::pid()
-                && record.state() != State::Free
-            {
+        for (record, local) in self.each_local() {
+            if local.handle.load(Ordering::Relaxed) != 0 && record.life.owner.load(Ordering::Relaxed) == thread::pid() {
                 totals.add(record, local);
             }
         }
@@ -306,6 +380,7 @@ impl Engine {
         let head = self.node.head();
         let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
         head.segment_bytes.store(bytes as u64, Ordering::Relaxed);
+        head.descriptors.store(motet_sys::fds::private_ones() as u64, Ordering::Relaxed);
         // What is new since the last time, as forked relatives count in the same words.
         for ((total, told), shown) in self.driver_links().into_iter().zip(&self.told).zip(&head.links) {
             shown.fetch_add(total.wrapping_sub(told.swap(total, Ordering::AcqRel)), Ordering::Relaxed);
@@ -328,7 +403,9 @@ impl Engine {
         if !local.unread.load(Ordering::Relaxed) {
             local.unread.store(true, Ordering::Relaxed);
             let index = (handle >> 32) as usize - 1;
-            self.unread[index / CHUNK].fetch_or(1 << (index % CHUNK), Ordering::Relaxed);
+            let word = index / CHUNK;
+            self.unread[word].fetch_or(1 << (index % CHUNK), Ordering::SeqCst); // edge: UNREAD
+            self.unread_words[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst); // edge: UNREAD
             self.any_unread.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -345,27 +422,30 @@ impl Engine {
         if self.any_unread.load(Ordering::Relaxed) == 0 {
             return;
         }
-        for (at, word) in self.unread.iter().enumerate() {
-            let mut bits = word.load(Ordering::Relaxed);
-            while bits != 0 {
-                let bit = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let index = at * CHUNK + bit;
-                let (Some(record), Some(local)) = (self.node.record(index), self.local(index)) else { continue };
-                // Cleared first: a send that comes meanwhile marks it anew.
-                if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
-                    self.any_unread.fetch_sub(1, Ordering::Relaxed);
-                    local.unread.store(false, Ordering::Relaxed);
-                    // Read before the wire is: a handle that is good under the lock is that of the wire.
-                    let generation = record.life.generation.load(Ordering::Acquire);
-                    let handle = (index as u64 + 1) << 32 | u64::from(generation);
-                    if each(handle, record, local) {
-                        self.mark_unread(handle, local);
-                    }
-                }
+        for (at, words) in self.unread_words.iter().enumerate() {
+            for word in bits(words.load(Ordering::Relaxed)).map(|word| at * 64 + word) {
+                // Cleared before the word is read: a mark that comes too late for this reader sets the bit again.
+                words.fetch_and(!(1 << (word % 64)), Ordering::SeqCst); // edge: UNREAD
+                self.sweep_word(word, &mut each);
             }
-            if self.any_unread.load(Ordering::Relaxed) == 0 {
-                break;
+        }
+    }
+
+    fn sweep_word(&self, at: usize, each: &mut impl FnMut(Handle, &Record, &Local) -> bool) {
+        let word = &self.unread[at];
+        // edge: UNREAD
+        for bit in bits(word.load(Ordering::SeqCst)) {
+            let index = at * CHUNK + bit;
+            let (Some(record), Some(local)) = (self.node.record(index), self.local(index)) else { continue };
+            // Cleared first: a send that comes meanwhile marks it anew.
+            if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
+                self.any_unread.fetch_sub(1, Ordering::Relaxed);
+                local.unread.store(false, Ordering::Relaxed);
+                // Read before the wire is: a handle that is good under the lock is that of the wire.
+                let handle = local.handle.load(Ordering::Acquire);
+                if handle != 0 && each(handle, record, local) {
+                    self.mark_unread(handle, local);
+                }
             }
         }
     }
@@ -375,7 +455,7 @@ impl Engine {
     /// bytes back, and a child that sends nothing leaves every stream as it is.
     pub fn forked(&self) {
         lock(&self.free).clear();
-        self.unread.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.unread.iter().chain(&self.unread_words).for_each(|word| word.store(0, Ordering::Relaxed));
         self.any_unread.store(0, Ordering::Relaxed);
         for local in self.locals.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()) {
             local.in_set.store(false, Ordering::Relaxed);
@@ -383,6 +463,7 @@ impl Engine {
             local.unread.store(false, Ordering::Relaxed);
         }
         *lock(&self.ended) = Totals::default();
+        self.become_member();
         self.options.drivers.iter().for_each(|d| d.forked());
         self.told.iter().zip(self.driver_links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));
     }
@@ -408,7 +489,7 @@ impl Quiet {
     pub fn begin() -> Self {
         let start = lock(&START); // from here on there is an engine, or there is none
         let engine = Engine::running();
-        Self {
+        let quiet = Self {
             _start: start,
             _owners: engine.map(|e| lock(&e.owners)),
             _free: engine.map(|e| lock(&e.free)),
@@ -416,8 +497,32 @@ impl Quiet {
             _ended: engine.map(|e| lock(&e.ended)),
             _log: engine.map(|e| e.log.hold()),
             _pool: Box::new(pool::quiet()),
-        }
+        };
+        engine.inspect(|e| e.expect_child());
+        quiet
     }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
+fn new_node(streams: usize) -> Result<(OwnedFd, Node), i32> {
+    let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
+    let (file, mapping) = memory::create(node::NAME, node::bytes(streams), &[], node::HEAD).map_err(raw)?;
+    let node = Node::over(mapping, streams).ok_or(22)?;
+    let head = node.head();
+    head.version.store(node::VERSION, Ordering::Relaxed);
+    head.record.store(motet_wire::record::SIZE as u32, Ordering::Relaxed);
+    head.capacity.store(streams as u32, Ordering::Relaxed);
+    head.creator.store(thread::pid(), Ordering::Relaxed);
+    head.magic.store(node::MAGIC, Ordering::Release);
+    Ok((file, node))
 }
 
 /// Locks; a panic elsewhere does not make the engine unusable.
@@ -443,6 +548,8 @@ fn reset(record: &Record) {
         &tx.spent,
         &tx.lingered,
         &rx.slept,
+        &rx.quiet,
+        &rx.probed,
     ] {
         word.store(0, Ordering::Relaxed);
     }
@@ -477,9 +584,10 @@ fn reset(record: &Record) {
     ] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in
-        [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking, &life.nodelay, &life.fd]
-    {
+    for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&life.nodelay, &life.error, &life.fd] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&who.pid, &who.uid, &who.gid] {

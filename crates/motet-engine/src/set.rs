@@ -29,6 +29,8 @@ pub struct Set {
     /// Threads asleep in the set, to be read without its lock.
     asleep: AtomicU32,
     bell: i32,
+    /// Streams that one wait looks at.
+    room: usize,
     pid: u32,
 }
 
@@ -56,6 +58,8 @@ struct Member {
     interest: Interest,
     /// Edge-triggered: the position that the program has been told of.
     told: u64,
+    /// Among the hot ones.
+    hot: bool,
 }
 
 /// How the program wants to hear of a stream's data.
@@ -83,21 +87,31 @@ impl Inner {
 
     fn add_hot(&mut self, handle: Handle) {
         self.stir();
-        if !self.hot.iter().any(|h| h.handle == handle) {
+        let known = match self.members.get_mut(&handle) {
+            Some(member) => std::mem::replace(&mut member.hot, true),
+            None => self.hot.iter().any(|h| h.handle == handle),
+        };
+        if !known {
             let last = self.clock;
             self.hot.push(Hot { handle, last });
         }
     }
+
+    /// So many are hot since the last wait that another one waits for the next.
+    fn is_full(&self, room: usize) -> bool {
+        self.hot.len() >= 2 * room
+    }
 }
 
 impl Set {
-    /// An empty set. `bell` is an eventfd in the epoll descriptor.
-    pub fn new(bell: i32) -> Arc<Self> {
+    /// An empty set, in which one wait looks at `room` streams. `bell` is an eventfd in the epoll descriptor.
+    pub fn new(bell: i32, room: usize) -> Arc<Self> {
         Arc::new(Self {
             inner: Forkable::default(),
             members: AtomicUsize::new(0),
             asleep: AtomicU32::new(0),
             bell,
+            room,
             pid: thread::pid(),
         })
     }
@@ -117,7 +131,8 @@ impl Set {
     /// the next who sleeps, or stops watching, closes it.
     fn may_raise(&self, handle: Handle) -> bool {
         let mut inner = self.inner.lock();
-        if inner.sleeping > 0 && inner.watching == 0 {
+        let unheeded = inner.sleeping > 0 && inner.watching == 0;
+        if unheeded || inner.is_full(self.room) && inner.members.get(&handle).is_none_or(|m| !m.hot) {
             return false;
         }
         inner.add_hot(handle);
@@ -162,6 +177,14 @@ impl Set {
     }
 }
 
+impl Local {
+    /// Whether the stream's gate may open for all that its sets know.
+    #[inline]
+    pub(crate) fn sets_may_raise(&self, handle: Handle) -> bool {
+        !self.in_set.load(Relaxed) || self.sets.lock().iter().all(|set| set.may_raise(handle))
+    }
+}
+
 impl Engine {
     /// Adds a stream to a set, or changes its cookie and how the program wants to hear of its data.
     pub fn set_put(&self, set: &Arc<Set>, handle: Handle, cookie: usize, interest: Interest) -> bool {
@@ -181,7 +204,8 @@ impl Engine {
         let (asleep, hot) = {
             let mut inner = set.inner.lock();
             inner.stir();
-            if inner.members.insert(handle, Member { cookie, interest, told: 0 }).is_none() {
+            let hot = inner.members.get(&handle).is_some_and(|m| m.hot);
+            if inner.members.insert(handle, Member { cookie, interest, told: 0, hot }).is_none() {
                 set.members.fetch_add(1, Relaxed);
                 // One that was hot when it left comes back hot. In one step with the question for sleepers: the next one closes
                 // its gate.
@@ -196,7 +220,7 @@ impl Engine {
         let close = if asleep { gate::close_gate_over_bytes } else { gate::close_gate };
         if (asleep || !hot)
             && let Some(slot) = local.slot.slot()
-            && !close(record, &slot, &mut Kernel::new(record, handle))
+            && !close(record, &slot, &mut Kernel::new(local, handle))
         {
             self.make_hot(set, handle, local);
             if asleep && interest != Interest::None {
@@ -211,8 +235,11 @@ impl Engine {
     pub fn set_remove(&self, set: &Set, handle: Handle) {
         let found = {
             let mut inner = set.inner.lock();
-            inner.hot.retain(|h| h.handle != handle);
-            inner.members.remove(&handle).is_some()
+            let member = inner.members.remove(&handle);
+            if member.is_none_or(|m| m.hot) {
+                inner.hot.retain(|h| h.handle != handle);
+            }
+            member.is_some()
         };
         if found {
             set.members.fetch_sub(1, Relaxed);
@@ -298,15 +325,10 @@ impl Engine {
             return;
         }
         if record.rx.ready.load(Relaxed) != 0 {
-            for set in local.sets.lock().iter() {
+            for set in local.sets.lock().iter().filter(|set| !set.inner.lock().is_full(set.room)) {
                 self.make_hot(set, handle, local);
             }
         }
-    }
-
-    /// Whether the gate of a stream may open for all that its sets know.
-    pub(crate) fn sets_may_raise(&self, handle: Handle, local: &Local) -> bool {
-        !local.in_set.load(Relaxed) || local.sets.lock().iter().all(|set| set.may_raise(handle))
     }
 
     /// Begins a wait: the streams that have been silent for long cool down.
@@ -315,7 +337,7 @@ impl Engine {
         {
             let mut inner = set.inner.lock();
             inner.clock += 1;
-            let (clock, room) = (inner.clock, self.options.hot);
+            let (clock, room) = (inner.clock, set.room);
             if inner.hot.len() > room {
                 inner.hot.sort_by_key(|h| std::cmp::Reverse(h.last));
                 cold.extend(inner.hot.drain(room..).map(|h| h.handle));
@@ -329,12 +351,17 @@ impl Engine {
                     keep
                 });
             }
+            for handle in &cold {
+                if let Some(member) = inner.members.get_mut(handle) {
+                    member.hot = false;
+                }
+            }
         }
         for handle in cold {
             let Some((record, local)) = self.look_up(handle) else { continue };
             local.hot.store(false, Relaxed);
             if let Some(slot) = local.slot.slot()
-                && !gate::close_gate(record, &slot, &mut Kernel::new(record, handle))
+                && !gate::close_gate(record, &slot, &mut Kernel::new(local, handle))
             {
                 self.make_hot(set, handle, local); // it has just spoken
             }
@@ -363,9 +390,9 @@ impl Engine {
         let Some((handles, changes)) = set.sleep(was_watching) else { return true };
         let mut calm = true;
         for handle in handles {
-            let Some((record, slot)) = self.attached(handle) else { continue };
-            self.reset(record); // a peer that broke the protocol may never wake anybody
-            if gate::close_gate(record, &slot, &mut Kernel::new(record, handle)) {
+            let Some(up) = self.attached(handle) else { continue };
+            self.reset(up.record, up.local); // a peer that broke the protocol may never wake anybody
+            if gate::close_gate(up.record, &up.slot, &mut up.base()) {
                 continue;
             }
             calm = false;
@@ -375,7 +402,7 @@ impl Engine {
                 return false;
             }
             // Of these bytes the program has been told, or does not want to be, or will be by TCP's that precede them.
-            gate::close_gate_over_bytes(record, &slot, &mut Kernel::new(record, handle));
+            gate::close_gate_over_bytes(up.record, &up.slot, &mut up.base());
             if self.wants(set, handle) {
                 set.awake(was_watching); // more came before the gate was closed
                 *watched = was_watching;
@@ -401,8 +428,8 @@ impl Engine {
 
     fn close_all(&self, handles: Vec<Handle>) {
         for handle in handles {
-            if let Some((record, slot)) = self.attached(handle) {
-                gate::close_gate_over_bytes(record, &slot, &mut Kernel::new(record, handle));
+            if let Some(up) = self.attached(handle) {
+                gate::close_gate_over_bytes(up.record, &up.slot, &mut up.base());
             }
         }
     }

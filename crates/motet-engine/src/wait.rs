@@ -3,14 +3,11 @@
 //! The adapter drives it: [`Wait::step`] says READY (look at the streams), PROBE (ask the kernel with timeout 0) or SLEEP
 //! (sleep in the kernel: every gate is closed). Between the steps the wait spins outside the kernel while that pays.
 
-use crate::base::Kernel;
-use crate::engine::{Engine, Handle};
+use crate::engine::{Engine, Handle, Up};
 use crate::set::Set;
-use crate::stream::{EVIDENCE, attach_rx};
+use crate::stream::EVIDENCE;
 use motet_proto::{gate, rx, spin};
 use motet_sys::{clock, thread};
-use motet_wire::record::Record;
-use motet_wire::slot::Slot;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -74,11 +71,11 @@ impl<'a> Wait<'a> {
 
     fn new(engine: &Engine, streams: &'a [Handle], set: Option<Arc<Set>>) -> Self {
         let wait = Self { streams, set, watching: false, phase: Phase::Fresh, start: 0, probe: 0, began: 0, taken: 0 };
-        wait.each(engine, |record, slot, handle| {
-            if record.rx.ready.load(Relaxed) == 0 {
-                attach_rx(record, slot, &mut Kernel::new(record, handle));
+        wait.each(engine, |up| {
+            if up.record.rx.ready.load(Relaxed) == 0 {
+                engine.attach_rx(&up);
             }
-            record.rx.evidence.store(EVIDENCE, Relaxed);
+            up.record.rx.evidence.store(EVIDENCE, Relaxed);
         });
         wait
     }
@@ -87,6 +84,10 @@ impl<'a> Wait<'a> {
     pub fn step(&mut self, engine: &Engine, may_block: bool) -> Step {
         if self.phase == Phase::Asleep {
             self.slept(engine);
+        }
+        if self.phase == Phase::Spinning {
+            // The kernel was asked, and had nothing.
+            self.each(engine, |up| up.record.rx.quiet.store(up.record.rx.probed.load(Relaxed), Relaxed));
         }
         if self.any_ready(engine) {
             return Step::Ready;
@@ -102,6 +103,7 @@ impl<'a> Wait<'a> {
                         self.start = clock::ticks();
                         (self.began, self.taken) = (self.start, 0);
                         self.probe = self.start + ticks(spin::PROBE);
+                        self.each(engine, |up| up.record.rx.probed.store(up.record.rx.head.load(Relaxed), Relaxed));
                         return Step::Probe; // TCP bytes sent before the gates rose are in the kernel
                     }
                     // What the program waits for may be room to write: then there is nothing to close the hot streams' gates for.
@@ -150,7 +152,7 @@ impl<'a> Wait<'a> {
         match &self.set {
             Some(set) => set.slept(),
             None => {
-                self.each(engine, |record, _, handle| gate::leave_kernel(record, &mut Kernel::new(record, handle)));
+                self.each(engine, |up| gate::leave_kernel(up.record, &mut up.base()));
             }
         }
     }
@@ -165,22 +167,23 @@ impl<'a> Wait<'a> {
 
     /// Spins until the next probe at most. `None`: it does not pay.
     fn spin(&mut self, engine: &Engine) -> Option<Step> {
-        let mut watched = [(None::<(&Record, Slot)>); 8];
+        let mut watched = [const { None::<Up<'_>> }; 8];
         let mut more = false;
         let mut n = 0;
-        let left = self.each(engine, |record, slot, _| {
+        let left = self.each(engine, |up| {
             if n < watched.len() {
-                watched[n] = Some((record, *slot));
+                watched[n] = Some(up);
                 n += 1;
             } else {
                 more = true;
             }
         });
         let (watched, more) = (&watched[..n], more || left);
+        let near = || watched.iter().flatten().any(|up| spin::same_cpu(&up.slot, &up.base()));
         let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
         loop {
             for _ in 0..16 {
-                for (record, slot) in watched.iter().flatten() {
+                for Up { record, slot, .. } in watched.iter().flatten() {
                     if !slot.inward().gate.still_waiting(record.rx.head.load(Relaxed)) {
                         if rx::ready(record, slot) {
                             self.found(budget);
@@ -202,8 +205,9 @@ impl<'a> Wait<'a> {
             }
             if now >= self.probe {
                 self.probe = now + ticks(spin::PROBE);
-                for (record, slot) in watched.iter().flatten() {
-                    spin::publish_cpu(slot, &Kernel::new(record, 0));
+                for up in watched.iter().flatten() {
+                    up.record.rx.probed.store(up.record.rx.head.load(Relaxed), Relaxed);
+                    spin::publish_cpu(&up.slot, &up.base());
                 }
                 // Anybody else who wants this CPU gets it now and then; their time is not spun away.
                 thread::yield_now();
@@ -216,16 +220,14 @@ impl<'a> Wait<'a> {
                     self.start += lent / 2;
                     self.taken += 1;
                     // Many want this CPU, and the peer is not who takes it: among many, those who sleep are served better.
-                    let near =
-                        watched.iter().flatten().any(|(record, slot)| spin::same_cpu(slot, &Kernel::new(record, 0)));
-                    if self.taken >= CROWD && !near && !self.any_ready(engine) {
+                    if self.taken >= CROWD && !near() && !self.any_ready(engine) {
                         failed();
                         return None;
                     }
                 }
                 return Some(Step::Probe);
             }
-            if watched.iter().flatten().any(|(record, slot)| spin::same_cpu(slot, &Kernel::new(record, 0))) {
+            if near() {
                 thread::yield_now();
                 if clock::ticks().wrapping_sub(now) > hog {
                     failed();
@@ -251,9 +253,7 @@ impl<'a> Wait<'a> {
             }
         }
         let mut any = false;
-        self.each(engine, |record, slot, handle| {
-            any |= engine.raise(handle, record, slot);
-        });
+        self.each(engine, |up| any |= engine.raise(&up));
         any
     }
 
@@ -264,26 +264,26 @@ impl<'a> Wait<'a> {
         }
         let mut asleep = 0;
         let mut ready = false;
-        self.each(engine, |record, slot, handle| {
+        self.each(engine, |up| {
             if !ready {
-                engine.reset(record); // a peer that broke the protocol may never wake anybody
-                let mut base = Kernel::new(record, handle);
+                engine.reset(up.record, up.local); // a peer that broke the protocol may never wake anybody
+                let mut base = up.base();
                 asleep += 1;
-                if !gate::enter_kernel(record, slot, &mut base) {
-                    if rx::ready(record, slot) {
+                if !gate::enter_kernel(up.record, &up.slot, &mut base) {
+                    if rx::ready(up.record, &up.slot) {
                         ready = true;
                         asleep -= 1;
                     } else {
-                        gate::enter_anyway(record, &mut base);
+                        gate::enter_anyway(up.record, &mut base);
                     }
                 }
             }
         });
         if ready {
-            self.each(engine, |record, _, handle| {
+            self.each(engine, |up| {
                 if asleep > 0 {
                     asleep -= 1;
-                    gate::leave_kernel(record, &mut Kernel::new(record, handle));
+                    gate::leave_kernel(up.record, &mut up.base());
                 }
             });
         }
@@ -295,16 +295,16 @@ impl<'a> Wait<'a> {
             return engine.set_any_ready(set);
         }
         let mut any = false;
-        self.each(engine, |record, slot, _| any |= rx::ready(record, slot));
+        self.each(engine, |up| any |= rx::ready(up.record, &up.slot));
         any
     }
 
     /// The streams of this wait whose wire is up: all of an array, of a set those that it looks at ([`Engine::set_hot`], whose answer
     /// is returned).
-    fn each<'e>(&self, engine: &'e Engine, mut each: impl FnMut(&'e Record, &Slot, Handle)) -> bool {
+    fn each<'e>(&self, engine: &'e Engine, mut each: impl FnMut(Up<'e>)) -> bool {
         let mut one = |handle: Handle| {
-            if let Some((record, slot)) = engine.attached(handle) {
-                each(record, &slot, handle);
+            if let Some(up) = engine.attached(handle) {
+                each(up);
             }
         };
         let Some(set) = &self.set else {
@@ -320,9 +320,8 @@ impl<'a> Wait<'a> {
 
 impl Engine {
     /// Opens the gate of a stream if its sets, if any, agree.
-    pub(crate) fn raise(&self, handle: Handle, record: &Record, slot: &Slot) -> bool {
-        let Some((_, local)) = self.look_up(handle) else { return false };
-        gate::raise(record, slot, &mut Kernel::new(record, handle), || self.sets_may_raise(handle, local))
+    pub(crate) fn raise(&self, up: &Up<'_>) -> bool {
+        gate::raise(up.record, &up.slot, &mut up.base(), || up.local.sets_may_raise(up.handle))
     }
 }
 

@@ -79,6 +79,23 @@ pub fn enter_anyway<B: Base>(record: &Record, base: &mut B) {
     }
 }
 
+/// While TCP bytes that precede the ring are missing: whether somebody has read some of them past us.
+#[cold]
+pub(crate) fn recount<B: Base>(record: &Record, base: &mut B) -> bool {
+    let counted = record.rx.tcp.load(Relaxed);
+    clean(record, base).is_none_or(|_held| recount_locked(record, base) != counted)
+}
+
+/// TCP bytes that were read, those past us included. If they are more than precede the ring, the order is broken.
+#[cold]
+pub(crate) fn recount_locked<B: Base>(record: &Record, base: &mut B) -> u64 {
+    let counted = record.rx.tcp.load(Relaxed);
+    if record.rx.busy.load(Relaxed) == 0 {
+        record.rx.tcp.store(base.tcp_read(counted), Relaxed);
+    }
+    record.rx.tcp.load(Relaxed)
+}
+
 /// Undoes [`enter_kernel`] after a sleep that received nothing.
 pub fn leave_kernel<B: Base>(record: &Record, base: &mut B) {
     let held = hold(record, base);

@@ -48,6 +48,10 @@ pub trait Base {
     fn tcp_readable(&mut self) -> bool;
     /// Bytes that TCP has ready.
     fn tcp_pending(&mut self) -> u64;
+    /// Payload bytes that anybody has read from TCP, by the kernel's count; `counted`, our own, where it cannot tell more.
+    fn tcp_read(&mut self, counted: u64) -> u64;
+    /// Payload bytes that anybody has written to TCP, likewise.
+    fn tcp_written(&mut self, counted: u64) -> u64;
     /// Whether the connection still stands (no hang-up, no error).
     fn tcp_alive(&mut self) -> bool;
     /// Whether a send would be in vain: the connection has an error, which the send would spend, or nobody has the other end.

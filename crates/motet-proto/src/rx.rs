@@ -3,12 +3,15 @@
 //! Reads top-down: [`begin`] and [`end`] bracket every receive; [`take`] consumes. The gate is [`crate::gate`]'s, waiting
 //! [`crate::spin`]'s.
 
-use crate::gate::{Settled, clean, close_gate, enter, enter_anyway, enter_kernel, hold, leave, raise, settle, widen};
+use crate::gate::{
+    Settled, clean, close_gate, enter, enter_anyway, enter_kernel, hold, leave, raise, recount, recount_locked, settle,
+    widen,
+};
 use crate::lock::{Acquired, acquire};
 use crate::spin::{Spun, paid, should_spin, spin, woke};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EINTR, Errno, bulk, transfer};
 use motet_wire::gate::{Advance, INLINE};
-use motet_wire::record::{Record, State};
+use motet_wire::record::{Record, State, UNORDERED};
 use motet_wire::ring::scatter;
 use motet_wire::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, Ordering::Release};
@@ -95,6 +98,7 @@ pub fn begin<B: Base>(
                 retries = 0;
                 continue;
             }
+            Take::InFlight if recount(record, base) => continue,
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight | Take::Retry => {
                 before_sleep(base);
@@ -114,7 +118,9 @@ pub fn begin<B: Base>(
             return step; // from its next send on, the peer finds the gate open
         }
         if !ask.blocking && slot.inward().gate.tail().1 && !ask.kernel_only {
+            let head = record.rx.head.load(Relaxed);
             if !base.tcp_readable() {
+                record.rx.quiet.store(head, Relaxed);
                 return not_ready(record, slot, base);
             }
             if let Some(step) = take_pending(record, slot, base, bufs, ask.peek) {
@@ -150,6 +156,7 @@ pub fn begin<B: Base>(
                 continue;
             }
         }
+        slot.inward().consumer.receives.store(1, Relaxed);
         if enter_kernel(record, slot, base) {
             if ask.blocking {
                 record.rx.slept.store(base.now(), Relaxed);
@@ -238,6 +245,9 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
     }
     if rx.mark_known.load(Relaxed) == 0 {
         match settle(record, slot, tail) {
+            Settled::Same if rx.tcp.load(Relaxed) < rx.mark.load(Relaxed) => {
+                recount_locked(record, base);
+            }
             Settled::Same => {}
             Settled::Moved => return Take::Retry,
             Settled::Busy => return busy(base),
@@ -246,7 +256,7 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
     }
     let (tcp, mark) = (rx.tcp.load(Relaxed), rx.mark.load(Relaxed));
     if tcp > mark {
-        return broken(record); // bytes were read behind our back: the order cannot be proved
+        return unordered(record); // bytes were moved past us
     }
     let room: usize = bufs.iter().map(|b| b.len()).sum();
     let mut before = 0;
@@ -319,7 +329,12 @@ fn after_ring<B: Base>(
     if open || (!peek && tail != record.rx.head.load(Relaxed)) {
         return Take::Done(done);
     }
-    let more = take_tcp(record, base, bufs, done, u64::MAX, peek);
+    // No more than what is there: a receive that finds none would spend an error that is the next call's to tell.
+    let pending = base.tcp_pending();
+    if pending == 0 {
+        return Take::Done(done);
+    }
+    let more = take_tcp(record, base, bufs, done, pending, peek);
     // If the producer took peeked bytes back meanwhile, TCP has shown them a second time.
     let twice = peek && slot.inward().consumer.settled() != Some(record.rx.head.load(Relaxed));
     match more {
@@ -369,8 +384,19 @@ pub fn ready(record: &Record, slot: &Slot) -> bool {
     lines.consumer.settled() == Some(rx.head.load(Relaxed)) && lines.mark.mark.load(Relaxed) <= rx.tcp.load(Relaxed)
 }
 
+/// TCP bytes that precede the ring and have not been received.
+pub fn missing(record: &Record, slot: &Slot) -> u64 {
+    let rx = &record.rx;
+    let known = rx.mark_known.load(Relaxed) != 0;
+    let mark = if known { rx.mark.load(Relaxed) } else { slot.inward().mark.mark.load(Relaxed) };
+    mark.saturating_sub(rx.tcp.load(Relaxed))
+}
+
 /// Receives what TCP has now, with the gate open: it precedes whatever comes into the ring, as the ring is empty after the
 /// count was read. So a stream that began on TCP finds the gate open at its next send. `None`: not that simple.
+///
+/// After the first ring byte of an epoch nothing comes over TCP, but for what the program sends past Motet. Such bytes are in their
+/// place if TCP was seen empty since ring bytes were taken; otherwise nobody knows which came first.
 fn take_pending<B: Base>(
     record: &Record,
     slot: &Slot,
@@ -379,12 +405,13 @@ fn take_pending<B: Base>(
     peek: bool,
 ) -> Option<Step> {
     let _held = clean(record, base)?;
-    let pending = base.tcp_pending();
-    if pending == 0
-        || !slot.inward().gate.still_waiting(record.rx.head.load(Relaxed))
-        || record.rx.busy.load(Relaxed) != 0
-    {
+    let (pending, head) = (base.tcp_pending(), record.rx.head.load(Relaxed));
+    if pending == 0 || !slot.inward().gate.still_waiting(head) || record.rx.busy.load(Relaxed) != 0 {
         return None;
+    }
+    if record.rx.mark_known.load(Relaxed) != 0 && record.rx.quiet.load(Relaxed) != head {
+        unordered(record);
+        return Some(Step::Failed(ECONNRESET));
     }
     match take_tcp(record, base, bufs, 0, pending, peek) {
         Take::Done(n) if n > 0 => Some(Step::Done(n)),
@@ -476,6 +503,12 @@ fn unsettled<B: Base>(slot: &Slot, base: &mut B) -> bool {
 fn busy<B: Base>(base: &mut B) -> Take {
     base.yield_now();
     Take::Retry
+}
+
+#[cold]
+fn unordered(record: &Record) -> Take {
+    record.life.error.store(UNORDERED, Relaxed);
+    broken(record)
 }
 
 #[cold]

@@ -59,6 +59,9 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
             break Spun::Ring;
         }
         let now = base.now();
+        if !base.current() {
+            break Spun::Woken; // closed by another thread
+        }
         if record.life.woken.load(Relaxed) != 0 {
             record.life.woken.store(0, Relaxed);
             break Spun::Woken;
@@ -68,6 +71,7 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
             if base.tcp_readable() {
                 break Spun::Kernel;
             }
+            record.rx.quiet.store(head, Relaxed);
             next_probe = now + probe;
             publish_cpu(slot, base);
         }

@@ -202,7 +202,7 @@ fn put<B: Base>(
     nonblocking: bool,
 ) -> Result<Put, Broken> {
     let (tx, lines) = (&record.tx, slot.outward());
-    if piece == 0 {
+    if piece == 0 || (tx.last.load(Relaxed) == 0 && recount(record, base)) {
         lines.gate.lower_by_producer(tail)?;
         return Ok(Put::Changed);
     }
@@ -275,11 +275,25 @@ fn put<B: Base>(
     Ok(Put::Changed)
 }
 
-/// Nothing goes into the ring any more: after a half-close the kernel answers every send.
-pub fn finish<B: Base>(record: &Record, base: &mut B) {
+/// Before the first put after sends over TCP: whether the program has sent there past us, too. Then the bytes count from now on, and
+/// this send follows them.
+#[cold]
+fn recount<B: Base>(record: &Record, base: &mut B) -> bool {
+    let counted = record.tx.tcp.load(Relaxed);
+    let written = base.tcp_written(counted);
+    record.tx.tcp.store(written, Relaxed);
+    written != counted
+}
+
+/// Nothing goes into the ring any more: after a half-close the kernel answers every send, and from now on others may send past us.
+pub fn finish<B: Base>(record: &Record, slot: &Slot, base: &mut B) {
     let held = acquire(&record.tx.lock, base);
     if !matches!(held, Acquired::Stale) {
         record.tx.ready.store(FINISHED, Relaxed);
+        slot.outward().mark.ready.store(0, Relaxed);
+        if slot.outward().gate.lower_by_producer(record.tx.tail.load(Relaxed)).is_err() {
+            broken(record);
+        }
     }
 }
 
@@ -295,6 +309,18 @@ pub fn is_being_read(record: &Record, slot: &Slot) -> bool {
 /// Whether the peer has left bytes of ours in the ring. Does not lock.
 pub fn is_unread(record: &Record, slot: &Slot) -> bool {
     record.tx.ready.load(Relaxed) != 0 && slot.outward().consumer.seen_head() < record.tx.tail.load(Relaxed)
+}
+
+/// A send is about to go to the kernel although the peer has bytes to read in the ring. One that waits through Motet and reads TCP past
+/// it would see them too late, so they go ahead over TCP; unless the peer is known to receive through the engine. True: begin anew.
+#[cold]
+pub fn follow<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+    if slot.outward().consumer.receives.load(Relaxed) != 0 || record.tx.busy.load(Relaxed) != 1 {
+        return false;
+    }
+    end(record, base, 0);
+    take_back(record, slot, base);
+    true
 }
 
 /// Moves bytes that the peer has not read back to TCP, as many as TCP accepts now. True when none is left in the ring.

@@ -2,11 +2,13 @@
 //! loop can be told that they are not open.
 
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use rustix::io::FdFlags;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Descriptors that can be told apart.
 const TRACKED: usize = 1 << 20;
 static PRIVATE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKED / 64];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A descriptor of the engine's own.
 #[derive(Debug)]
@@ -19,6 +21,13 @@ impl PrivateFd {
         let floor = (soft - soft / 4).min(TRACKED as u64 - 1024) as i32;
         let high = rustix::io::fcntl_dupfd_cloexec(&fd, floor);
         let fd = high.unwrap_or(fd);
+        mark(fd.as_raw_fd(), true);
+        Self(fd)
+    }
+
+    /// Keeps a descriptor where it is: it was one of ours in the program that ran here before.
+    pub fn keep(fd: OwnedFd) -> Self {
+        set_cloexec(fd.as_raw_fd(), true);
         mark(fd.as_raw_fd(), true);
         Self(fd)
     }
@@ -47,7 +56,22 @@ pub fn is_private(fd: i32) -> bool {
     usize::try_from(fd).is_ok_and(|n| n < TRACKED && PRIVATE[n / 64].load(Ordering::Relaxed) >> (n % 64) & 1 == 1)
 }
 
+/// How many there are.
+pub fn private_ones() -> usize {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// How many descriptors the process may have now.
+pub fn most() -> usize {
+    limit().0 as usize
+}
+
 fn mark(fd: i32, private: bool) {
+    if private {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    } else {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
     if let Ok(n) = usize::try_from(fd)
         && n < TRACKED
     {
@@ -58,6 +82,12 @@ fn mark(fd: i32, private: bool) {
             PRIVATE[n / 64].fetch_and(!bit, Ordering::Relaxed);
         }
     }
+}
+
+/// Whether a descriptor closes on exec.
+pub fn set_cloexec(fd: i32, closes: bool) {
+    let flags = if closes { FdFlags::CLOEXEC } else { FdFlags::empty() };
+    let _ = rustix::io::fcntl_setfd(borrow(fd), flags);
 }
 
 fn limit() -> (u64, u64) {

@@ -11,6 +11,7 @@ pub mod fds;
 pub mod forkable;
 pub mod memory;
 pub mod pool;
+pub mod presence;
 pub mod socket;
 pub mod thread;
 

@@ -74,9 +74,9 @@ pub fn addresses(fd: RawFd) -> Result<(SocketAddr, SocketAddr), Errno> {
 /// acknowledgements come in too fast for a consistent reading.
 pub fn sent_position(fd: RawFd, connected: bool) -> Result<Option<u64>, Errno> {
     for _ in 0..4 {
-        let before = info(fd)?.0;
+        let before = info(fd)?.acknowledged;
         let unacknowledged = queue(fd, 0x5411)?; // SIOCOUTQ
-        if info(fd)?.0 == before {
+        if info(fd)?.acknowledged == before {
             // The active opener's SYN is counted as acknowledged.
             return Ok(Some((before + unacknowledged).saturating_sub(u64::from(connected))));
         }
@@ -87,26 +87,67 @@ pub fn sent_position(fd: RawFd, connected: bool) -> Result<Option<u64>, Errno> {
 /// Payload bytes that this end has read from TCP since the connection began; `None` as above.
 pub fn received_position(fd: RawFd) -> Result<Option<u64>, Errno> {
     for _ in 0..4 {
-        let before = info(fd)?.1;
+        let before = info(fd)?.received;
         let unread = queue(fd, 0x541b)?; // SIOCINQ
-        if info(fd)?.1 == before {
+        if info(fd)?.received == before {
             return Ok(Some(before.saturating_sub(unread)));
         }
     }
     Ok(None)
 }
 
-/// TCP_INFO: bytes acknowledged, bytes received.
-fn info(fd: RawFd) -> Result<(u64, u64), Errno> {
+/// Payload bytes that anybody has written to this socket, if those are more than `counted`; else, and where the kernel cannot tell,
+/// `counted`.
+pub fn written_beyond(fd: RawFd, connected: bool, counted: u64) -> u64 {
+    // Quick, but it counts twice what could not be handed to the device at once.
+    if info(fd).map_or(true, |info| info.written <= counted) {
+        return counted;
+    }
+    sent_position(fd, connected).ok().flatten().map_or(counted, |written| written.max(counted))
+}
+
+/// Payload bytes that anybody has read from this socket, if those are more than `counted`; else, and where the kernel cannot tell,
+/// `counted`.
+pub fn read_beyond(fd: RawFd, counted: u64) -> u64 {
+    let Ok(info) = info(fd) else { return counted };
+    if info.received <= counted {
+        return counted;
+    }
+    let read = info.received.saturating_sub(pending(fd));
+    // Urgent data limits what counts as pending.
+    if read <= counted || poll([(fd, 0x2)], Some(0)).map_or(true, |[events]| events & 0x2 != 0) {
+        return counted;
+    }
+    read
+}
+
+/// Of TCP_INFO (linux/tcp.h).
+struct Info {
+    acknowledged: u64,
+    received: u64,
+    written: u64,
+}
+
+/// States in which the peer's FIN has come, which is counted among the bytes received: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
+const FIN_RECEIVED: [u8; 4] = [6, 8, 9, 11];
+
+fn info(fd: RawFd) -> Result<Info, Errno> {
     let mut info = [0u64; 32];
     let mut length = size_of_val(&info) as u32;
     // SAFETY: the kernel writes at most `length` bytes.
     unsafe { syscall!(Sysno::getsockopt, fd, IPPROTO_TCP, TCP_INFO, info.as_mut_ptr(), &raw mut length) }
         .map_err(errno)?;
-    if length < 136 {
+    if length < 216 {
         return Err(rustix::io::Errno::OPNOTSUPP.raw_os_error());
     }
-    Ok((info[15], info[16])) // tcpi_bytes_acked and tcpi_bytes_received, struct tcp_info in linux/tcp.h
+    let half = |at: usize| u64::from(u32::from_ne_bytes(info[at / 8].to_ne_bytes()[at % 8..][..4].try_into().unwrap()));
+    let fin = FIN_RECEIVED.contains(&info[0].to_ne_bytes()[0]);
+    Ok(Info {
+        acknowledged: info[15],
+        received: info[16].saturating_sub(u64::from(fin)),
+        // tcpi_bytes_sent less tcpi_bytes_retrans, and tcpi_notsent_bytes.
+        written: (info[25].saturating_sub(info[26])) + half(144),
+    })
 }
 
 /// Bytes that a receive would find.
@@ -265,6 +306,12 @@ pub fn send_with_fd(socket: impl AsFd, bytes: &[u8], fd: impl AsFd) -> Result<()
     }
 }
 
+/// Sends a message, without blocking.
+pub fn send_message(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::send(socket, bytes, flags).map(|_| ()).map_err(|e| e.raw_os_error())
+}
+
 /// Receives a message and at most one descriptor, without blocking. Further descriptors are closed.
 pub fn receive_with_fd(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -304,6 +351,23 @@ mod tests {
         assert_eq!(sent_position(f, false), Ok(Some(77)));
         assert_eq!(received_position(f), Ok(Some(300)));
         assert_eq!(received_position(n), Ok(Some(0)));
+        assert_eq!((written_beyond(n, true, 1000), written_beyond(n, true, 990)), (1000, 1000));
+        assert_eq!((read_beyond(f, 300), read_beyond(f, 250)), (300, 300));
+        near.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(read_beyond(f, 250), 300, "a FIN over unread bytes");
+        far.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!((read_beyond(f, 1000), read_beyond(f, 990)), (1000, 1000), "a FIN that was read");
+    }
+
+    #[test]
+    fn urgent_data_makes_no_count() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        near.write_all(&[1; 10]).unwrap();
+        send(near.as_raw_fd(), &[IoSlice::new(b"!")], 0x1).unwrap(); // MSG_OOB
+        near.write_all(&[1; 10]).unwrap();
+        assert_eq!(read_beyond(far.as_raw_fd(), 0), 0);
     }
 
     #[test]

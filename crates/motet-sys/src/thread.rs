@@ -73,11 +73,19 @@ pub fn process_exists(pid: u32) -> bool {
     }
 }
 
-/// When the process with this number was born, in clock ticks since the host was: tells it from a later one with its number.
-/// 0 when the kernel does not say; `None` when there is none, or it has ended and waits for its parent.
-pub fn born(pid: u32) -> Option<u64> {
+/// What the kernel tells of a process with this number.
+enum Told {
+    /// There is none.
+    Nothing,
+    /// There is one.
+    Exists,
+    /// There is one, in this state, born then (clock ticks since the host was), with so much address space.
+    Status { state: u8, born: u64, memory: u64 },
+}
+
+fn told(pid: u32) -> Told {
     if !process_exists(pid) {
-        return None;
+        return Told::Nothing;
     }
     let mut bytes = [0; 512];
     let mut read = || {
@@ -85,15 +93,36 @@ pub fn born(pid: u32) -> Option<u64> {
         let file = rustix::fs::open(format!("/proc/{pid}/stat"), flags, Mode::empty())?;
         rustix::io::read(&file, &mut bytes)
     };
-    let Ok(length) = read() else { return Some(0) };
+    let Ok(length) = read() else { return Told::Exists };
     // The name, in parentheses, may hold anything: fields are counted from behind it.
-    let Some(end) = bytes[..length].iter().rposition(|&byte| byte == b')') else { return Some(0) };
+    let Some(end) = bytes[..length].iter().rposition(|&byte| byte == b')') else { return Told::Exists };
     let fields = String::from_utf8_lossy(&bytes[end + 1..length]);
     let mut fields = fields.split_ascii_whitespace();
-    if matches!(fields.next(), Some("Z" | "X")) {
-        return None;
+    let state = fields.next().and_then(|state| state.bytes().next());
+    let mut number = |skip| fields.nth(skip).and_then(|field| field.parse().ok());
+    match (state, number(18), number(0)) {
+        (Some(state), Some(born), Some(memory)) => Told::Status { state, born, memory },
+        _ => Told::Exists,
     }
-    Some(fields.nth(18).and_then(|ticks| ticks.parse().ok()).unwrap_or(0))
+}
+
+/// When the process with this number was born, in clock ticks since the host was: tells it from a later one with its number.
+/// 0 when the kernel does not say; `None` when there is none, or it has ended and waits for its parent.
+pub fn born(pid: u32) -> Option<u64> {
+    match told(pid) {
+        Told::Nothing | Told::Status { state: b'Z' | b'X', .. } => None,
+        Told::Exists => Some(0),
+        Told::Status { born, .. } => Some(born),
+    }
+}
+
+/// Whether a process has ended, or is about to: its memory is gone, its descriptors may still be open for a moment.
+pub fn is_dying(pid: u32) -> bool {
+    match told(pid) {
+        Told::Nothing => true,
+        Told::Exists => false,
+        Told::Status { state, memory, .. } => matches!(state, b'Z' | b'X') || memory == 0,
+    }
 }
 
 /// A descriptor of a process (pidfd): unlike its number it never means another one.
@@ -141,7 +170,8 @@ mod tests {
         while born(child.id()).is_some() {
             std::thread::yield_now();
         }
-        assert!(process_exists(child.id()), "a zombie, whose memory is gone");
+        assert!(process_exists(child.id()) && is_dying(child.id()), "a zombie, whose memory is gone");
+        assert!(!is_dying(pid()));
         child.wait().unwrap();
         assert_eq!(born(child.id()), None);
     }

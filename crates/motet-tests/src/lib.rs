@@ -12,6 +12,7 @@ pub mod programs;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,6 +29,14 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 pub struct Program {
     command: Vec<OsString>,
     environment: Vec<(String, String)>,
+    limit: Duration,
+    user: Option<u32>,
+}
+
+/// The C program runs plainly and equipped: both must succeed and print the same. Returns the equipped run.
+#[track_caller]
+pub fn both(name: &str, arguments: &[&str]) -> Outcome {
+    Program::c(name, arguments).same_both_ways()
 }
 
 /// What a run left behind.
@@ -75,7 +84,7 @@ impl Program {
             eprintln!("SKIPPED {name}: python3 is not installed");
             return None;
         }
-        Some(Self { command: vec!["python3".into(), script(name).into()], environment: Vec::new() })
+        Some(Self::of(vec!["python3".into(), script(name).into()]))
     }
 
     /// A program that [`Built::program`] made, with arguments.
@@ -86,7 +95,17 @@ impl Program {
     fn new(path: PathBuf, arguments: &[&str]) -> Self {
         let mut command = vec![path.into_os_string()];
         command.extend(arguments.iter().map(OsString::from));
-        Self { command, environment: Vec::new() }
+        Self::of(command)
+    }
+
+    fn of(command: Vec<OsString>) -> Self {
+        Self { command, environment: Vec::new(), limit: LIMIT, user: None }
+    }
+
+    /// With another limit, for a run that has very much to do.
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
     }
 
     /// With an environment variable.
@@ -95,24 +114,40 @@ impl Program {
         self
     }
 
+    /// Started by another command, which these words begin.
+    pub fn by(mut self, words: &[&str]) -> Self {
+        self.command.splice(0..0, words.iter().map(OsString::from));
+        self
+    }
+
+    /// As another user, which only root can do: with copies of program and libraries that everybody may read.
+    pub fn for_user(mut self, user: u32) -> Self {
+        self.user = Some(user);
+        self
+    }
+
     /// Starts it in a process group of its own; see [`Running`].
     pub fn start(&self, mode: Mode) -> Running {
-        let files = Files::new();
-        let mut command = Command::new(&self.command[0]);
+        let files = Files::new(self.user.is_some());
+        let here = |path: &Path| if self.user.is_some() { files.copy(path) } else { path.to_path_buf() };
+        let mut command = Command::new(here(Path::new(&self.command[0])));
+        if let Some(user) = self.user {
+            command.uid(user).gid(user).current_dir("/");
+        }
         command.args(&self.command[1..]).process_group(0).stdin(Stdio::null());
         command.stdout(files.create("out")).stderr(files.create("err"));
         for name in ["LD_PRELOAD", "MOTET_DISABLE", "MOTET_LIBRARY", "MOTET_SHIM_REPORT"] {
             command.env_remove(name);
         }
         if mode == Mode::Equipped {
-            command.env("LD_PRELOAD", voice()).env("MOTET_SHIM_REPORT", files.path("report"));
+            command.env("LD_PRELOAD", here(voice())).env("MOTET_SHIM_REPORT", files.path("report"));
             if let Some(engine) = engine() {
-                command.env("MOTET_LIBRARY", engine);
+                command.env("MOTET_LIBRARY", here(engine));
             }
         }
         command.envs(self.environment.iter().map(|(n, v)| (n, v)));
         let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
-        Running { child, files, began: Instant::now() }
+        Running { child, files, began: Instant::now(), limit: self.limit }
     }
 
     /// Runs it to its end.
@@ -156,12 +191,18 @@ pub struct Running {
     child: Child,
     files: Files,
     began: Instant,
+    limit: Duration,
 }
 
 impl Running {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The first line that it prints.
     pub fn first_line(&self) -> String {
-        while self.began.elapsed() < LIMIT {
+        while self.began.elapsed() < self.limit {
             let text = self.files.read("out");
             if let Some((line, _)) = text.split_once('\n') {
                 return line.to_owned();
@@ -176,7 +217,7 @@ impl Running {
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break Some(status),
-                Ok(None) if self.began.elapsed() > LIMIT => break None,
+                Ok(None) if self.began.elapsed() > self.limit => break None,
                 Ok(None) => thread::sleep(Duration::from_millis(2)),
                 Err(e) => panic!("cannot wait: {e}"),
             }
@@ -218,11 +259,22 @@ impl Stream {
 struct Files(PathBuf);
 
 impl Files {
-    fn new() -> Self {
+    /// `open`: to everybody, wherever the build folder is.
+    fn new(open: bool) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let folder = scratch().join(format!("run-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        let name = format!("run-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = if open { std::env::temp_dir().join(format!("motet-{name}")) } else { scratch().join(name) };
         fs::create_dir_all(&folder).expect("a folder for the run");
+        if open {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("a folder for everybody");
+        }
         Self(folder)
+    }
+
+    fn copy(&self, path: &Path) -> PathBuf {
+        let to = self.0.join(path.file_name().expect("a file"));
+        fs::copy(path, &to).expect("a copy for another user");
+        to
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -71,7 +71,9 @@ pub struct ConsumerLine {
     pub cpu: AtomicU32,
     /// Times that the consumer met TAKEN.
     met: AtomicU32,
-    _reserved: [AtomicU32; 12],
+    /// 1 once the consumer has received through the engine: it is no program that only waits there and reads elsewhere.
+    pub receives: AtomicU32,
+    _reserved: [AtomicU32; 11],
 }
 
 impl GateLine {
@@ -130,7 +132,10 @@ impl GateLine {
         match self.word.compare_exchange(from, to, Ordering::Release, Ordering::Acquire) {
             Ok(_) => Ok(mode),
             Err(word) => {
-                self.inline_at.store(0, Ordering::Relaxed);
+                // Only what this put has written: a short payload before it may be unread still.
+                if self.inline_at.load(Ordering::Relaxed) >> 8 == tail {
+                    self.inline_at.store(0, Ordering::Relaxed);
+                }
                 Self::mode_of(word, tail)
             }
         }
@@ -258,13 +263,20 @@ impl ConsumerLine {
     /// A line with head 0.
     pub fn new() -> Self {
         let zero = || AtomicU32::new(0);
-        Self { head: AtomicU64::new(0), cpu: zero(), met: zero(), _reserved: [(); 12].map(|()| zero()) }
+        Self {
+            head: AtomicU64::new(0),
+            cpu: zero(),
+            met: zero(),
+            receives: zero(),
+            _reserved: [(); 11].map(|()| zero()),
+        }
     }
 
     /// Back to the state of [`ConsumerLine::new`].
     pub fn reset(&self) {
         self.head.store(0, Ordering::Relaxed);
         self.cpu.store(0, Ordering::Relaxed);
+        self.receives.store(0, Ordering::Relaxed);
     }
 
     /// Consumer: `head -> head + n`, unless the producer has claimed the bytes (invariant 6).
@@ -371,6 +383,19 @@ mod tests {
         assert!(gate.lower_empty(0));
         assert_eq!(gate.publish(0, 5), Ok(Mode::Tcp));
         assert_eq!(gate.read_inline(0, &mut [0; INLINE]), None, "a failed put leaves nothing behind");
+    }
+
+    #[test]
+    fn a_put_that_loses_leaves_an_unread_short_payload_as_it_is() {
+        let gate = GateLine::new();
+        assert!(gate.raise(0));
+        gate.write_inline(0, b"hello");
+        assert_eq!(gate.publish(0, 5), Ok(Mode::Ring));
+        gate.lower();
+        assert_eq!(gate.publish(5, 1000), Ok(Mode::Tcp), "a long payload, in the ring");
+        let mut out = [0; INLINE];
+        assert_eq!(gate.read_inline(0, &mut out), Some((0, 5)));
+        assert_eq!(&out[..5], b"hello");
     }
 
     #[test]

@@ -106,6 +106,10 @@ pub struct Rx {
     pub near: AtomicU32,
     /// When a blocking receive was last left to the kernel, ticks; 0: not since.
     pub slept: AtomicU64,
+    /// `head` when TCP was last seen empty, and when it was last about to be looked at: what TCP has later was sent later.
+    pub quiet: AtomicU64,
+    /// See `quiet`.
+    pub probed: AtomicU64,
 }
 
 /// What becomes of a stream.
@@ -156,9 +160,9 @@ pub struct Life {
     pub generation: AtomicU32,
     /// A [`State`].
     pub state: AtomicU32,
-    /// The process that uses the stream.
+    /// The process that took the stream.
     pub owner: AtomicU32,
-    /// Its descriptor.
+    /// Its descriptor there.
     pub fd: AtomicU32,
     /// Why the stream is where it is: a reason code of the engine.
     pub reason: AtomicU32,
@@ -176,6 +180,10 @@ pub struct Life {
     pub nonblocking: AtomicU32,
     /// TCP_NODELAY as the program sees it, plus one, once the engine has set the kernel's; 0: the kernel's is the program's.
     pub nodelay: AtomicU32,
+    /// An error that the connection has died of and that the program has not been told yet; 0: none. Or [`UNORDERED`].
+    pub error: AtomicU32,
+    /// Which members of the process family have the stream, a bit each: `motet_engine::family`.
+    pub users: AtomicU64,
 }
 
 /// Events worth a counter.
@@ -221,6 +229,9 @@ pub struct Who {
     /// When the stream began, seconds of CLOCK_REALTIME.
     pub began: AtomicU64,
 }
+
+/// In place of an error: bytes were moved past Motet, and nobody knows the order.
+pub const UNORDERED: u32 = u32::MAX;
 
 /// Bytes of a record.
 pub const SIZE: usize = size_of::<Record>();

@@ -69,6 +69,14 @@ impl Base for End {
         self.connection(|c| c.pending(self.side))
     }
 
+    fn tcp_read(&mut self, counted: u64) -> u64 {
+        self.connection(|c| c.positions(self.side).1).max(counted)
+    }
+
+    fn tcp_written(&mut self, counted: u64) -> u64 {
+        self.connection(|c| c.positions(self.side).0).max(counted)
+    }
+
     fn tcp_alive(&mut self) -> bool {
         self.connection(|c| c.alive(self.side))
     }

@@ -1,9 +1,11 @@
 //! The links of this process: [`Links`] with the clock, the kernel's word on who lives, and one lock.
 
-use crate::links::{Links, Peer, Place};
+use crate::links::{Links, Peer, Place, Shape};
+use motet_engine::driver::Bequest;
 use motet_engine::engine::lock;
 use motet_engine::reason::Reason;
-use motet_sys::rustix::fd::OwnedFd;
+use motet_sys::fds::{self, PrivateFd};
+use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use motet_sys::socket::Credentials;
 use motet_sys::{clock, thread};
 use motet_wire::slot::Slot;
@@ -39,11 +41,11 @@ fn peer(of: Credentials, alone: u64, now: u64) -> Peer {
     Peer { pid: of.pid, uid: of.uid, born: known.1, alone: 0 }
 }
 
-/// Finds or makes room for one more connection with a peer: slots with rings of these two sizes.
-pub fn place(with: Credentials, sizes: (usize, usize), cookies: [u64; 2]) -> Result<Place, Reason> {
+/// Finds or makes room for one more connection with a peer, in a slot of this shape.
+pub fn place(with: Credentials, shape: Shape, cookies: [u64; 2]) -> Result<Place, Reason> {
     let now = clock::nanoseconds();
     let peer = peer(with, cookies[1], now);
-    lock(&LINKS).place(peer, sizes, cookies, now)
+    lock(&LINKS).place(peer, shape, cookies, now)
 }
 
 /// An offer that could not be delivered.
@@ -52,10 +54,10 @@ pub fn withdraw(place: &Place) {
 }
 
 /// The slot of an offer that a peer made, as its other end sees it.
-pub fn take(from: Credentials, file: &OwnedFd, index: u32, nonce: [u8; 16]) -> Result<Slot, Reason> {
+pub fn take(from: Credentials, file: &OwnedFd, which: (u32, [u8; 16]), shape: Shape) -> Result<Slot, Reason> {
     let now = clock::nanoseconds();
     let (peer, myself) = (peer(from, 0, now), from.pid == thread::pid() as i32);
-    lock(&LINKS).take((peer, myself), file, (index, nonce), now)
+    lock(&LINKS).take((peer, myself), file, which, shape, now)
 }
 
 /// This process has left a slot; an end that never came has left, too.
@@ -66,6 +68,21 @@ pub fn leave(slot: &Slot) {
 /// This process uses a slot no more; its stream is not ours to end.
 pub fn abandon(slot: &Slot) {
     lock(&LINKS).abandon(slot, clock::nanoseconds());
+}
+
+/// What the next image of this process needs for a slot.
+pub fn bequeath(slot: &Slot) -> Option<Bequest> {
+    let (file, index, peer) = lock(&LINKS).bequeath(slot)?;
+    let Peer { pid, uid, born, alone } = peer;
+    let slot = index as u64 * 2 + slot.end() as u64;
+    Some(Bequest { file: file.as_fd().as_raw_fd(), slot, peer: [pid as u64, u64::from(uid), born, alone] })
+}
+
+/// A slot that an earlier image of this process left.
+pub fn inherit(Bequest { file, slot, peer: [pid, uid, born, alone] }: Bequest) -> Result<Slot, Reason> {
+    let peer = Peer { pid: pid as i32, uid: uid as u32, born, alone };
+    let file = PrivateFd::keep(fds::own(file));
+    lock(&LINKS).inherit(peer, file, ((slot / 2) as usize, (slot % 2) as usize), clock::nanoseconds())
 }
 
 /// Bytes of segments mapped here.

@@ -13,7 +13,7 @@ pub mod links;
 pub mod offer;
 pub mod rendezvous;
 
-use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
+use motet_engine::driver::{Bequest, Capabilities, Connecting, Driver, Pair};
 use motet_engine::reason::Reason;
 use motet_wire::slot::Slot;
 use std::any::Any;
@@ -48,6 +48,14 @@ impl Driver for Shm {
 
     fn abandon(&self, slot: &Slot) {
         arena::abandon(slot);
+    }
+
+    fn bequeath(&self, slot: &Slot) -> Option<Bequest> {
+        arena::bequeath(slot)
+    }
+
+    fn inherit(&self, bequest: Bequest) -> Option<Slot> {
+        arena::inherit(bequest).ok()
     }
 
     fn memory(&self) -> usize {

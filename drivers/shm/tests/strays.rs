@@ -2,12 +2,12 @@
 //! stream's and its slot too. They are told that their stream has ended, and the other one notices nothing (invariant 7).
 
 use motet_driver_shm::Shm;
-use motet_engine::base::Kernel;
 use motet_engine::driver::Driver;
+use motet_engine::engine::Up;
+use motet_engine::stream::Taken;
 use motet_engine::{Engine, Handle, Options};
 use motet_proto::{EBADF, gate, rx, tx};
-use motet_wire::record::{Record, State};
-use motet_wire::slot::Slot;
+use motet_wire::record::State;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -22,6 +22,8 @@ fn engine() -> &'static Engine {
         ring: 4096,
         bulk: 0,
         streams: 64,
+        memory: usize::MAX,
+        huge: false,
         spin: 30_000,
         hot: 64,
         single_copy: usize::MAX,
@@ -44,7 +46,10 @@ impl Pair {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = listener.accept().unwrap().0;
-        let ends = [engine.upgrade(near.as_raw_fd(), true, false), engine.upgrade(far.as_raw_fd(), false, false)];
+        let take = |fd: &TcpStream, connected| {
+            engine.upgrade(fd.as_raw_fd(), Taken { connected, lazy: false, receives: true })
+        };
+        let ends = [take(&near, true), take(&far, false)];
         let pair = Self { ends: ends.map(Result::unwrap), _streams: [near, far] };
         while pair.ends.iter().any(|&end| engine.attached(end).is_none()) {
             pair.talk(engine);
@@ -68,21 +73,12 @@ impl Pair {
     }
 }
 
-/// What a thread has in hand between looking a stream up and taking a lock.
-struct Stray<'a> {
-    handle: Handle,
-    record: &'a Record,
-    slot: Slot,
-}
-
 #[test]
 fn a_stray_operation_touches_neither_record_nor_slot() {
     let engine = engine();
     let old = Pair::new(engine);
-    let strays = old.ends.map(|handle| {
-        let (record, slot) = engine.attached(handle).unwrap();
-        Stray { handle, record, slot }
-    });
+    // What a thread has in hand between looking a stream up and taking a lock.
+    let strays = old.ends.map(|handle| engine.attached(handle).unwrap());
     old.close(engine);
     // Records are used again, the oldest first, once all have been used.
     let mut pairs = Vec::new();
@@ -97,8 +93,8 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         }
     };
     let before = reused.ends.map(|end| format!("{:?}", engine.look_up(end).unwrap().0));
-    for Stray { handle, record, slot } in &strays {
-        let mut base = Kernel::new(record, *handle);
+    for stray in &strays {
+        let (Up { handle, record, slot, .. }, mut base) = (stray, stray.base());
         let ask = tx::Ask {
             kernel_only: false,
             nonblocking: true,
@@ -109,7 +105,7 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         let step = tx::begin(record, Some(slot), &mut base, &[IoSlice::new(&[1; 64])], ask);
         assert_eq!(step, tx::Step::Failed(EBADF));
         tx::end(record, &mut base, 64);
-        tx::finish(record, &mut base);
+        tx::finish(record, slot, &mut base);
         assert!(!tx::take_back(record, slot, &mut base));
         let ask = rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
         let step = rx::begin(record, None, &mut base, &mut [IoSliceMut::new(&mut [0; 64])], ask, || true, |_| false);
@@ -128,12 +124,12 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         reused.talk(engine);
     }
     for end in reused.ends {
-        assert_eq!(engine.attached(end).unwrap().0.state(), State::Attached);
+        assert_eq!(engine.attached(end).unwrap().record.state(), State::Attached);
     }
     // A slot is left once, by the stream that had it.
     for pair in pairs.iter().chain([&reused]) {
         for &end in &pair.ends {
-            let (record, slot) = engine.attached(end).unwrap();
+            let Up { record, slot, .. } = engine.attached(end).unwrap();
             assert_eq!(slot.head().left[slot.end()].load(Relaxed), 0, "{record:?}");
         }
     }

@@ -440,6 +440,14 @@ impl Base for Woven<'_> {
         self.pause();
         self.end.tcp_pending()
     }
+    fn tcp_read(&mut self, counted: u64) -> u64 {
+        self.pause();
+        self.end.tcp_read(counted)
+    }
+    fn tcp_written(&mut self, counted: u64) -> u64 {
+        self.pause();
+        self.end.tcp_written(counted)
+    }
     fn tcp_alive(&mut self) -> bool {
         self.pause();
         self.end.tcp_alive()

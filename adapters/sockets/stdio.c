@@ -1,0 +1,116 @@
+/* stdio.c: the C library's own reading and writing of descriptors: fdopen, fclose, dprintf.
+ *
+ * What it is:   stdio makes its calls inside the C library, unseen, so a stream that it takes over is plain from then on; ring
+ *               bytes that are there already are pushed back into the FILE. dprintf() formats here and sends as write() does.
+ * What it isn't: a stdio. A FILE that somebody else made of a descriptor is not known here.
+ *
+ * Signal safety: as the C library's: none of these may be called in a handler. Fork safety: the engine's. */
+#include "shim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void push_back(FILE *file, int fd, motet_stream s)
+{
+    size_t held = 0, room = 0;
+    unsigned char *bytes = NULL;
+    bool drained;
+    while (!(drained = ENGINE(engine.plain(s, REASON_STDIO)) != 0)) {
+        if (held == room) {
+            unsigned char *more = realloc(bytes, room = room ? room * 2 : 65536);
+            if (!more) break;
+            bytes = more;
+        }
+        ssize_t got = recv(fd, bytes + held, room - held, MSG_DONTWAIT);
+        if (got <= 0) break;
+        held += (size_t)got;
+    }
+    while (held > 0) ungetc(bytes[--held], file);
+    free(bytes);
+    /* The FILE reads the descriptor unseen from now on: the engine lets go of it. */
+    if (drained) table_set(fd, KIND_NONE);
+}
+
+SHIM_API FILE *fdopen(int fd, const char *mode)
+{
+    if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || shim_depth > 0) return REAL(fdopen)(fd, mode);
+    motet_stream s = word_kind(table_word(fd)) == KIND_STREAM ? table_handle(fd) : 0;
+    FILE *file = REAL(fdopen)(fd, mode);
+    if (!file) return NULL;
+    int kept = errno;
+    if (!s)
+        table_make_plain(fd, REASON_STDIO);
+    else if (*mode == 'r' || strchr(mode, '+'))
+        push_back(file, fd, s);
+    else
+        ENGINE_DO(engine.plain(s, REASON_STDIO)); /* what comes in is not the FILE's: the program receives it as before */
+    errno = kept;
+    return file;
+}
+
+/* The descriptor closes inside the C library, after what the FILE still holds has been written. */
+SHIM_API int fclose(FILE *file)
+{
+    int kept = errno, fd = file ? fileno(file) : -1;
+    errno = kept;
+    if (LIKELY(word_kind(table_word(fd)) == KIND_NONE) || shim_depth > 0 || !table_in_own_process()) return REAL(fclose)(file);
+    fflush(file);
+    table_set(fd, KIND_NONE);
+    errno = kept;
+    return REAL(fclose)(file);
+}
+
+/* ---------------------------------------------------------------- dprintf */
+
+static int write_all(int fd, const char *text, size_t length)
+{
+    for (size_t done = 0; done < length;) {
+        ssize_t n = write(fd, text + done, length - done);
+        if (n < 0) return -1;
+        done += (size_t)n;
+    }
+    return (int)length;
+}
+
+SHIM_API int vdprintf(int fd, const char *format, va_list list)
+{
+    if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || shim_depth > 0) return REAL(vdprintf)(fd, format, list);
+    char some[1024], *all = some;
+    va_list again;
+    va_copy(again, list);
+    int length = vsnprintf(some, sizeof some, format, list);
+    if (length >= (int)sizeof some) {
+        all = malloc((size_t)length + 1);
+        if (all) vsnprintf(all, (size_t)length + 1, format, again);
+    }
+    va_end(again);
+    int result = length < 0 || !all ? -1 : write_all(fd, all, (size_t)length);
+    if (all != some) free(all);
+    return result;
+}
+
+SHIM_API int dprintf(int fd, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    int result = vdprintf(fd, format, list);
+    va_end(list);
+    return result;
+}
+
+/* The fortified forms look for %n in writable memory, which nothing here depends on. */
+SHIM_API int __vdprintf_chk(int fd, int flag, const char *format, va_list list)
+{
+    (void)flag;
+    return vdprintf(fd, format, list);
+}
+
+SHIM_API int __dprintf_chk(int fd, int flag, const char *format, ...)
+{
+    (void)flag;
+    va_list list;
+    va_start(list, format);
+    int result = vdprintf(fd, format, list);
+    va_end(list);
+    return result;
+}

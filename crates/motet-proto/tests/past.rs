@@ -1,0 +1,170 @@
+//! Bytes that a program moves past Motet: counted where their place among the others is certain, a reset where it is not.
+
+mod support;
+
+use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::plan::{Fault, Plan};
+use motet_proto::{ECONNRESET, gate, rx, tx};
+use motet_wire::record::State;
+use motet_wire::sync::Ordering::Relaxed;
+use std::io::IoSliceMut;
+use support::prng::Prng;
+use support::{LOOK, SEND, World, bytes};
+
+const KERNEL_ONLY: tx::Ask = tx::Ask { kernel_only: true, ..SEND };
+
+fn world() -> Box<World> {
+    let memory = Exposed::new(4096).unwrap();
+    World::new(&memory, Prng(1), 1000, Plan::new())
+}
+
+fn raise(world: &World) -> bool {
+    gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true)
+}
+
+fn put(world: &World, length: usize) {
+    assert_eq!(world.send(0, length, SEND), tx::Step::Done(length));
+}
+
+fn send_tcp(world: &World, length: usize) {
+    assert_eq!(world.send(0, length, KERNEL_ONLY), tx::Step::Kernel);
+    assert!(world.send_on(0, false));
+}
+
+/// The program at end 1 reads from the kernel.
+fn read_past(world: &World, length: usize) {
+    let (me, mut data) = (&world.sides[1], vec![0; length]);
+    let read = me.end.connection(|c| c.receive(1, &mut [IoSliceMut::new(&mut data)], length, false));
+    assert_eq!(read, Ok(length));
+    assert_eq!(data, bytes(0, me.received.get(), length));
+    me.received.set(me.received.get() + length as u64);
+}
+
+/// The program at end 0 writes to the kernel.
+fn write_past(world: &World, length: usize) {
+    let me = &world.sides[0];
+    assert_eq!(me.end.connection(|c| c.send(0, &bytes(0, me.sent.get(), length))), Ok(length));
+    me.sent.set(me.sent.get() + length as u64);
+}
+
+fn receive(world: &World) -> rx::Step {
+    world.receive(1, 1, 1000, LOOK)
+}
+
+#[test]
+fn bytes_read_past_motet_before_the_ring_count() {
+    for left in [0, 4] {
+        let world = world();
+        send_tcp(&world, 30);
+        read_past(&world, 30 - left);
+        assert!(raise(&world));
+        put(&world, 8);
+        send_tcp(&world, 50); // closes the gate: were the first bytes not counted, these would be taken for them
+        assert_eq!(receive(&world), rx::Step::Done(left + 58));
+        assert_eq!((world.undelivered(1), world.sides[1].record.rx.tcp.load(Relaxed)), (0, 80));
+    }
+}
+
+#[test]
+fn bytes_read_past_motet_while_a_receive_waits_for_them_count() {
+    let world = world();
+    send_tcp(&world, 5);
+    assert_eq!(receive(&world), rx::Step::Kernel);
+    assert!(world.receive_on(1, 1, false));
+    world.sides[0].end.connection(|c| c.inject(0, Fault::Hold(1_000_000)));
+    send_tcp(&world, 10);
+    assert!(raise(&world));
+    put(&world, 8);
+    assert_eq!(receive(&world), rx::Step::Failed(motet_proto::EAGAIN), "ten bytes are on their way");
+    world.clock.advance(2_000_000);
+    read_past(&world, 10);
+    assert_eq!(receive(&world), rx::Step::Done(8));
+}
+
+#[test]
+fn bytes_read_past_the_ring_reset_the_connection() {
+    let world = world();
+    send_tcp(&world, 10);
+    assert!(raise(&world));
+    put(&world, 8);
+    send_tcp(&world, 10);
+    let me = &world.sides[1];
+    let mut data = [0; 15];
+    assert_eq!(me.end.connection(|c| c.receive(1, &mut [IoSliceMut::new(&mut data)], 15, false)), Ok(15));
+    assert_eq!(receive(&world), rx::Step::Failed(ECONNRESET));
+    assert_eq!(me.record.state(), State::Broken);
+}
+
+#[test]
+fn bytes_written_past_motet_come_before_what_is_sent_after_them() {
+    let world = world();
+    send_tcp(&world, 10);
+    assert!(raise(&world));
+    write_past(&world, 7);
+    // The sender finds them before it puts anything into the ring, and follows them over TCP.
+    assert_eq!(world.send(0, 8, SEND), tx::Step::Kernel);
+    assert!(!world.gate_is_up(1));
+    assert!(world.send_on(0, false));
+    assert_eq!(receive(&world), rx::Step::Kernel);
+    assert!(world.receive_on(1, 1, false));
+    assert_eq!(world.undelivered(1), 0);
+    assert!(raise(&world));
+    put(&world, 8);
+    assert_eq!(receive(&world), rx::Step::Done(8));
+}
+
+#[test]
+fn bytes_written_past_motet_among_ring_bytes_are_delivered_only_in_a_certain_place() {
+    for certain in [true, false] {
+        let world = world();
+        assert!(raise(&world));
+        world.sides[1].record.rx.evidence.store(9, Relaxed);
+        put(&world, 8);
+        assert_eq!(receive(&world), rx::Step::Done(8));
+        if certain {
+            assert_eq!(receive(&world), rx::Step::Failed(motet_proto::EAGAIN), "TCP is seen empty");
+        }
+        write_past(&world, 7);
+        assert_eq!(receive(&world), if certain { rx::Step::Done(7) } else { rx::Step::Failed(ECONNRESET) });
+        if certain {
+            put(&world, 8);
+            assert_eq!(receive(&world), rx::Step::Failed(ECONNRESET), "the count of the mark is wrong now");
+        }
+    }
+}
+
+#[test]
+fn ring_bytes_can_be_had_only_with_all_tcp_bytes_before_them() {
+    let world = world();
+    let me = &world.sides[1];
+    world.sides[0].end.connection(|c| c.inject(0, Fault::Hold(1_000_000)));
+    send_tcp(&world, 10);
+    assert!(raise(&world));
+    put(&world, 8);
+    assert_eq!(rx::missing(&me.record, &me.slot), 10);
+    assert_eq!(receive(&world), rx::Step::Failed(motet_proto::EAGAIN));
+    assert_eq!(rx::missing(&me.record, &me.slot), 10);
+    world.clock.advance(2_000_000);
+    assert_eq!(world.receive(1, 1, 4, LOOK), rx::Step::Done(4));
+    assert_eq!(rx::missing(&me.record, &me.slot), 6);
+    assert_eq!(receive(&world), rx::Step::Done(14));
+    assert_eq!(rx::missing(&me.record, &me.slot), 0);
+}
+
+#[test]
+fn what_follows_unread_ring_bytes_over_tcp_takes_them_along() {
+    let world = world();
+    assert!(raise(&world));
+    put(&world, 60);
+    let me = &world.sides[0];
+    assert_eq!(world.send(0, 10, KERNEL_ONLY), tx::Step::Kernel);
+    assert!(tx::is_unread(&me.record, &me.slot));
+    assert!(tx::follow(&me.record, &me.slot, &mut world.base(0, 0)));
+    assert_eq!(world.in_ring(1), 0);
+    assert_eq!(world.send(0, 10, KERNEL_ONLY), tx::Step::Kernel);
+    assert!(world.send_on(0, false));
+    read_past(&world, 70);
+    assert!(raise(&world));
+    put(&world, 8);
+    assert_eq!(receive(&world), rx::Step::Done(8));
+}

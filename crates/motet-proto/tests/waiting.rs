@@ -1,0 +1,82 @@
+//! Waiting outside the kernel knows when not to: what is counted here are spins, in virtual time.
+
+mod support;
+
+use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::plan::Plan;
+use motet_proto::{rx, spin, tx};
+use motet_wire::sync::Ordering::Relaxed;
+use support::prng::Prng;
+use support::{SEND, SLEEP, World};
+
+const SPIN: rx::Ask = rx::Ask { spin: 30_000, ..SLEEP };
+
+fn world() -> Box<World> {
+    let memory = Exposed::new(4096).unwrap();
+    World::new(&memory, Prng(1), 100_000, Plan::new())
+}
+
+/// A receive that finds nothing, sleeps, and is woken by 10 bytes over TCP.
+fn in_vain(world: &World) {
+    assert_eq!(world.receive(1, 1, 100, SPIN), rx::Step::Kernel);
+    world.clock.advance(1_000_000);
+    assert_eq!(world.send(0, 10, SEND), tx::Step::Kernel);
+    assert!(world.send_on(0, false) && world.receive_on(1, 1, true));
+}
+
+fn misses(world: &World) -> u64 {
+    world.sides[1].record.events.spin_miss.load(Relaxed)
+}
+
+#[test]
+fn spins_in_vain_become_rare() {
+    let world = world();
+    (0..3000).for_each(|_| in_vain(&world));
+    // After the nth the next 2^n - 1 waits go straight to the kernel, 511 at most.
+    let spins = misses(&world);
+    assert!((9..=15).contains(&spins), "{spins} spins in 3000 waits");
+    assert_eq!(world.sides[1].record.events.raised.load(Relaxed), spins, "the gate opens for a spin alone");
+}
+
+#[test]
+fn a_spin_that_pays_makes_the_next_waits_spin() {
+    let world = world();
+    (0..100).for_each(|_| in_vain(&world));
+    let me = &world.sides[1];
+    let before = misses(&world);
+    me.record.rx.skip.store(0, Relaxed);
+    spin::paid(&me.record);
+    (0..2).for_each(|_| in_vain(&world));
+    assert_eq!((misses(&world) - before, me.record.rx.failed.load(Relaxed)), (1, 1), "as if none had failed before");
+}
+
+#[test]
+fn a_short_sleep_speaks_for_spinning() {
+    let world = world();
+    (0..600).for_each(|_| in_vain(&world));
+    let me = &world.sides[1];
+    let (skip, failed) = (me.record.rx.skip.load(Relaxed), me.record.rx.failed.load(Relaxed));
+    assert!(skip > 4 && failed > 4);
+    assert_eq!(world.receive(1, 1, 100, SPIN), rx::Step::Kernel);
+    assert_eq!(world.send(0, 10, SEND), tx::Step::Kernel);
+    assert!(world.send_on(0, false) && world.receive_on(1, 1, true));
+    assert!(me.record.rx.skip.load(Relaxed) <= skip / 4 && me.record.rx.failed.load(Relaxed) == failed / 2);
+}
+
+#[test]
+fn who_waits_for_this_very_cpu_is_given_it() {
+    let world = world();
+    let me = &world.sides[1];
+    let yields = |there: u32| {
+        me.slot.outward().consumer.cpu.store(there, Relaxed);
+        me.record.rx.near.store(0, Relaxed);
+        let before = world.calls.get();
+        assert!(motet_proto::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
+        spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false);
+        (world.calls.get() - before, me.record.rx.near.load(Relaxed))
+    };
+    let (own, other) = (1 + 1, 1); // CPUs are published plus one; end 1 runs on CPU 1
+    let (far, near) = (yields(other), yields(own));
+    assert_eq!((far.1, near.1), (0, 1));
+    assert!(near.0 < far.0, "each look at the gate is followed by a yield: {near:?} {far:?}");
+}

@@ -1,0 +1,69 @@
+//! Who is there, by locks on the bytes of a file: a process holds one for as long as it lives and has the file open.
+//!
+//! What it is: POSIX record locks. They are a process's own: a forked child does not have them, and no kill, crash or exec leaves
+//! one behind. Unlike a process number they mean the same in every PID namespace, and never somebody else.
+//!
+//! What it is not: mutual exclusion. Nobody ever waits for such a lock. (A process loses its locks when it closes any descriptor
+//! of the file, so it should have but one.)
+
+use crate::{Errno, errno};
+use rustix::fd::{AsFd, AsRawFd};
+use syscalls::{Sysno, syscall};
+
+/// struct flock of the 64-bit Linux ABI.
+#[repr(C)]
+struct Flock {
+    kind: i16,
+    whence: i16,
+    start: i64,
+    length: i64,
+    pid: i32,
+}
+
+const F_GETLK: usize = 5;
+const F_SETLK: usize = 6;
+const F_WRLCK: i16 = 1;
+const F_UNLCK: i16 = 2;
+
+fn fcntl(file: impl AsFd, command: usize, at: u64) -> Result<Flock, Errno> {
+    let mut lock = Flock { kind: F_WRLCK, whence: 0, start: at as i64, length: 1, pid: 0 };
+    // SAFETY: the kernel reads and writes one struct flock, which outlives the call.
+    unsafe { syscall!(Sysno::fcntl, file.as_fd().as_raw_fd(), command, &raw mut lock) }.map_err(errno)?;
+    Ok(lock)
+}
+
+/// From now on this process is at `at`. An error when another one is, or the file has no locks.
+pub fn enter(file: impl AsFd, at: u64) -> Result<(), Errno> {
+    fcntl(file, F_SETLK, at).map(drop)
+}
+
+/// Whether another process is at `at`. Yes, where the kernel does not say.
+pub fn is_taken(file: impl AsFd, at: u64) -> bool {
+    fcntl(file, F_GETLK, at).map_or(true, |lock| lock.kind != F_UNLCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_is_there_until_it_is_killed() {
+        let path = std::env::temp_dir().join(format!("motet-presence-{}", std::process::id()));
+        let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        (&file).write_all(&[0; 64]).unwrap();
+        let script = "import fcntl,sys,time\nf=open(sys.argv[1],'r+b')\nfcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB,1,7)\n\
+                      print('there',flush=True)\ntime.sleep(100)";
+        let mut other = Command::new("python3").args(["-c", script]).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
+        BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        assert!(is_taken(&file, 7) && !is_taken(&file, 8));
+        assert!(enter(&file, 7).is_err());
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(!is_taken(&file, 7));
+        enter(&file, 7).unwrap();
+        assert!(!is_taken(&file, 7), "one's own lock is no other process");
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,90 @@
+//! Waiting for connections: every way of waiting says of an upgraded connection what the kernel says of a plain one.
+
+use motet_tests::both;
+
+#[test]
+fn a_poll_server_echoes() {
+    both("waiters", &["poll", "8", "200"]);
+    both("waiters", &["ppoll", "8", "200"]);
+}
+
+#[test]
+fn a_select_server_echoes() {
+    both("waiters", &["select", "8", "200"]);
+    both("waiters", &["pselect", "8", "200"]);
+}
+
+#[test]
+fn a_level_triggered_epoll_server_echoes() {
+    both("waiters", &["epoll", "40", "100"]);
+    both("waiters", &["epoll-pwait2", "40", "100"]);
+}
+
+#[test]
+fn an_edge_triggered_epoll_server_echoes() {
+    both("waiters", &["epoll-edge", "40", "100"]);
+}
+
+#[test]
+fn a_one_shot_epoll_server_echoes() {
+    both("waiters", &["epoll-oneshot", "40", "100"]);
+}
+
+#[test]
+fn an_epoll_server_with_two_hundred_clients_echoes() {
+    both("waiters", &["epoll", "200", "20"]);
+}
+
+#[test]
+fn one_client_of_an_epoll_server_takes_the_fast_path() {
+    for how in ["epoll", "epoll-edge", "epoll-oneshot"] {
+        both("waiters", &[how, "1", "30000"]).took_the_fast_path(1);
+    }
+}
+
+#[test]
+fn deleting_and_adding_around_each_request_keeps_the_fast_path() {
+    for (how, clients, rounds) in [("same", "20", "600"), ("between", "1", "6000"), ("turns", "4", "1500")] {
+        both("readds", &[how, clients, rounds]).took_the_fast_path(1);
+    }
+    // More than one direction alone can carry; among many who want the CPU, waits go to the kernel, so it is tried again.
+    let enough = 6000 * 48 * 5 / 4;
+    let carried = (0..10).map(|_| both("readds", &["same", "1", "6000"]).sent_fast()).find(|bytes| *bytes > enough);
+    assert!(carried.is_some() || motet_tests::engine().is_none());
+}
+
+#[test]
+fn corners_of_epoll_are_the_kernels() {
+    both("epoll_corners", &[]);
+}
+
+#[test]
+fn signals_interrupt_waits_as_the_kernel_would() {
+    both("interrupted", &[]).took_the_fast_path(1);
+}
+
+#[test]
+fn non_blocking_connections_registered_before_they_connect_work() {
+    both("nonblocking", &[]);
+}
+
+/// Idle, with bytes, with bytes left, with room, half-closed, reset: among ordinary descriptors.
+#[test]
+fn every_way_of_waiting_tells_every_state_as_the_kernel_does() {
+    let by_array = ["select", "pselect", "poll", "ppoll", "poll-chk"];
+    let by_set = ["epoll", "epoll-edge", "epoll-oneshot", "epoll-pwait", "epoll-pwait2"];
+    for way in by_array.into_iter().chain(by_set) {
+        both("readiness", &[way]).took_the_fast_path(1);
+    }
+}
+
+#[test]
+fn exclusive_and_nested_waits_tell_every_state_as_the_kernel_does() {
+    both("readiness", &["epoll-exclusive"]);
+    both("readiness", &["epoll-nested"]);
+}
+
+#[test]
+fn a_signal_mask_holds_and_a_handler_interrupts_a_receive() {
+    both("amounts", &["signals"]).took_the_fast_path(1);
+}
