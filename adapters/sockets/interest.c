@@ -211,11 +211,19 @@ static struct interest *insert(int fd, uint32_t record)
     return interest;
 }
 
+/* Under the table lock. Whoever changes one registration all the time leaves the lock to this (control_quick). */
+static void record_lock(struct epoll_record *record)
+{
+    atomic_store(&record->wanted, true);
+    pthread_mutex_lock(&record->lock);
+    atomic_store(&record->wanted, false);
+}
+
 static void erase(uint32_t index)
 {
     struct interest *interest = &interests[index];
     struct epoll_record *record = &records[interest->record];
-    pthread_mutex_lock(&record->lock);
+    record_lock(record);
     if (interest->stream) {
         if (record->set) ENGINE(engine.set_remove(record->set, interest->stream));
         atomic_fetch_sub(&record->streams, 1);
@@ -299,7 +307,7 @@ void interest_upgraded(int fd, motet_stream s)
 {
     for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd) {
         struct epoll_record *record = &records[interests[index].record];
-        pthread_mutex_lock(&record->lock);
+        record_lock(record);
         interests[index].stream = s;
         if (record_ready(record)) {
             record_cover(record);
@@ -324,7 +332,7 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
         index = interests[index].next_of_fd;
     }
     struct interest *interest = &interests[index];
-    if (!index) return 1;
+    if (!index || atomic_load(&record->wanted)) return 1;
     int result = 1;
     shim_depth++; /* a handler that runs now must not want this lock */
     pthread_mutex_lock(&record->lock);
@@ -378,7 +386,7 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
     bool known = word_kind(word) == KIND_STREAM || word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH;
     bool once = operation != EPOLL_CTL_DEL && (event->events & EPOLLONESHOT);
     /* Locked, and a first one-shot counted before: another thread may get the event before this one knows the answer. */
-    pthread_mutex_lock(&record->lock);
+    record_lock(record);
     record->one_shots += once;
     int result = REAL(epoll_ctl)(epfd, operation, fd, event);
     int kept = errno;

@@ -7,8 +7,8 @@
 //! What it is not: a count. A bit is cleared by its member, or by anybody once that process has ended or become another program
 //! ([`presence`]): whatever is asked twice, or never, stays right.
 //!
-//! The order of a fork: the parent takes a number for the child and sets its bits ([`Engine::expect_child`]), forks, and the child
-//! writes down its pid ([`Engine::become_member`]). There are numbers for [`MEMBERS`] processes with streams at the same time;
+//! The order of a fork: the parent takes a number for the child and sets its bits (`expect_child`), forks, and the child
+//! writes down its pid (`become_member`). There are numbers for [`MEMBERS`] processes with streams at the same time;
 //! one that comes when they are used up takes no new streams, and never says that it has closed one.
 
 use crate::engine::Engine;

@@ -62,7 +62,7 @@ const ROWS: [Row; 14] = [
     Row { id: "curves", title: "curves over the size", measure: Measure::Curves(curves::curves) },
 ];
 
-/// Those asked for; all when none is named. [`PROGRAMS`] stands for those of other people's programs.
+/// Those asked for; all when none is named. `programs` stands for those of other people's programs.
 pub fn chosen(only: &[String]) -> Result<Vec<&'static Row>> {
     let all = || ROWS.iter().map(|row| (row, "")).chain(programs::ROWS.iter().map(|row| (row, PROGRAMS)));
     let named = |name: &str, (row, group): (&Row, &str)| name == row.id || (name == group && !group.is_empty());
@@ -131,4 +131,21 @@ fn counted(enough: usize, motet: &Series, tcp: &Series) -> (Series, Series, bool
 /// Of plain TCP on one CPU and on two, the placement that took less time, and its name.
 fn better<'a>(one: &'a Series, two: &'a Series) -> (&'a Series, &'static str) {
     if median(&one.values) <= median(&two.values) { (one, "one CPU") } else { (two, "two CPUs") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_chosen_by_their_names_or_their_groups() {
+        let of = |names: &[&str]| chosen(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let ids = |names: &[&str]| of(names).unwrap().iter().map(|row| row.id).collect::<Vec<_>>();
+        assert_eq!(ids(&["redis", "a"]), ["a", "redis"]);
+        assert_eq!(ids(&["programs"]).len(), programs::ROWS.len());
+        let all = ids(&[]);
+        assert_eq!(all.len(), ROWS.len() + programs::ROWS.len());
+        assert!(all.iter().enumerate().all(|(i, id)| !all[i + 1..].contains(id)), "{all:?}");
+        assert!(of(&["redis", "nonsense"]).is_err());
+    }
 }

@@ -175,3 +175,23 @@ fn number_after(text: &str, before: &str) -> Result<f64> {
     let number = rest.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit() && c != '.').next());
     number.and_then(|n| n.parse().ok()).with_context(|| format!("no number behind `{before}`"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_in_what_programs_print() {
+        let printed = "Running 1s test\n  Requests/sec:  37213.55\nTransfer/sec: 1MB\ntps = 61.5 (without)";
+        assert_eq!(number_after(printed, "Requests/sec:").unwrap(), 37213.55);
+        assert_eq!(number_after(printed, "tps =").unwrap(), 61.5);
+        assert!(number_after(printed, "latency").is_err());
+    }
+
+    #[test]
+    fn a_row_without_its_program_says_so() {
+        let lines = missing("x", "what", &["sh", "no-such-program"]).unwrap().unwrap();
+        assert_eq!(lines[0].note.as_deref(), Some("skipped: no-such-program is not installed"));
+        assert!(missing("x", "what", &["sh"]).is_none());
+    }
+}
