@@ -84,7 +84,11 @@ impl Geometry {
 
     /// Offset of a slot's large rings; meaningful when there are any. Huge pages, where they are wanted, need such a multiple.
     pub const fn bulk(&self, index: usize) -> usize {
-        let unit = if self.bulk < HUGE_PAGE { self.bulk } else { HUGE_PAGE };
+        let unit = match self.bulk {
+            0 => 1,
+            bulk if bulk < HUGE_PAGE => bulk,
+            _ => HUGE_PAGE,
+        };
         self.dense().next_multiple_of(unit) + index * 2 * self.bulk
     }
 
@@ -156,6 +160,8 @@ mod tests {
             assert!(geometry.bulk(index) >= geometry.dense() && geometry.bulk(index).is_multiple_of(geometry.bulk));
         }
         assert_eq!((geometry.index(0), geometry.index(geometry.dense())), (None, None));
+        let without = Geometry { bulk: 0, ..geometry };
+        assert_eq!((without.bulk(0), without.bytes()), (without.dense(), without.dense()));
     }
 
     proptest! {
