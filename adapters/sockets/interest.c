@@ -116,11 +116,19 @@ static struct interest *insert(int fd, uint32_t record)
     return interest;
 }
 
+/* Under the table lock. Whoever changes one registration all the time leaves the lock to this (control_quick). */
+static void record_lock(struct epoll_record *record)
+{
+    atomic_store(&record->wanted, true);
+    pthread_mutex_lock(&record->lock);
+    atomic_store(&record->wanted, false);
+}
+
 static void erase(uint32_t index)
 {
     struct interest *interest = &interests[index];
     struct epoll_record *record = &records[interest->record];
-    pthread_mutex_lock(&record->lock);
+    record_lock(record);
     if (interest->stream) {
         if (record->set) ENGINE(engine.set_remove(record->set, interest->stream));
         atomic_fetch_sub(&record->streams, 1);
@@ -198,7 +206,7 @@ void interest_upgraded(int fd, motet_stream s)
 {
     for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd) {
         struct epoll_record *record = &records[interests[index].record];
-        pthread_mutex_lock(&record->lock);
+        record_lock(record);
         interests[index].stream = s;
         if (record_ready(record))
             interest_arm(record, &interests[index]);
@@ -221,6 +229,7 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
         index = interests[index].next_of_fd;
     }
     struct interest *interest = &interests[index];
+    if (atomic_load(&record->wanted)) return 1;
     if (!index || (operation != EPOLL_CTL_DEL && (event->events & EPOLLEXCLUSIVE))) return 1;
     int result = 1;
     shim_depth++; /* a handler that runs now must not want this lock */
@@ -286,7 +295,7 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
         struct interest *interest = index ? &interests[index] : insert(fd, number);
         bool unfit = !interest || (event->events & EPOLLEXCLUSIVE) || record->nested;
         if (interest) {
-            pthread_mutex_lock(&record->lock);
+            record_lock(record);
             record->one_shots += !!(event->events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
             if (interest->parked) record->parked--;
             interest->events = event->events;

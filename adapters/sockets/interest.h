@@ -28,6 +28,7 @@ struct epoll_record {
     unsigned since_probe;
     bool used, inherited;
     _Atomic bool closed, nested;
+    _Atomic bool wanted;   /* the lock, by a thread that has the table's */
     _Atomic int users;     /* threads in epoll_wait */
     _Atomic int uncovered; /* ... of which asleep in the kernel without the engine's knowing (label COVER) */
     _Atomic int streams;   /* members that are streams, or about to be (label COVER) */
