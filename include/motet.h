@@ -43,6 +43,7 @@ enum motet_role { MOTET_ROLE_CONNECTED = 1, MOTET_ROLE_ACCEPTED = 2 };
 
 enum motet_upgrade_flags {
     MOTET_UPGRADE_LAZY = 1,  /* begin after the first few messages, so that short connections pay nothing */
+    MOTET_UPGRADE_RECEIVES = 2, /* what is received on it goes through motet_recv_*; implied without LAZY */
 };
 
 struct motet_upgrade_options {
@@ -150,6 +151,9 @@ int motet_nodelay(motet_stream s, int set);
  * have been read, 0 while some remain (they are still delivered by motet_recv_begin). */
 int motet_plain(motet_stream s, uint32_t reason);
 
+/* Counts a connection that the adapter keeps on TCP without ever making it a stream, for `motet why`. */
+void motet_stayed_plain(uint32_t reason);
+
 /* ------------------------------------------------------------------ waiting on several descriptors (poll, select, epoll)
  * A wait covers streams. Outside the kernel the engine spins where that pays; before a kernel sleep it closes the
  * gates of all streams covered, so that every byte arriving later wakes the kernel's wait.
@@ -174,14 +178,23 @@ int motet_wait_step(struct motet_wait *w, int may_block);
 void motet_wait_slept(struct motet_wait *w);
 void motet_wait_end(struct motet_wait *w);
 
-/* A set mirrors the streams of one epoll descriptor. `cookie` comes back from motet_set_ready(). `armed`: 0 while the
- * program does not want EPOLLIN for it (or EPOLLONESHOT has fired). Only streams with an open gate are ever looked at.
- * `bell` is an eventfd that the adapter keeps in the epoll descriptor; the engine writes to it when a sleeper must look again. */
+/* A set mirrors the streams of one epoll descriptor; a stream may be in several. `cookie` comes back from motet_set_ready():
+ * under MOTET_SET_LEVEL as long as the stream has data, under MOTET_SET_EDGE once whenever more has come, and never under
+ * MOTET_SET_NONE (the program does not want EPOLLIN, or EPOLLONESHOT has fired). A put makes an edge report again what is there.
+ * Only streams with an open gate are ever looked at. `bell` is an eventfd that the adapter keeps in the epoll descriptor,
+ * edge-triggered; the engine writes to it when a sleeper must look again.
+ *
+ * Where no gate is open and spinning does not pay, motet_set_doze() stands for a wait's first steps: 1, the sleep is counted, make
+ * the kernel's wait and then call motet_set_slept(); 0, nothing happened, begin a wait. */
+enum motet_set_interest { MOTET_SET_NONE = 0, MOTET_SET_LEVEL = 1, MOTET_SET_EDGE = 2 };
 motet_set *motet_set_new(int bell);
 void motet_set_free(motet_set *set);
-int motet_set_put(motet_set *set, motet_stream s, void *cookie, int armed); /* add or change */
+int motet_set_put(motet_set *set, motet_stream s, void *cookie, int interest); /* add or change */
 int motet_set_remove(motet_set *set, motet_stream s);
 unsigned motet_set_ready(motet_set *set, void **cookies, unsigned max);
+int motet_set_doze(motet_set *set);
+void motet_set_asleep(motet_set *set); /* somebody sleeps already, without having asked; motet_set_slept() once nobody does */
+void motet_set_slept(motet_set *set);
 int motet_set_idle(motet_set *set); /* 1 when no stream of the set is upgraded: the plain system call is enough */
 
 /* ------------------------------------------------------------------ settings

@@ -114,27 +114,29 @@ static void hand_over(int fd)
     table_lock(&guard);
     uint64_t word = table_word(fd);
     int count = word_kind(word) == KIND_CANDIDATE ? family(fd, word, members, 16) : 0;
-    bool quiet = count > 0 && family_has_alone(fd, word);
+    bool quiet = count > 0 && family_has_alone(fd, word), never = false;
     uint64_t before[16];
     for (int i = 0; i < count; i++) {
         before[i] = atomic_load(&shim_words[members[i]]);
         while (!atomic_compare_exchange_weak(&shim_words[members[i]], &before[i], (before[i] & ~WORD_KIND) | KIND_UPGRADING)) {}
-        quiet &= interest_may_upgrade(members[i]);
-        quiet &= atomic_load(&shim_sleepers[members[i]]) == 0; /* SLEEPER */
+        enum upgradable answer = interest_may_upgrade(members[i]);
+        never |= answer == UPGRADABLE_NEVER;
+        quiet &= answer == UPGRADABLE && atomic_load(&shim_sleepers[members[i]]) == 0; /* SLEEPER */
     }
     motet_stream s = 0;
     int failed = 0;
-    if (quiet) {
+    if (quiet || (never && family_has_alone(fd, word))) {
         struct motet_upgrade_options options = {.size = sizeof options};
         options.role = word & WORD_ACCEPTED ? MOTET_ROLE_ACCEPTED : MOTET_ROLE_CONNECTED;
-        options.flags = MOTET_UPGRADE_LAZY;
+        options.flags = MOTET_UPGRADE_LAZY | (word_receives(word) > 0 ? MOTET_UPGRADE_RECEIVES : 0);
         failed = ENGINE(engine.upgrade(fd, &options, &s));
+        if (s != 0 && never) ENGINE(engine.plain(s, REASON_NESTED_EPOLL)); /* for `motet why` */
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */
     }
     if ((s != 0 || failed) && !(word & WORD_INHERITED) && family_has_alone(fd, word)) family_close(table_handle(fd));
     for (int i = 0; i < count; i++) {
-        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED);
+        uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED | WORD_COPIED);
         if (before[i] & WORD_INHERITED) rest |= WORD_ELSEWHERE;
         if (s != 0) {
             atomic_store(&shim_handles[members[i]], s);
@@ -149,13 +151,30 @@ static void hand_over(int fd)
     table_unlock(&guard);
 }
 
-/* A candidate is due at the third send of its connected end or the second receive of its accepted one; a hand-over that
- * had to wait for a sleeper is tried again by whichever call comes next. */
+/* Bringing up a wire costs about as much as ten short exchanges gain by it. So a candidate is due after a few messages only, and
+ * where streams end before their wire has carried much, each puts the next hand-over off, until one was worth it. */
+static _Atomic unsigned patience = SHIM_MESSAGES_BEFORE;
+
+void candidate_ended(motet_stream s)
+{
+    struct motet_stream_info info = {.size = sizeof info};
+    if (ENGINE(engine.info(s, &info)) != 0) return;
+    unsigned now = atomic_load_explicit(&patience, memory_order_relaxed), next = now;
+    if (info.sent_fast + info.received_fast >= SHIM_WORTH)
+        next = SHIM_MESSAGES_BEFORE;
+    else if (now < SHIM_MESSAGES_MOST)
+        next = now * 2;
+    if (next != now) atomic_store_explicit(&patience, next, memory_order_relaxed);
+}
+
+/* In an exchange the connected end comes first, in the very send whose message makes the accepted one due: that one finds it
+ * listening. A hand-over that had to wait for a sleeper is tried again by whichever call comes next. */
 static bool due(uint64_t word, enum direction direction)
 {
     if (word & WORD_INHERITED) return true;
-    if (word & WORD_ACCEPTED) return word_receives(word) + (direction == RECEIVING) >= SHIM_RECEIVES_BEFORE;
-    return word_sends(word) + (direction == SENDING) >= SHIM_SENDS_BEFORE;
+    unsigned most = atomic_load_explicit(&patience, memory_order_relaxed);
+    if (word & WORD_ACCEPTED) return word_receives(word) >= most || word_sends(word) / SHIM_ANSWERS >= most;
+    return word_sends(word) + (direction == SENDING) >= most || word_receives(word) / SHIM_ANSWERS >= most;
 }
 
 uint64_t candidate_touch(int fd, enum direction direction)

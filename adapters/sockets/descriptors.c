@@ -42,8 +42,12 @@ static bool is_ours(int fd) { return fd >= 0 && engine_owns(fd); }
 SHIM_API int socket(int domain, int type, int protocol)
 {
     int fd = REAL(socket)(domain, type, protocol);
-    if (fd < 0 || fd >= SHIM_SLOTS || !may_change()) return fd;
+    if (fd < 0 || !may_change()) return fd;
     bool tcp = (domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM && (protocol == 0 || protocol == IPPROTO_TCP);
+    if (UNLIKELY(fd >= SHIM_SLOTS)) {
+        if (tcp) engine_stayed_plain(REASON_TOO_HIGH);
+        return fd;
+    }
     int kept = errno;
     table_set(fd, tcp && !engine_disabled() ? KIND_FRESH : KIND_NONE);
     errno = kept;
@@ -64,13 +68,15 @@ SHIM_API int connect(int fd, const struct sockaddr *address, socklen_t length)
 
 static int accepted(int fd, int nonblock)
 {
-    if (fd < 0 || fd >= SHIM_SLOTS || !may_change()) return fd;
+    if (fd < 0 || !may_change()) return fd;
     int kept = errno, domain = 0, protocol = 0;
     socklen_t size = sizeof domain;
     bool tcp = !engine_disabled() && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
                (domain == AF_INET || domain == AF_INET6) && getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
                protocol == IPPROTO_TCP;
-    if (tcp)
+    if (UNLIKELY(fd >= SHIM_SLOTS)) {
+        if (tcp) engine_stayed_plain(REASON_TOO_HIGH);
+    } else if (tcp)
         candidate_new(fd, true, nonblock);
     else
         table_set(fd, KIND_NONE);
@@ -178,8 +184,8 @@ static int copied(int from, int to)
             word |= (uint64_t)(atomic_fetch_add(&groups, 1) + 1) << WORD_EXTRA_SHIFT;
         if (word_kind(word) >= KIND_EPOLL) {
             atomic_store(&shim_handles[to], atomic_load(&shim_handles[from]));
-            table_replace(from, word | WORD_SHARED);
-            table_replace(to, word | WORD_SHARED);
+            table_replace(from, word | WORD_SHARED | WORD_COPIED);
+            table_replace(to, word | WORD_SHARED | WORD_COPIED);
         }
         table_unlock(&guard);
     } else if (word_kind(word) == KIND_FRESH) {

@@ -7,7 +7,7 @@
  *               and the program notices nothing.
  *
  * Signal safety: engine_open() must not run in a signal handler that interrupted the loader; it is only reached from the
- * third send or second receive of a candidate, and a second thread arriving meanwhile does not wait for the first.
+ * hand-over of a candidate, and a second thread arriving meanwhile does not wait for the first.
  * Fork safety: a child forked while another thread opens the library sees the state OPENING for good and stays plain. */
 #include "shim.h"
 
@@ -113,6 +113,11 @@ bool engine_open(void)
     bool opened = ENGINE(load());
     atomic_store_explicit(&state, opened ? OPEN : FAILED, memory_order_release);
     return opened;
+}
+
+void engine_stayed_plain(enum shim_reason reason)
+{
+    if (engine_is_open() && shim_depth == 0) ENGINE_DO(engine.stayed_plain(reason));
 }
 
 /* Async-signal-safe as far as motet_owns_fd() is. */

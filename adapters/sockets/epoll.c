@@ -3,9 +3,9 @@
  * What it is:   an epoll_wait that merges what the engine's rings hold with what the kernel reports, one event per
  *               descriptor, with the data that the program registered.
  * What it isn't: a second readiness model. Level, edge and one-shot mean what they mean in the kernel:
- *                 edge      reported again only when the stream's position advanced or EPOLL_CTL_MOD armed it
+ *                 edge      reported again only when the stream's position advanced or EPOLL_CTL_MOD armed it (the engine's)
  *                 one-shot  reporting ring data disarms the kernel's registration too
- *                 exclusive cannot be mirrored: such a socket stays on TCP
+ *                 exclusive as any other: a sleeper is the kernel's to wake
  *                 an epoll descriptor that is itself waited on: its streams stay on TCP
  *
  * Events with equal data are one event to the program, so merging compares the data only.
@@ -23,7 +23,9 @@ struct waiting {
     const sigset_t *mask;
     int64_t at; /* CLOCK_MONOTONIC, ns; INT64_MAX: no limit; 0: do not sleep */
     struct motet_wait wait;
-    bool covered, sleeping, uncovered;
+    bool covered, sleeping, dozing, uncovered;
+    bool rung; /* the engine's bell was among the kernel's events */
+    uint64_t arms; /* the record's count before the kernel was asked */
 };
 
 static int64_t now_ns(void)
@@ -36,8 +38,8 @@ static int64_t now_ns(void)
 static void waiting_over(void *waiting)
 {
     struct waiting *x = waiting;
-    if (x->uncovered) atomic_fetch_sub(&x->record->uncovered, 1);
-    if (x->sleeping) ENGINE_DO(engine.wait_slept(&x->wait));
+    if (x->uncovered) record_uncover(x->record);
+    if (x->dozing) ENGINE_DO(engine.set_slept(x->record->set));
     if (x->covered) ENGINE_DO(engine.wait_end(&x->wait));
     record_leave(x->record);
 }
@@ -56,22 +58,48 @@ static int kernel_wait(struct waiting *x, struct epoll_event *events, int room, 
     return REAL(epoll_pwait)(x->epfd, events, room, ms > INT32_MAX ? INT32_MAX : (int)ms, x->mask);
 }
 
-/* Takes out what is ours, and one-shot events that another thread has reported from the ring already. */
-static int kernel_filter(struct epoll_record *record, struct epoll_event *events, int count)
+/* A one-shot event that was armed again after this thread had asked the kernel: another thread may have reported the data of this
+ * event from the ring, and the program have read it. Then the kernel's registration, which may be spent, is renewed. */
+static bool one_shot_stale(struct waiting *x, struct interest *interest)
 {
-    int kept = 0;
-    if (record->one_shots) pthread_mutex_lock(&record->lock);
+    struct pollfd now = {.fd = interest->fd, .events = (short)(interest->events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI))};
+    if (LIKELY(interest->armed <= x->arms)) return false;
+    if (interest->stream && (engine.rx_ready(interest->stream) & MOTET_RX_DATA) && interest_wants_data(interest)) return false;
+    if (REAL(poll)(&now, 1, 0) != 0) return false;
+    struct epoll_event again = {.events = interest->events, .data.u64 = interest->data};
+    REAL(epoll_ctl)(x->epfd, EPOLL_CTL_MOD, interest->fd, &again);
+    return true;
+}
+
+/* Takes out what is ours, and one-shot events that another thread has reported from the ring already. */
+static int kernel_filter(struct waiting *x, int count)
+{
+    struct epoll_record *record = x->record;
+    struct epoll_event *events = x->events;
+    int kept = 0, before = errno;
+    bool locked = record->one_shots > 0;
+    if (locked) {
+        shim_depth++; /* a handler that runs now must not want this lock */
+        pthread_mutex_lock(&record->lock);
+    }
     for (int i = 0; i < count; i++) {
-        if (events[i].data.u64 == (uintptr_t)&interest_marker) continue;
-        struct interest *interest = record->one_shots ? interest_one_shot(record, events[i].data.u64) : NULL;
+        if (events[i].data.u64 == (uintptr_t)&interest_marker) {
+            x->rung = true;
+            continue;
+        }
+        struct interest *interest = locked ? interest_one_shot(record, events[i].data.u64) : NULL;
         if (interest) {
-            if (interest->fired) continue;
+            if (interest->fired || one_shot_stale(x, interest)) continue;
             interest->fired = true;
             interest_arm(record, interest);
         }
         events[kept++] = events[i];
     }
-    if (record->one_shots) pthread_mutex_unlock(&record->lock);
+    if (locked) {
+        pthread_mutex_unlock(&record->lock);
+        shim_depth--;
+    }
+    errno = before;
     return kept;
 }
 
@@ -90,27 +118,19 @@ static int merge(struct epoll_event *events, int count, const struct interest *i
     return count + 1;
 }
 
-/* Adds streams with ring data to `count` events that are there already. `*stale` counts those that were ready but had been
- * reported before (edge-triggered). */
-static int ring_collect(struct waiting *x, int count, int *stale)
+/* Adds streams with ring data to `count` events that are there already. */
+static int ring_collect(struct waiting *x, int count)
 {
     void *cookies[128];
     struct epoll_record *record = x->record;
-    *stale = 0;
+    int room = x->room - count < 128 ? x->room - count : 128; /* what the engine hands out counts as told */
+    if (room <= 0) return count;
     shim_depth++; /* a handler that runs now must not want this lock */
     pthread_mutex_lock(&record->lock);
-    unsigned found = record->set ? engine.set_ready(record->set, cookies, 128) : 0;
-    for (unsigned i = 0; i < found && count < x->room; i++) {
+    unsigned found = record->set ? engine.set_ready(record->set, cookies, (unsigned)room) : 0;
+    for (unsigned i = 0; i < found; i++) {
         struct interest *interest = cookies[i];
         if (!interest->stream || !interest_wants_data(interest)) continue;
-        if (interest->events & EPOLLET) {
-            uint64_t position = engine.rx_position(interest->stream);
-            if (position == interest->reported) {
-                ++*stale;
-                continue;
-            }
-            interest->reported = position;
-        }
         if (interest->events & EPOLLONESHOT) {
             struct epoll_event off = {.events = EPOLLONESHOT, .data.u64 = (uintptr_t)&interest_marker};
             interest->fired = true;
@@ -124,105 +144,98 @@ static int ring_collect(struct waiting *x, int count, int *stale)
     return count;
 }
 
-/* Edge-triggered streams whose ring was left unread: while the program sleeps their gates are closed and the kernel
- * reports what comes next; the next wait looks at the ring again. */
-static void park(struct epoll_record *record, bool parked)
-{
-    shim_depth++;
-    pthread_mutex_lock(&record->lock);
-    for (struct interest *interest = interest_at(record->first); interest != interest_at(0);
-         interest = interest_at(interest->next_in_epoll)) {
-        if (!interest->stream || !(interest->events & EPOLLET) || interest->parked == parked) continue;
-        if (parked && !((engine.rx_ready(interest->stream) & MOTET_RX_DATA) &&
-                        engine.rx_position(interest->stream) == interest->reported))
-            continue;
-        interest->parked = parked;
-        record->parked += parked ? 1 : -1;
-        interest_arm(record, interest);
-    }
-    pthread_mutex_unlock(&record->lock);
-    shim_depth--;
-}
-
-/* Whether a parked stream got more between being parked and the closing of its gate. */
-static bool parked_news(struct epoll_record *record)
-{
-    bool news = false;
-    shim_depth++;
-    pthread_mutex_lock(&record->lock);
-    for (struct interest *interest = interest_at(record->first); interest != interest_at(0) && !news;
-         interest = interest_at(interest->next_in_epoll))
-        news = interest->parked && engine.rx_position(interest->stream) != interest->reported;
-    pthread_mutex_unlock(&record->lock);
-    shim_depth--;
-    return news;
-}
-
 /* ---------------------------------------------------------------- waiting */
 
+static int kernel_events(struct waiting *x, bool sleep)
+{
+    x->arms = atomic_load(&x->record->arms);
+    int count = kernel_wait(x, x->events, x->room, sleep);
+    return count > 0 ? kernel_filter(x, count) : count;
+}
+
 /* Kernel first when it is due or when the rings gave nothing; otherwise the rings alone. */
-static int ready_events(struct waiting *x, int *stale)
+static int ready_events(struct waiting *x)
 {
     bool due = x->record->since_probe++ % SHIM_PROBE_EVERY == 0;
-    int count = 0;
-    if (due) {
-        count = kernel_wait(x, x->events, x->room, false);
-        if (count < 0) return count;
-        count = kernel_filter(x->record, x->events, count);
-    }
-    count = ring_collect(x, count, stale);
-    if (count > 0 || due) return count;
-    count = kernel_wait(x, x->events, x->room, false);
-    return count < 0 ? count : kernel_filter(x->record, x->events, count);
+    int count = due ? kernel_events(x, false) : 0;
+    if (count < 0) return count;
+    count = ring_collect(x, count);
+    return count > 0 || due ? count : kernel_events(x, false);
 }
 
 static bool over(const struct waiting *x) { return x->at == 0 || (x->at != INT64_MAX && now_ns() >= x->at); }
 
 static int wait_covered(struct waiting *x)
 {
-    int stale, count;
-    if (x->record->parked) park(x->record, false);
+    int count;
     ENGINE_DO(engine.wait_begin_set(&x->wait, x->record->set));
     x->covered = true;
     for (;;) {
         switch (ENGINE(engine.wait_step(&x->wait, x->at != 0))) {
         case MOTET_WAIT_READY:
-            if (x->record->parked) park(x->record, false); /* perhaps there is news in a ring that was left unread */
-            count = ready_events(x, &stale);
-            if (count == 0 && stale > 0 && x->at != 0) park(x->record, true);
+            count = ready_events(x);
             break;
         case MOTET_WAIT_PROBE:
-            count = kernel_wait(x, x->events, x->room, false);
-            if (count > 0) count = kernel_filter(x->record, x->events, count);
+            count = kernel_events(x, false);
             break;
         default:
-            if (x->record->parked && parked_news(x->record)) { /* the gates are closed now */
-                ENGINE_DO(engine.wait_slept(&x->wait));
-                park(x->record, false);
-                count = ring_collect(x, 0, &stale);
-                break;
-            }
-            x->sleeping = true;
-            count = kernel_wait(x, x->events, x->room, true);
-            x->sleeping = false;
+            count = kernel_events(x, true);
             ENGINE_DO(engine.wait_slept(&x->wait));
-            if (count > 0) count = kernel_filter(x->record, x->events, count);
-            if (count == 0) {
-                if (x->record->parked) park(x->record, false);
-                count = ring_collect(x, 0, &stale);
-            }
+            if (count == 0) count = ring_collect(x, 0);
         }
         if (count != 0 || over(x)) return count;
     }
 }
 
+/* Sleeps where the engine has nothing to look at. A bell that came with other events is for whoever sleeps still. */
+static int wait_dozing(struct waiting *x)
+{
+    x->dozing = true;
+    int count = kernel_events(x, true);
+    x->dozing = false;
+    ENGINE_DO(engine.set_slept(x->record->set));
+    if (count > 0 && UNLIKELY(x->rung)) {
+        ENGINE_DO(engine.wait_begin_set(&x->wait, x->record->set));
+        x->covered = true; /* its end tells them */
+    }
+    return count;
+}
+
+/* 0 before the time is over: there is a set now, or the bell has been rung. */
 static int wait_plainly(struct waiting *x)
 {
-    for (;;) {
-        int count = kernel_wait(x, x->events, x->room, true);
-        int kept = count > 0 ? kernel_filter(x->record, x->events, count) : count;
-        if (kept != 0 || count == 0 || over(x)) return kept;
+    x->rung = false;
+    int count = kernel_events(x, true);
+    if (x->uncovered) {
+        x->uncovered = false;
+        record_uncover(x->record);
     }
+    if (x->rung && atomic_load(&x->record->uncovered) > 0) record_ring(x->record); /* the next one, too */
+    return count;
+}
+
+/* One round; 0 before the time is over asks for another. */
+static int wait_round(struct waiting *x)
+{
+    struct epoll_record *record = x->record;
+    if (record->inherited && atomic_load(&record->streams) > 0) {
+        record_all_plain(record, REASON_UNSEEN_WAIT);
+        return wait_plainly(x);
+    }
+    atomic_fetch_add(&record->uncovered, 1); /* COVER */
+    x->uncovered = true;
+    if (!record->set && atomic_load(&record->streams) == 0) return wait_plainly(x); /* COVER */
+    x->uncovered = false;
+    record_uncover(record);
+    if (UNLIKELY(!record->set)) {
+        /* A stream that is just being handed over puts the set in place before it releases the table lock. */
+        table_guard guard;
+        table_lock(&guard);
+        table_unlock(&guard);
+        if (!record->set) return wait_plainly(x);
+    }
+    if (x->at != 0 && ENGINE(engine.set_doze(record->set))) return wait_dozing(x);
+    return wait_covered(x);
 }
 
 /* `at`: the deadline. The record is held until waiting_over(). */
@@ -232,26 +245,12 @@ static int epoll_events(struct epoll_record *record, int epfd, struct epoll_even
     struct waiting x = {.record = record, .events = events, .epfd = epfd, .room = room, .precise = precise, .mask = mask, .at = at};
     int count;
     pthread_cleanup_push(waiting_over, &x);
-    if (record->inherited && atomic_load(&record->streams) > 0) {
-        record_all_plain(record, REASON_UNSEEN_WAIT);
-        count = wait_plainly(&x);
-    } else {
-        atomic_fetch_add(&record->uncovered, 1); /* COVER */
-        x.uncovered = true;
-        if (record->set || atomic_load(&record->streams) > 0) { /* COVER */
-            atomic_fetch_sub(&record->uncovered, 1);
-            x.uncovered = false;
-            /* A stream that is just being handed over puts the set in place before it releases the table lock. */
-            table_guard guard;
-            if (UNLIKELY(!record->set)) {
-                table_lock(&guard);
-                table_unlock(&guard);
-            }
-        }
-        count = !x.uncovered && record->set ? wait_covered(&x) : wait_plainly(&x);
-    }
+    do
+        count = wait_round(&x);
+    while (count == 0 && !over(&x));
     pthread_cleanup_pop(0);
     int kept = errno;
+    if (UNLIKELY(atomic_load(&record->nested))) record_lend(record);
     waiting_over(&x);
     errno = kept;
     return count;

@@ -167,7 +167,7 @@ __attribute__((constructor(103))) static void begin(void)
         uint64_t place = *at ? strtoull(at + 1, &at, 10) : 0;
         if (*at++ != ':' || fd < 0 || fd >= SHIM_SLOTS) break;
         atomic_store(&shim_handles[fd], place);
-        table_replace((int)fd, KIND_CANDIDATE | WORD_ELSEWHERE | WORD_SHARED | (accepted ? WORD_ACCEPTED : 0) | group_of(place));
+        table_replace((int)fd, KIND_CANDIDATE | WORD_ELSEWHERE | WORD_SHARED | WORD_COPIED | (accepted ? WORD_ACCEPTED : 0) | group_of(place));
     }
     errno = kept;
 }

@@ -124,7 +124,7 @@ __attribute__((constructor(103))) static void begin(void)
         own_descriptor((int)entry[ENTRY_FILE]);
         uint64_t group = i;
         while (group > 0 && words[HEAD_WORDS + (group - 1) * ENTRY_WORDS + ENTRY_HANDLE] == entry[ENTRY_HANDLE]) group--;
-        table_replace((int)entry[ENTRY_FD], KIND_CANDIDATE | WORD_INHERITED | WORD_SHARED | (group + 1) << WORD_EXTRA_SHIFT);
+        table_replace((int)entry[ENTRY_FD], KIND_CANDIDATE | WORD_INHERITED | WORD_SHARED | WORD_COPIED | (group + 1) << WORD_EXTRA_SHIFT);
     }
 }
 

@@ -19,6 +19,11 @@ static struct interest interests[SHIM_INTERESTS];
 static uint32_t first_of_fd[SHIM_SLOTS];
 static uint32_t free_interests, fresh_interests = 1;
 
+/* One-shot interests by data: every event of the kernel asks for one, among thousands. The last of all locks. */
+#define DATA_LISTS 32768
+static uint32_t first_of_data[DATA_LISTS];
+static pthread_mutex_t data_lock = PTHREAD_MUTEX_INITIALIZER;
+
 struct interest *interest_at(uint32_t index) { return &interests[index]; }
 
 /* ---------------------------------------------------------------- records */
@@ -90,6 +95,96 @@ static bool record_ready(struct epoll_record *record)
     return false;
 }
 
+/* ---------------------------------------------------------------- one-shot ones, under the record's lock */
+
+static uint32_t *list_of_data(uint32_t record, uint64_t data)
+{
+    uint64_t mixed = (data ^ (uint64_t)record << 48) * 0x9e3779b97f4a7c15ull;
+    return &first_of_data[(mixed >> 40) % DATA_LISTS];
+}
+
+/* What the program registered has changed, or does now: takes the interest out of its list, or puts it into one. */
+static void data_list(struct interest *interest, bool in)
+{
+    if (interest->hashed == in) return;
+    uint32_t index = (uint32_t)(interest - interests), *link = list_of_data(interest->record, interest->data);
+    pthread_mutex_lock(&data_lock);
+    if (in) {
+        interest->next_of_data = *link;
+        *link = index;
+    } else {
+        while (*link != index) link = &interests[*link].next_of_data;
+        *link = interest->next_of_data;
+    }
+    pthread_mutex_unlock(&data_lock);
+    interest->hashed = in;
+}
+
+/* The program registers these events and data from now on. */
+static void reregister(struct epoll_record *record, struct interest *interest, uint32_t events, uint64_t data)
+{
+    if (interest->data != data || !(events & EPOLLONESHOT)) data_list(interest, false);
+    record->one_shots += !!(events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
+    interest->events = events;
+    interest->data = data;
+    interest->fired = false;
+    interest->armed = atomic_fetch_add(&record->arms, 1) + 1;
+    if (events & EPOLLONESHOT) data_list(interest, true);
+}
+
+struct interest *interest_one_shot(struct epoll_record *record, uint64_t data)
+{
+    uint32_t number = (uint32_t)(record - records);
+    pthread_mutex_lock(&data_lock);
+    uint32_t index = *list_of_data(number, data);
+    while (index && (interests[index].record != number || interests[index].data != data)) index = interests[index].next_of_data;
+    pthread_mutex_unlock(&data_lock);
+    return index ? &interests[index] : NULL;
+}
+
+/* ---------------------------------------------------------------- sleepers */
+
+/* Wakes one thread that sleeps in the epoll descriptor. */
+void record_ring(struct epoll_record *record)
+{
+    uint64_t one = 1;
+    int kept = errno;
+    if (record->bell >= 0 && REAL(write)(record->bell, &one, sizeof one) < 0) {} /* full: it has been rung */
+    errno = kept;
+}
+
+/* Under the record's lock, which has a set: threads that fell asleep before there was anything to mirror count as one that sleeps, so
+ * that no gate opens, until the bell has brought them back. */
+static void record_cover(struct epoll_record *record)
+{
+    if (LIKELY(atomic_load(&record->uncovered) == 0)) return; /* COVER */
+    if (!atomic_exchange(&record->counted, true)) ENGINE_DO(engine.set_asleep(record->set));
+    record_ring(record);
+    if (atomic_load(&record->uncovered) == 0 && atomic_exchange(&record->counted, false))
+        ENGINE_DO(engine.set_slept(record->set));
+}
+
+void record_uncover(struct epoll_record *record)
+{
+    if (atomic_fetch_sub(&record->uncovered, 1) != 1 || LIKELY(!atomic_load(&record->counted))) return;
+    shim_depth++; /* a handler that runs now must not want this lock */
+    pthread_mutex_lock(&record->lock);
+    if (atomic_load(&record->uncovered) == 0 && atomic_exchange(&record->counted, false)) ENGINE_DO(engine.set_slept(record->set));
+    pthread_mutex_unlock(&record->lock);
+    shim_depth--;
+}
+
+/* Somebody who waits on the epoll descriptor itself sees the kernel's readiness only. As long as data is left in a ring the bell lends
+ * it some. */
+void record_lend(struct epoll_record *record)
+{
+    struct motet_wait wait;
+    if (!record->set) return;
+    ENGINE_DO(engine.wait_begin_set(&wait, record->set));
+    if (ENGINE(engine.wait_step(&wait, 0)) == MOTET_WAIT_READY) record_ring(record);
+    ENGINE_DO(engine.wait_end(&wait));
+}
+
 /* ---------------------------------------------------------------- members */
 
 static uint32_t find(int fd, uint32_t record)
@@ -133,8 +228,7 @@ static void erase(uint32_t index)
         if (record->set) ENGINE(engine.set_remove(record->set, interest->stream));
         atomic_fetch_sub(&record->streams, 1);
     }
-    if (interest->events & EPOLLONESHOT) record->one_shots--;
-    if (interest->parked) record->parked--;
+    reregister(record, interest, 0, interest->data);
     if (interest->previous_in_epoll)
         interests[interest->previous_in_epoll].next_in_epoll = interest->next_in_epoll;
     else
@@ -168,32 +262,39 @@ void interest_epoll_closed(uint32_t index)
     if (atomic_load(&record->users) == 0) record_free(record);
 }
 
+/* Whether another descriptor of the same stream is registered here. */
+static bool has_twin(const struct epoll_record *record, const struct interest *interest)
+{
+    if (LIKELY(!(table_word(interest->fd) & WORD_SHARED))) return false;
+    for (uint32_t index = record->first; index; index = interests[index].next_in_epoll)
+        if (&interests[index] != interest && interests[index].stream == interest->stream) return true;
+    return false;
+}
+
 /* Under the record's lock. */
 void interest_arm(struct epoll_record *record, struct interest *interest)
 {
-    if (interest->stream && record->set)
-        ENGINE(engine.set_put(record->set, interest->stream, interest, interest_wants_data(interest)));
-}
-
-struct interest *interest_one_shot(struct epoll_record *record, uint64_t data)
-{
-    for (uint32_t index = record->first; index; index = interests[index].next_in_epoll)
-        if ((interests[index].events & EPOLLONESHOT) && interests[index].data == data) return &interests[index];
-    return NULL;
+    if (!interest->stream || !record->set) return;
+    int wanted = !interest_wants_data(interest) ? MOTET_SET_NONE : interest->events & EPOLLET ? MOTET_SET_EDGE : MOTET_SET_LEVEL;
+    if (UNLIKELY(has_twin(record, interest))) { /* one event per descriptor cannot be mirrored: the engine knows streams */
+        ENGINE(engine.plain(interest->stream, REASON_UNSEEN_WAIT));
+        if (wanted == MOTET_SET_NONE) return; /* what is left in the ring is the other's to hear of */
+    }
+    ENGINE(engine.set_put(record->set, interest->stream, interest, wanted));
 }
 
 /* ---------------------------------------------------------------- from candidate to stream, under the table lock */
 
-bool interest_may_upgrade(int fd)
+enum upgradable interest_may_upgrade(int fd)
 {
-    bool quiet = true;
+    enum upgradable answer = UPGRADABLE;
     for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd) {
         struct epoll_record *record = &records[interests[index].record];
-        atomic_fetch_add(&record->streams, 1);              /* COVER */
-        quiet &= atomic_load(&record->uncovered) == 0;      /* COVER */
-        quiet &= !atomic_load(&record->nested) && !record->inherited;
+        atomic_fetch_add(&record->streams, 1); /* COVER */
+        if (record->inherited && answer == UPGRADABLE) answer = UPGRADABLE_LATER;
+        if (atomic_load(&record->nested)) answer = UPGRADABLE_NEVER;
     }
-    return quiet;
+    return answer;
 }
 
 void interest_undo(int fd)
@@ -208,10 +309,12 @@ void interest_upgraded(int fd, motet_stream s)
         struct epoll_record *record = &records[interests[index].record];
         record_lock(record);
         interests[index].stream = s;
-        if (record_ready(record))
+        if (record_ready(record)) {
+            record_cover(record);
             interest_arm(record, &interests[index]);
-        else
+        } else {
             ENGINE(engine.plain(s, REASON_UNSEEN_WAIT));
+        }
         pthread_mutex_unlock(&record->lock);
     }
 }
@@ -229,8 +332,7 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
         index = interests[index].next_of_fd;
     }
     struct interest *interest = &interests[index];
-    if (atomic_load(&record->wanted)) return 1;
-    if (!index || (operation != EPOLL_CTL_DEL && (event->events & EPOLLEXCLUSIVE))) return 1;
+    if (!index || atomic_load(&record->wanted)) return 1;
     int result = 1;
     shim_depth++; /* a handler that runs now must not want this lock */
     pthread_mutex_lock(&record->lock);
@@ -238,19 +340,14 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
     motet_stream stream = table_handle(fd);
     if (word_kind(table_word(fd)) != KIND_STREAM) ours = false;
     if (operation == EPOLL_CTL_ADD)
-        ours &= interest->absent && atomic_load(&record->uncovered) == 0;
+        ours &= interest->absent;
     else
         ours &= interest->stream && interest->stream == stream;
     if (ours) {
         result = REAL(epoll_ctl)(epfd, operation, fd, event);
         if (result == 0) {
-            uint32_t events = operation == EPOLL_CTL_DEL ? 0 : event->events;
-            record->one_shots += !!(events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
-            if (interest->parked) record->parked--;
-            interest->events = events;
-            interest->fired = interest->parked = false;
-            interest->reported = 0;
             interest->absent = operation == EPOLL_CTL_DEL;
+            reregister(record, interest, interest->absent ? 0 : event->events, interest->absent ? interest->data : event->data.u64);
             if (operation == EPOLL_CTL_DEL) {
                 int kept = errno;
                 engine.set_remove(record->set, stream);
@@ -258,14 +355,13 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
                 interest->stream = 0;
                 atomic_fetch_sub(&record->streams, 1);
             } else {
-                interest->data = event->data.u64;
                 if (!interest->stream) {
                     interest->stream = stream;
                     atomic_fetch_add(&record->streams, 1);
                 }
+                record_cover(record);
                 interest_arm(record, interest);
-                if (atomic_load(&record->nested) || atomic_load(&record->uncovered) > 0)
-                    ENGINE(engine.plain(stream, REASON_UNSEEN_WAIT));
+                if (atomic_load(&record->nested)) ENGINE(engine.plain(stream, REASON_NESTED_EPOLL));
             }
         }
     }
@@ -284,40 +380,42 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
     }
     table_guard guard;
     table_lock(&guard);
-    int result = REAL(epoll_ctl)(epfd, operation, fd, event);
-    int kept = errno;
     uint64_t word = table_word(fd);
     uint32_t number = (uint32_t)(record - records);
     uint32_t index = find(fd, number);
     bool known = word_kind(word) == KIND_STREAM || word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH;
-    if (result == 0 && known && operation == EPOLL_CTL_DEL && index) erase(index);
-    if (result == 0 && known && operation != EPOLL_CTL_DEL) {
-        struct interest *interest = index ? &interests[index] : insert(fd, number);
-        bool unfit = !interest || (event->events & EPOLLEXCLUSIVE) || record->nested;
-        if (interest) {
-            record_lock(record);
-            record->one_shots += !!(event->events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
-            if (interest->parked) record->parked--;
-            interest->events = event->events;
-            interest->data = event->data.u64;
-            interest->absent = interest->fired = interest->parked = false;
-            interest->reported = 0; /* a new registration reports what is there already */
-            if (word_kind(word) == KIND_STREAM) {
-                if (!interest->stream) {
-                    interest->stream = table_handle(fd);
-                    atomic_fetch_add(&record->streams, 1);
-                    unfit |= atomic_load(&record->uncovered) > 0;
-                    unfit |= !record_ready(record);
-                }
-                interest_arm(record, interest);
+    bool once = operation != EPOLL_CTL_DEL && (event->events & EPOLLONESHOT);
+    /* Locked, and a first one-shot counted before: another thread may get the event before this one knows the answer. */
+    record_lock(record);
+    record->one_shots += once;
+    int result = REAL(epoll_ctl)(epfd, operation, fd, event);
+    int kept = errno;
+    bool remembered = result == 0 && known && operation != EPOLL_CTL_DEL;
+    struct interest *interest = !remembered ? NULL : index ? &interests[index] : insert(fd, number);
+    bool unfit = remembered && !interest;
+    if (interest) {
+        interest->absent = false;
+        reregister(record, interest, event->events, event->data.u64);
+        if (word_kind(word) == KIND_STREAM) {
+            if (!interest->stream) {
+                interest->stream = table_handle(fd);
+                atomic_fetch_add(&record->streams, 1); /* COVER */
+                if (record_ready(record)) record_cover(record);
+                else unfit = true;
             }
-            pthread_mutex_unlock(&record->lock);
+            interest_arm(record, interest); /* a new registration reports what is there already */
         }
-        if (unfit && word_kind(word) == KIND_STREAM) ENGINE(engine.plain(table_handle(fd), REASON_UNSEEN_WAIT));
-        if (unfit && word_kind(word) != KIND_STREAM) {
-            interest_forget(fd);
-            table_replace(fd, 0);
-        }
+    }
+    record->one_shots -= once; /* reregister() has counted what is true now */
+    pthread_mutex_unlock(&record->lock);
+    if (result == 0 && known && operation == EPOLL_CTL_DEL && index) erase(index);
+    bool nested = remembered && atomic_load(&record->nested);
+    if ((unfit || nested) && word_kind(word) == KIND_STREAM)
+        ENGINE(engine.plain(table_handle(fd), nested ? REASON_NESTED_EPOLL : REASON_UNSEEN_WAIT));
+    if (unfit && word_kind(word) != KIND_STREAM) {
+        interest_forget(fd);
+        table_replace(fd, 0);
+        engine_stayed_plain(REASON_UNSEEN_WAIT);
     }
     table_unlock(&guard);
     errno = kept;
@@ -339,8 +437,10 @@ void interest_epoll_nested(int epfd)
 {
     struct epoll_record *record = record_enter(epfd);
     if (!record) return;
-    if (!atomic_exchange(&record->nested, true) && atomic_load(&record->streams) > 0)
+    if (!atomic_exchange(&record->nested, true) && atomic_load(&record->streams) > 0) {
         record_all_plain(record, REASON_NESTED_EPOLL);
+        record_lend(record);
+    }
     record_leave(record);
 }
 
@@ -353,10 +453,13 @@ void interest_before_fork(void)
     held_for_fork = shim_depth == 0;
     for (uint32_t i = 1; i < SHIM_EPOLLS && held_for_fork; i++)
         if (records[i].used) pthread_mutex_lock(&records[i].lock);
+    if (held_for_fork) pthread_mutex_lock(&data_lock);
 }
 
 void interest_after_fork(bool child)
 {
+    if (held_for_fork) pthread_mutex_unlock(&data_lock);
+    else if (child) pthread_mutex_init(&data_lock, NULL);
     for (uint32_t i = 1; i < SHIM_EPOLLS && held_for_fork && !child; i++)
         if (records[i].used) pthread_mutex_unlock(&records[i].lock);
     if (!child) return;
@@ -365,6 +468,7 @@ void interest_after_fork(bool child)
         pthread_mutex_init(&records[i].lock, NULL);
         atomic_store(&records[i].users, 0);
         atomic_store(&records[i].uncovered, 0);
+        atomic_store(&records[i].counted, false);
         records[i].inherited = true;
     }
 }

@@ -52,8 +52,10 @@
 #define SHIM_KILL_FILE "/etc/motet/disable" /* while it exists, processes that begin stay plain */
 #define SHIM_ENVIRONMENT 16384     /* bytes of settings that are kept from the start of the process */
 #define SHIM_SLOTS 65536           /* descriptors from here on are never tracked */
-#define SHIM_SENDS_BEFORE 3        /* a connected socket is taken under the engine at this send ... */
-#define SHIM_RECEIVES_BEFORE 2     /* ... an accepted one at this receive */
+#define SHIM_MESSAGES_BEFORE 4     /* a connected socket is taken under the engine at this send, an accepted one after this receive, */
+#define SHIM_MESSAGES_MOST 64      /* or later, up to this, where the last ones did not live long enough to gain by it */
+#define SHIM_ANSWERS 3             /* messages the other way that count as one */
+#define SHIM_WORTH 1024            /* bytes over the wire that are worth bringing it up */
 #define SHIM_PROBE_EVERY 8         /* ring-ready returns that may skip looking at the kernel's descriptors */
 #define SHIM_WAIT_MAX 1024         /* tracked descriptors in one poll or select; more go plain */
 #define SHIM_EPOLLS 1024           /* epoll descriptors that may hold streams */
@@ -71,6 +73,7 @@ enum shim_reason {
     REASON_UNSEEN_WAIT = 19, /* readiness is learned where it cannot be mirrored: O_ASYNC, foreign epoll, SO_RCVLOWAT ... */
     REASON_NESTED_EPOLL = 20,
     REASON_CONFINED = 24,    /* seccomp */
+    REASON_TOO_HIGH = 27,    /* a descriptor from SHIM_SLOTS on */
     REASON_URGENT = 28,      /* MSG_OOB */
 };
 
@@ -101,6 +104,7 @@ enum kind {
 #define WORD_COUNT_MASK 0xffull
 #define WORD_ELSEWHERE 0x1000000ull /* another process may have the socket: fork, exec, SCM_RIGHTS */
 #define WORD_INHERITED 0x2000000ull /* a candidate that was a stream of this process's last image */
+#define WORD_COPIED 0x4000000ull    /* another descriptor of this process means the same: dup */
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
@@ -173,6 +177,7 @@ enum direction { SENDING, RECEIVING };
 void candidate_new(int fd, bool accepted, int nonblock /* -1 unknown */);
 uint64_t candidate_touch(int fd, enum direction direction); /* counts, upgrades when due; returns the word as it is now */
 void candidate_count(int fd, enum direction direction);
+void candidate_ended(motet_stream s); /* what was a candidate is about to be closed: was the hand-over worth it? */
 bool candidate_sleep_begin(int fd); /* a kernel call begins; false: no longer a candidate, look again */
 void candidate_sleep_end(int fd);
 
@@ -180,9 +185,9 @@ void candidate_sleep_end(int fd);
 
 #define ENGINE_LIST(X)                                                                                                  \
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
-    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(wait_begin) X(wait_begin_set) X(wait_step)        \
-    X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(fork_prepare)              \
-    X(fork_parent) X(fork_child) X(before_exec) X(exec_failed) X(inherit) X(leave) X(owns_fd)
+    X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(stayed_plain) X(wait_begin) X(wait_begin_set) X(wait_step) \
+    X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(set_doze) X(set_asleep)       \
+    X(set_slept) X(fork_prepare) X(fork_parent) X(fork_child) X(before_exec) X(exec_failed) X(inherit) X(leave) X(owns_fd)
 
 struct engine {
 #define X(name) __typeof__(&motet_##name) name;
@@ -198,6 +203,7 @@ bool engine_disabled(void);
 void engine_confine(void);  /* from now on no system call that the program does not make, and no socket taken */
 bool engine_confined(void);
 bool engine_owns(int fd);
+void engine_stayed_plain(enum shim_reason reason); /* counts a connection that never becomes a stream, once the engine is open */
 void engine_report(motet_stream s, int fd); /* one line into MOTET_SHIM_REPORT, when that is set */
 
 /* The part of iov after the first `skip` bytes, into rest (IOV_MAX of them); returns how many. */
@@ -239,7 +245,9 @@ static inline int iov_first(struct iovec *iov, int count, size_t limit, size_t *
 
 struct epoll_record;
 void interest_upgraded(int fd, motet_stream s);  /* under the lock: enters the stream into the sets that hold fd */
-bool interest_may_upgrade(int fd);               /* under the lock: no uncovered sleeper, no nesting; leaves marks */
+/* Under the lock: whether fd may become a stream; leaves marks. */
+enum upgradable { UPGRADABLE, UPGRADABLE_LATER /* the parent's epoll */, UPGRADABLE_NEVER /* nesting */ };
+enum upgradable interest_may_upgrade(int fd);
 void interest_undo(int fd);
 bool interest_forget(int fd);                    /* under the lock: fd is being closed; true: it was registered */
 void interest_epoll_closed(uint32_t index);      /* under the lock */

@@ -119,7 +119,7 @@ static bool means_same(int fd, uint64_t word, motet_stream handle)
 /* Another descriptor of this process for the same thing, or -1. */
 static int duplicate(int fd, uint64_t word, motet_stream handle)
 {
-    if (!(word & WORD_SHARED)) return -1;
+    if (LIKELY(!(word & WORD_COPIED))) return -1;
     for (int other = 0; other <= atomic_load(&shim_top); other++)
         if (other != fd && means_same(other, word, handle)) return other;
     return -1;
@@ -166,6 +166,7 @@ void table_set(int fd, uint64_t word)
     table_unlock(&guard);
     if (finished) {
         engine_report(finished, fd);
+        candidate_ended(finished);
         if (ENGINE(engine.close(finished)) > 0 && !(old & WORD_ELSEWHERE)) table_reset_at_close(fd);
     }
 }

@@ -7,7 +7,7 @@
  * In all of them the process must hold no more at the end than it did after the first few. */
 #include "held.h"
 
-enum { ROUNDS = 16, FEW = 10 };
+enum { ROUNDS = 48, FEW = 10 };
 
 /* Another program, not a child that shares what we hold. */
 static pid_t start(const char *role, const char *argument)

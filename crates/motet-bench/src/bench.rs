@@ -11,12 +11,13 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// The measuring programs in C, with the headers that they include.
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 7] = [
     ("peer.h", include_str!("../../../tests/bench/peer.h")),
     ("motet.h", include_str!("../../../include/motet.h")),
     ("pingpong.c", include_str!("../../../tests/bench/pingpong.c")),
     ("stream.c", include_str!("../../../tests/bench/stream.c")),
     ("crowd.c", include_str!("../../../tests/bench/crowd.c")),
+    ("connect.c", include_str!("../../../tests/bench/connect.c")),
     ("pool.c", include_str!("../../../tests/bench/pool.c")),
 ];
 
@@ -26,6 +27,8 @@ pub struct Bench {
     pub cpus: Cpus,
     /// Repetitions of each measurement.
     pub repetitions: usize,
+    /// The same for other people's programs, most of which take their time.
+    pub of_programs: usize,
     /// Milliseconds of each.
     pub ms: usize,
     /// Whether this is the short run.
@@ -64,6 +67,7 @@ impl Bench {
         Ok(Self {
             cpus: Cpus::find()?,
             repetitions: if quick { 5 } else { 11 },
+            of_programs: 5,
             ms: if quick { 25 } else { 150 },
             quick,
             own,

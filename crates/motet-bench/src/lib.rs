@@ -5,7 +5,8 @@
 //! repetition. Plain TCP always counts with its better placement. What it is not: a test. Nothing fails for being slow.
 //!
 //! How it measures: [`pair`] starts two processes on CPUs chosen by [`place`]; they are programs of `tests/bench` or our own
-//! executable as a `worker`. [`tune`] measures where the ways of copying cross, for `motet tune`. [`report`] is the data; [`table`] and [`plot`] show it.
+//! executable as a `worker`; [`stage`] starts other people's programs. [`tune`] measures where the ways of copying cross, for
+//! `motet tune`. [`report`] is the data; [`table`] and [`plot`] show it.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -15,6 +16,7 @@ pub mod place;
 pub mod plot;
 pub mod report;
 pub mod rows;
+pub mod stage;
 pub mod stats;
 pub mod table;
 pub mod tune;
@@ -33,7 +35,7 @@ pub struct Options {
     /// A short run of about a minute: fewer and shorter repetitions
     #[arg(long)]
     pub quick: bool,
-    /// Only these rows (letters of the table, or `curves`)
+    /// Only these rows (letters or names of the table, `curves`, or `programs`: all that have names)
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Print everything as JSON
@@ -68,6 +70,7 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
     let mut bench = Bench::new(prefix, options.quick, options.libdir.as_deref())?;
     if let Some(repetitions) = options.repetitions {
         bench.repetitions = repetitions.into();
+        bench.of_programs = repetitions.into();
     }
     let report = measure(&bench, &wanted, options)?;
     if options.json {

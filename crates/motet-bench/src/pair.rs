@@ -162,18 +162,22 @@ pub fn caller(program: &Program, port: &str, arguments: &[String], cpus: &Cpus, 
 
 /// What a caller measured.
 pub fn timing(mut caller: Process) -> Result<Timing> {
-    let line = caller.line()?;
-    let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let timing = match numbers[..] {
-        [median, mean, count] => Timing { median, mean, count, shared: None },
-        [median, mean, count, shared] => Timing { median, mean, count, shared: Some(shared) },
-        _ => bail!("a measuring program said `{line}`"),
-    };
+    let timing = parse(&caller.line()?)?;
     let status = caller.child.wait()?;
     if !status.success() {
         bail!("{}", caller.complaint());
     }
     Ok(timing)
+}
+
+/// The figures in a line `MEDIAN MEAN COUNT`, and the shared part where the program knows it.
+pub fn parse(line: &str) -> Result<Timing> {
+    let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    Ok(match numbers[..] {
+        [median, mean, count] => Timing { median, mean, count, shared: None },
+        [median, mean, count, shared] => Timing { median, mean, count, shared: Some(shared) },
+        _ => bail!("a measuring program said `{}`", line.trim()),
+    })
 }
 
 /// One measurement: starts both ends, server and caller on these CPUs, and ends them.

@@ -108,6 +108,13 @@ pub extern "C" fn motet_nodelay(s: Handle, set: i32) -> i32 {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn motet_stayed_plain(reason: u32) {
+    if let Some(engine) = engine() {
+        guard((), || engine.count_plain(Reason(reason)));
+    }
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn motet_plain(s: Handle, reason: u32) -> i32 {
     engine().map_or(1, |engine| guard(1, || i32::from(engine.plain(s, Reason(reason)))))
 }

@@ -3,7 +3,7 @@
 use crate::shape::{IoVec, SockAddr, StreamInfo, UpgradeOptions, slices, slices_mut};
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
-use motet_engine::stream::EBADF;
+use motet_engine::stream::{EBADF, Taken};
 use std::ffi::{OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn motet_upgrade(fd: i32, options: *const UpgradeOptions, 
     }
     guard(EPROTO as i32, || match motet_api::engine() {
         None => -ENOMEM,
-        Some(engine) => match engine.upgrade(fd, role == 1, flags & 1 != 0) {
+        Some(engine) => match engine.upgrade(fd, taken(role, flags)) {
             Ok(handle) => {
                 // SAFETY: not null, the caller's memory.
                 unsafe { out.write(handle) };
@@ -67,6 +67,11 @@ pub unsafe extern "C" fn motet_upgrade(fd: i32, options: *const UpgradeOptions, 
             Err(errno) => -errno,
         },
     })
+}
+
+fn taken(role: u32, flags: u32) -> Taken {
+    let lazy = flags & 1 != 0;
+    Taken { connected: role == 1, lazy, receives: !lazy || flags & 2 != 0 }
 }
 
 #[unsafe(no_mangle)]

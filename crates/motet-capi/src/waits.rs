@@ -3,7 +3,7 @@
 use crate::{engine, guard};
 use motet_engine::Handle;
 use motet_engine::engine::Quiet;
-use motet_engine::set::Set;
+use motet_engine::set::{Interest, Set};
 use motet_engine::wait::{Step, Wait};
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
@@ -85,10 +85,13 @@ pub unsafe extern "C" fn motet_wait_slept(w: *mut MotetWait) {
 /// See `motet.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_wait_end(w: *mut MotetWait) {
-    // SAFETY: the caller's promise.
-    unsafe { motet_wait_slept(w) };
-    // SAFETY: as above; the memory is left as an ended wait, so a second end does nothing.
-    guard((), || drop(unsafe { w.cast::<Option<Wait<'static>>>().replace(None) }));
+    guard((), || {
+        // SAFETY: the caller's promise; the memory is left as an ended wait, so a second end does nothing.
+        let ended = unsafe { w.cast::<Option<Wait<'static>>>().replace(None) };
+        if let (Some(engine), Some(mut wait)) = (engine(), ended) {
+            wait.end(engine);
+        }
+    });
 }
 
 /// # Safety
@@ -103,7 +106,7 @@ unsafe fn shared(set: *const Set) -> Arc<Set> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_set_new(bell: i32) -> *const Set {
-    guard(std::ptr::null(), || Arc::into_raw(Set::new(bell)))
+    guard(std::ptr::null(), || Arc::into_raw(Set::new(bell, engine().map_or(1, |engine| engine.options.hot))))
 }
 
 /// # Safety
@@ -119,18 +122,24 @@ pub unsafe extern "C" fn motet_set_free(set: *const Set) {
 /// # Safety
 /// See `motet.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_set_put(set: *const Set, s: Handle, cookie: usize, armed: i32) -> i32 {
+pub unsafe extern "C" fn motet_set_put(set: *const Set, s: Handle, cookie: usize, interest: i32) -> i32 {
     let Some(engine) = engine() else { return -9 };
+    let interest = match interest {
+        0 => Interest::None,
+        1 => Interest::Level,
+        2 => Interest::Edge,
+        _ => return -22,
+    };
     // SAFETY: the caller's promise.
-    guard(-71, || if engine.set_put(&unsafe { shared(set) }, s, cookie, armed != 0) { 0 } else { -9 })
+    guard(-71, || if engine.set_put(&unsafe { shared(set) }, s, cookie, interest) { 0 } else { -9 })
 }
 
 /// # Safety
 /// See `motet.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_set_remove(set: *const Set, s: Handle) -> i32 {
-    // SAFETY: the caller's promise.
-    guard((), || engine().into_iter().for_each(|engine| engine.set_remove(&unsafe { shared(set) }, s)));
+    // SAFETY: the caller hands in a live set.
+    guard((), || engine().into_iter().for_each(|engine| engine.set_remove(unsafe { &*set }, s)));
     0
 }
 
@@ -152,6 +161,31 @@ pub unsafe extern "C" fn motet_set_ready(set: *const Set, cookies: *mut usize, m
         });
         n
     })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_set_doze(set: *const Set) -> i32 {
+    let Some(engine) = engine() else { return 0 };
+    // SAFETY: the caller hands in a live set.
+    guard(0, || i32::from(engine.set_doze(unsafe { &*set })))
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_set_asleep(set: *const Set) {
+    // SAFETY: the caller hands in a live set.
+    guard((), || engine().into_iter().for_each(|engine| engine.set_asleep(unsafe { &*set })));
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_set_slept(set: *const Set) {
+    // SAFETY: the caller hands in a live set.
+    guard((), || unsafe { &*set }.slept());
 }
 
 /// # Safety

@@ -40,6 +40,8 @@ pub struct NodeFile {
     pub overflow: u64,
     /// Links opened and closed.
     pub links: (u64, u64),
+    /// Descriptors of the engine's own.
+    pub descriptors: u64,
     /// Streams in use.
     pub records: Vec<Row>,
 }
@@ -118,6 +120,7 @@ pub fn read(file: &File) -> Result<NodeFile, String> {
         plain,
         overflow: head.u64(offset_of!(NodeHead, overflow)),
         links: (head.u64(offset_of!(NodeHead, links)), head.u64(offset_of!(NodeHead, links) + 8)),
+        descriptors: head.u64(offset_of!(NodeHead, descriptors)),
         records: records(file, used)?,
     })
 }

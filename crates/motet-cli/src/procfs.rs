@@ -107,6 +107,12 @@ pub fn links(pid: u32) -> std::io::Result<Vec<(PathBuf, PathBuf)>> {
     Ok(entries.flatten().filter_map(|e| Some((e.path(), fs::read_link(e.path()).ok()?))).collect())
 }
 
+/// Inode and bytes of memory of a memfd that some process has under this link.
+pub fn pages(link: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::metadata(link).ok()?;
+    Some((metadata.ino(), metadata.blocks() * 512))
+}
+
 /// Device and inode: the same file under any descriptor.
 pub fn identity(file: &fs::File) -> std::io::Result<(u64, u64)> {
     let metadata = file.metadata()?;

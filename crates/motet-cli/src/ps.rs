@@ -81,6 +81,8 @@ pub fn table() -> Table {
         right("STREAMS"),
         right("shm"),
         right("tcp"),
+        right("MEMORY"),
+        right("a stream"),
         right("SENT shm"),
         right("tcp"),
         right("RECEIVED shm"),
@@ -96,13 +98,14 @@ pub fn row(process: &Process) -> Vec<String> {
     let mut cells = vec![process.pid.to_string(), user];
     let command = match note(&process.standing) {
         Some(note) => {
-            cells.extend(["-"; 7].map(String::from));
+            cells.extend(["-"; 9].map(String::from));
             format!("{command}  [{note}]")
         }
         None => {
             let (fast, slow) = process.paths();
             let (sent, received) = process.moved();
             cells.extend([process.streams.len(), fast, slow].map(|n| n.to_string()));
+            cells.extend([Some(process.memory), process.memory_of_a_stream()].map(|n| n.map_or("-".into(), bytes)));
             cells.extend([sent.fast, sent.tcp, received.fast, received.tcp].map(bytes));
             command
         }

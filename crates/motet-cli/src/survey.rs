@@ -3,7 +3,7 @@
 //! A node file is shared by a process and its forked children; each record is listed under the process that owns it. What two
 //! processes share beside it, their link, is what the kernel says they have both mapped: see [`Link`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use motet_wire::record::State;
@@ -183,6 +183,8 @@ pub struct Node {
     pub links_opened: u64,
     /// Links closed so far.
     pub links_closed: u64,
+    /// Descriptors of the engine's own.
+    pub descriptors: u64,
     /// Connections that stayed on TCP, by reason.
     pub plain: Vec<Plain>,
 }
@@ -216,9 +218,14 @@ pub struct Process {
     pub streams: Vec<Stream>,
     /// Links to other processes, by peer; empty when only one process was looked at.
     pub links: Vec<Link>,
+    /// Bytes of memory that its links take, those of the other ends included; 0 where nobody who could tell was seen.
+    pub memory: u64,
     /// Segments that it has mapped: bytes by inode.
     #[serde(skip)]
     segments: BTreeMap<u64, u64>,
+    /// Memory of segments whose descriptors it has, by inode.
+    #[serde(skip)]
+    pages: BTreeMap<u64, u64>,
     /// Its node file: forked relatives have the same.
     #[serde(skip)]
     family: Option<Identity>,
@@ -235,6 +242,12 @@ impl Process {
         (sent, received)
     }
 
+    /// Bytes of memory of its links for each of its upgraded streams.
+    pub fn memory_of_a_stream(&self) -> Option<u64> {
+        let upgraded = self.streams.iter().filter(|s| s.state == State::Attached).count() as u64;
+        (upgraded > 0 && self.memory > 0).then(|| self.memory / upgraded)
+    }
+
     /// Streams on the fast path, and the others.
     pub fn paths(&self) -> (usize, usize) {
         let fast = self.streams.iter().filter(|s| s.path == Path::Shm).count();
@@ -249,7 +262,12 @@ pub fn take() -> Vec<Process> {
     let mut processes: Vec<_> =
         processes.filter(|p| !matches!(p.standing, Standing::NotEquipped(_) | Standing::Hidden)).collect();
     let links: Vec<_> = processes.iter().map(|process| links(process, &processes)).collect();
-    processes.iter_mut().zip(links).for_each(|(process, links)| process.links = links);
+    let pages: HashMap<u64, u64> =
+        processes.iter().flat_map(|p| &p.pages).map(|(inode, bytes)| (*inode, *bytes)).collect();
+    for (process, links) in processes.iter_mut().zip(links) {
+        process.links = links;
+        process.memory = process.segments.keys().filter_map(|inode| pages.get(inode)).sum();
+    }
     processes
 }
 
@@ -258,12 +276,13 @@ fn links(process: &Process, all: &[Process]) -> Vec<Link> {
     let mut links = BTreeMap::<Option<u32>, Link>::new();
     let empty = |peer_pid| Link { peer_pid, streams: 0, segments: 0, bytes: 0 };
     let upgraded = |s: &&Stream| s.state == State::Attached;
+    let peers: HashSet<u32> = process.streams.iter().filter_map(|s| s.peer_pid).collect();
     for (inode, bytes) in &process.segments {
         let others = all.iter().filter(|p| p.pid != process.pid && p.segments.contains_key(inode));
         // A forked relative may have it mapped as well: the peer is the one that streams lead to, or else a stranger.
-        let named = |p: &Process| process.streams.iter().any(|s| s.peer_pid == Some(p.pid));
+        let named = |p: &Process| peers.contains(&p.pid);
         let peer = others.max_by_key(|p| (named(p), p.family != process.family)).map(|p| p.pid);
-        let own = process.streams.iter().any(|s| s.peer_pid == Some(process.pid)).then_some(process.pid);
+        let own = peers.contains(&process.pid).then_some(process.pid);
         let link = links.entry(peer.or(own)).or_insert_with(|| empty(peer.or(own)));
         link.segments += 1;
         link.bytes += bytes;
@@ -323,11 +342,17 @@ fn look(pid: u32, files: &mut Files) -> Option<Process> {
             process.streams = read.records.iter().filter(|r| r.owner == own).cloned().map(Stream::from).collect();
             process.node = Some(summary(&read));
             process.segments = procfs::memfds(pid, SEGMENT);
+            let files = links.iter().filter(|(_, target)| is_segment(target));
+            process.pages = files.filter_map(|(link, _)| procfs::pages(link)).collect();
         }
         Some(Err(why)) => process.standing = Standing::Unreadable(why),
         None => process.standing = without_node(pid),
     }
     Some(process)
+}
+
+fn is_segment(target: &std::path::Path) -> bool {
+    target.to_str().and_then(|t| t.strip_prefix("/memfd:")).and_then(|t| t.split(' ').next()) == Some(SEGMENT)
 }
 
 fn without_node(pid: u32) -> Standing {
@@ -364,6 +389,7 @@ fn summary(file: &NodeFile) -> Node {
         overflow: file.overflow,
         links_opened: file.links.0,
         links_closed: file.links.1,
+        descriptors: file.descriptors,
         plain: plain
             .map(|(code, count)| Plain { reason: code as u32, text: motet::reason::text(code as u32), count: *count })
             .collect(),
@@ -372,6 +398,6 @@ fn summary(file: &NodeFile) -> Node {
 
 /// Commands of the peers of some streams, by process id.
 pub fn peer_names(streams: &[Stream]) -> BTreeMap<u32, String> {
-    let pids = streams.iter().filter_map(|s| s.peer_pid);
-    pids.filter_map(|pid| Some((pid, procfs::name(&procfs::command(pid)?).to_owned()))).collect()
+    let pids: BTreeSet<u32> = streams.iter().filter_map(|s| s.peer_pid).collect();
+    pids.into_iter().filter_map(|pid| Some((pid, procfs::name(&procfs::command(pid)?).to_owned()))).collect()
 }

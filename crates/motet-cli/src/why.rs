@@ -1,5 +1,7 @@
 //! `motet why`: for every pair of processes, the path in use and each rejected one with its reason.
 
+use std::collections::HashMap;
+
 use clap::Args;
 use serde::Serialize;
 
@@ -98,8 +100,10 @@ fn of_peer(processes: Vec<Process>, subject: &str) -> Outcome<Vec<Answer>> {
 }
 
 fn answer(process: Process, meant: impl Fn(&Stream, Option<&str>) -> bool) -> Answer {
+    let mut commands = HashMap::new();
+    let mut command = |pid: u32| commands.entry(pid).or_insert_with(|| procfs::command(pid)).clone();
     let pairs = process.streams.into_iter().filter_map(|stream| {
-        let peer_command = stream.peer_pid.and_then(procfs::command);
+        let peer_command = stream.peer_pid.and_then(&mut command);
         meant(&stream, peer_command.as_deref()).then(|| Pair {
             local: stream.local,
             peer: stream.peer,

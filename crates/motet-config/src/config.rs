@@ -17,6 +17,10 @@ pub struct Config {
     pub ring: usize,
     /// Records in the node file.
     pub streams: usize,
+    /// Most bytes of shared memory for streams, large rings aside.
+    pub memory: u64,
+    /// Huge pages are asked for, for large rings.
+    pub huge_pages: bool,
     /// Nanoseconds of spinning before a sleep; 0 never spins.
     pub spin: u64,
     /// Single copy may be tried.
@@ -82,6 +86,8 @@ impl Default for Config {
             drivers: Drivers::default(),
             ring: 0,
             streams: 0,
+            memory: 0,
+            huge_pages: false,
             spin: 0,
             single_copy: false,
             single_copy_min: 0,

@@ -56,6 +56,25 @@ pub const SETTINGS: &[Setting] = &[
         apply: |c, v| c.streams = v.number() as usize,
     },
     Setting {
+        name: "memory",
+        env: "MOTET_MEMORY",
+        kind: Kind::Bytes { min: 0, max: 1 << 46, power_of_two: false },
+        default: "4GiB",
+        help: "Most shared memory that the streams of a process may take, each two rings and a page; further ones stay on TCP. \
+               Pages are taken when a stream first receives. Large rings, for streams with bulk data, come on top: 128 MiB \
+               at most.",
+        apply: |c, v| c.memory = v.number(),
+    },
+    Setting {
+        name: "huge_pages",
+        env: "MOTET_HUGE_PAGES",
+        kind: Kind::Choice(&["off", "try"]),
+        default: "off",
+        help: "Ask for huge pages for the large rings of streams with bulk data. They are used where the system gives them to \
+               shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled: advise, within_size or always).",
+        apply: |c, v| c.huge_pages = v.choice() == 1,
+    },
+    Setting {
         name: "spin",
         env: "MOTET_SPIN",
         kind: Kind::Nanoseconds { max: 1_000_000_000 },

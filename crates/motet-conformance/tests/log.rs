@@ -67,7 +67,7 @@ fn pair_of(tcp: &TcpStream) -> Pair {
     let fd = tcp.as_raw_fd();
     let (local, peer) = socket::addresses(fd).unwrap();
     let cookie = socket::cookie(fd).unwrap();
-    Pair { fd, local, peer, connected: false, cookie, ring: 65536, bulk: 0 }
+    Pair { fd, local, peer, connected: false, cookie, ring: 65536, bulk: 0, memory: usize::MAX, huge: false }
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_bad_segment_is_in_the_log() {
         let pair = pair_of(&tcp);
         let victim = diag::Diag::open().unwrap().find(pair.peer, pair.local).unwrap().unwrap();
         let netns = socket::netns_cookie(pair.fd).unwrap();
-        let name = format!("motet/{}/{netns:x}/{:x}", motet_wire::segment::VERSION, victim.cookie);
+        let name = format!("motet/{netns:x}/{:x}", victim.cookie);
         let offer = Offer { netns, offerer: pair.cookie, other: victim.cookie, slot: 0, nonce: [1; 16] };
         // The victim listens from its first step on.
         let mut knocked = false;

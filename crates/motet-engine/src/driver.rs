@@ -42,6 +42,10 @@ pub struct Pair {
     pub ring: usize,
     /// Size of the large ring to offer, 0 for none.
     pub bulk: usize,
+    /// Most bytes of memory that the driver may map in this process, large rings aside.
+    pub memory: usize,
+    /// Huge pages for the large rings, where the system has them.
+    pub huge: bool,
 }
 
 /// A wire that is up.
@@ -71,6 +75,8 @@ pub struct Bequest {
 pub enum Progress {
     /// Nothing yet; step again later.
     Pending,
+    /// Nothing was tried, as too much is pending already; step again soon.
+    Crowded,
     /// Here it is.
     Up(Wire),
     /// Not for this connection.

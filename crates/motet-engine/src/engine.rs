@@ -40,6 +40,10 @@ pub struct Options {
     pub bulk: usize,
     /// Records in the node file.
     pub streams: usize,
+    /// Most bytes of memory that drivers may map for streams, large rings aside.
+    pub memory: usize,
+    /// Huge pages for the large rings, where the system has them.
+    pub huge: bool,
     /// Longest spin before a sleep, ns.
     pub spin: u64,
     /// Streams looked at in one wait.
@@ -72,6 +76,8 @@ pub struct Local {
     pub fd: AtomicI32,
     /// Whether this end made the connection.
     pub connected: AtomicBool,
+    /// Whether its voice receives through the engine, not only waits there.
+    pub receives: AtomicBool,
     /// Voices that have taken the stream; the last one that closes it ends it.
     pub voices: AtomicU32,
     /// The wire, once it is up.
@@ -82,9 +88,9 @@ pub struct Local {
     pub driver: AtomicU32,
     /// The process at the other end, for single copy.
     pub peer: Peer,
-    /// The epoll set that the stream is in.
-    pub set: Forkable<Option<Arc<Set>>>,
-    /// Whether `set` holds one.
+    /// The epoll sets that the stream is in.
+    pub sets: Forkable<Vec<Arc<Set>>>,
+    /// Whether there is one.
     pub in_set: AtomicBool,
     /// Whether the set looks at the stream, or did when the stream left it.
     pub hot: AtomicBool,
@@ -130,8 +136,10 @@ pub struct Engine {
     locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
     free: Mutex<VecDeque<u32>>,
     owners: Mutex<HashMap<u64, Handle>>,
-    /// One bit per stream with bytes that the peer may not have read, and one bit per word of them.
+    /// One bit per stream with bytes that the peer may not have read, and one bit per word of them: so few of many streams are
+    /// found at once (label UNREAD).
     unread: Box<[AtomicU64]>,
+    unread_words: Box<[AtomicU64]>,
     any_unread: AtomicU64,
     /// What streams that have ended had counted.
     ended: Mutex<Totals>,
@@ -203,6 +211,7 @@ impl Engine {
             free: Mutex::default(),
             owners: Mutex::default(),
             unread: (0..options.streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
+            unread_words: (0..(options.streams / CHUNK).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             any_unread: AtomicU64::new(0),
             ended: Mutex::default(),
             told: Default::default(),
@@ -371,6 +380,7 @@ impl Engine {
         let head = self.node.head();
         let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
         head.segment_bytes.store(bytes as u64, Ordering::Relaxed);
+        head.descriptors.store(motet_sys::fds::private_ones() as u64, Ordering::Relaxed);
         // What is new since the last time, as forked relatives count in the same words.
         for ((total, told), shown) in self.driver_links().into_iter().zip(&self.told).zip(&head.links) {
             shown.fetch_add(total.wrapping_sub(told.swap(total, Ordering::AcqRel)), Ordering::Relaxed);
@@ -393,9 +403,17 @@ impl Engine {
         if !local.unread.load(Ordering::Relaxed) {
             local.unread.store(true, Ordering::Relaxed);
             let index = (handle >> 32) as usize - 1;
-            self.unread[index / CHUNK].fetch_or(1 << (index % CHUNK), Ordering::Relaxed);
+            let word = index / CHUNK;
+            self.unread[word].fetch_or(1 << (index % CHUNK), Ordering::SeqCst); // edge: UNREAD
+            self.unread_words[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst); // edge: UNREAD
             self.any_unread.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a peer may have bytes of ours to read.
+    #[inline(always)]
+    pub fn any_unread(&self) -> bool {
+        self.any_unread.load(Ordering::Relaxed) != 0
     }
 
     /// Calls `each` for every stream with bytes that the peer may not have read; it answers whether that is still so.
@@ -404,29 +422,30 @@ impl Engine {
         if self.any_unread.load(Ordering::Relaxed) == 0 {
             return;
         }
-        for (at, word) in self.unread.iter().enumerate() {
-            let mut bits = word.load(Ordering::Relaxed);
-            while bits != 0 {
-                let bit = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let index = at * CHUNK + bit;
-                let (Some(record), Some(local)) = (self.node.record(index), self.local(index)) else { continue };
-                // Cleared first: a send that comes meanwhile marks it anew.
-                if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
-                    self.any_unread.fetch_sub(1, Ordering::Relaxed);
-                    local.unread.store(false, Ordering::Relaxed);
-                    // Read before the wire is: a handle that is good under the lock is that of the wire.
-                    let handle = local.handle.load(Ordering::Acquire);
-                    if handle == 0 {
-                        continue;
-                    }
-                    if each(handle, record, local) {
-                        self.mark_unread(handle, local);
-                    }
-                }
+        for (at, words) in self.unread_words.iter().enumerate() {
+            for word in bits(words.load(Ordering::Relaxed)).map(|word| at * 64 + word) {
+                // Cleared before the word is read: a mark that comes too late for this reader sets the bit again.
+                words.fetch_and(!(1 << (word % 64)), Ordering::SeqCst); // edge: UNREAD
+                self.sweep_word(word, &mut each);
             }
-            if self.any_unread.load(Ordering::Relaxed) == 0 {
-                break;
+        }
+    }
+
+    fn sweep_word(&self, at: usize, each: &mut impl FnMut(Handle, &Record, &Local) -> bool) {
+        let word = &self.unread[at];
+        // edge: UNREAD
+        for bit in bits(word.load(Ordering::SeqCst)) {
+            let index = at * CHUNK + bit;
+            let (Some(record), Some(local)) = (self.node.record(index), self.local(index)) else { continue };
+            // Cleared first: a send that comes meanwhile marks it anew.
+            if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
+                self.any_unread.fetch_sub(1, Ordering::Relaxed);
+                local.unread.store(false, Ordering::Relaxed);
+                // Read before the wire is: a handle that is good under the lock is that of the wire.
+                let handle = local.handle.load(Ordering::Acquire);
+                if handle != 0 && each(handle, record, local) {
+                    self.mark_unread(handle, local);
+                }
             }
         }
     }
@@ -436,7 +455,7 @@ impl Engine {
     /// bytes back, and a child that sends nothing leaves every stream as it is.
     pub fn forked(&self) {
         lock(&self.free).clear();
-        self.unread.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.unread.iter().chain(&self.unread_words).for_each(|word| word.store(0, Ordering::Relaxed));
         self.any_unread.store(0, Ordering::Relaxed);
         for local in self.locals.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()) {
             local.in_set.store(false, Ordering::Relaxed);
@@ -482,6 +501,15 @@ impl Quiet {
         engine.inspect(|e| e.expect_child());
         quiet
     }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(bit)
+    })
 }
 
 fn new_node(streams: usize) -> Result<(OwnedFd, Node), i32> {

@@ -16,11 +16,12 @@
 use crate::driver::Driver;
 use crate::engine::{Engine, Options, Totals, lock};
 use crate::reason::{self, Reason};
+use crate::stream::addresses;
 use motet_sys::append::{Appender, Lost};
 use motet_sys::{clock, thread};
 use motet_wire::record::Record;
 use std::fmt::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard};
@@ -169,14 +170,7 @@ impl Engine {
 }
 
 fn ends(line: &mut Line, record: &Record) -> fmt::Result {
-    let [local, peer] = [0, 1].map(|end| {
-        let words = std::array::from_fn::<_, 4, _>(|i| record.who.addresses[end][i].load(Relaxed).to_ne_bytes());
-        let ip = match record.who.family.load(Relaxed) {
-            4 => IpAddr::V4(Ipv4Addr::from(words[0])),
-            _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(words.as_flattened()).unwrap_or_default())),
-        };
-        SocketAddr::new(ip, record.who.ports[end].load(Relaxed) as u16)
-    });
+    let [local, peer] = addresses(record);
     write!(line, " fd={} local={local} peer={peer}", record.life.fd.load(Relaxed) as i32)
 }
 

@@ -10,11 +10,11 @@ use crate::reason::Reason;
 use crate::route;
 use motet_proto::lock::{Acquired, acquire};
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
-use motet_sys::{clock, socket, thread};
+use motet_sys::{clock, memory, socket, thread};
 use motet_wire::record::{Record, State, UNORDERED};
 use motet_wire::slot::Slot;
 use std::io::{IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// EBADF.
@@ -26,9 +26,20 @@ pub const EVIDENCE: u32 = 2;
 /// A stream that has seen this many messages without a wire coming up stays on TCP.
 const PATIENCE: u32 = 4096;
 
+/// How a descriptor comes to the engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Taken {
+    /// This end made the connection (otherwise it accepted it).
+    pub connected: bool,
+    /// The upgrade begins after the first few messages.
+    pub lazy: bool,
+    /// Whoever reads from the connection does so through the engine: not only waits there.
+    pub receives: bool,
+}
+
 impl Engine {
-    /// Takes a connected TCP descriptor. `connected`: this end made the connection.
-    pub fn upgrade(&self, fd: i32, connected: bool, lazy: bool) -> Result<Handle, Errno> {
+    /// Takes a connected TCP descriptor.
+    pub fn upgrade(&self, fd: i32, Taken { connected, lazy, receives }: Taken) -> Result<Handle, Errno> {
         let (local, peer) = socket::addresses(fd)?;
         let cookie = socket::cookie(fd)?;
         let mut owners = self.owners();
@@ -49,11 +60,11 @@ impl Engine {
         };
         own.fd.store(fd, Relaxed);
         own.connected.store(connected, Relaxed);
+        own.receives.store(receives, Relaxed);
         owners.insert(cookie, handle);
         drop(owners);
         describe(record, fd, connected, local, peer, cookie);
-        let pair = Pair { fd, local, peer, connected, cookie, ring: self.options.ring, bulk: self.options.bulk };
-        match self.route(&pair) {
+        match self.route(&self.pair(record, own)) {
             Ok(_) => record.life.reason.store(Reason::PENDING.0, Relaxed),
             Err(reason) => self.stay_plain(record, reason),
         }
@@ -139,7 +150,7 @@ impl Engine {
         if let Some(slot) = &slot
             && record.rx.ready.load(Relaxed) == 0
         {
-            attach_rx(&Up { handle, record, local, slot: *slot });
+            self.attach_rx(&Up { handle, record, local, slot: *slot });
         }
         let spin = if local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
         // The sender knows which of the two sizes holds now.
@@ -148,7 +159,7 @@ impl Engine {
         if blocking {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
-        let may_raise = || (!blocking || crate::wait::lively(&local.waited)) && local.set_may_raise(handle);
+        let may_raise = || (!blocking || crate::wait::lively(&local.waited)) && local.sets_may_raise(handle);
         let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.may_linger());
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
@@ -255,7 +266,7 @@ impl Engine {
         if local.voices.fetch_sub(1, AcqRel) > 1 {
             return Ok(false);
         }
-        self.leave_set(handle, local);
+        self.leave_sets(handle, local);
         // First: whoever is woken below finds the stream closed.
         if !self.retire(handle) {
             return Err(EBADF);
@@ -423,9 +434,9 @@ impl Engine {
             return self.stay_plain(record, Reason::PEER_NOT_EQUIPPED);
         }
         if pending.is_none() {
-            match self.pair(record, local).ok_or(Reason::NOT_TCP).and_then(|pair| self.route(&pair).map(|d| (d, pair)))
-            {
-                Ok((at, pair)) => match self.options.drivers[at].connect(&pair) {
+            let pair = self.pair(record, local);
+            match self.route(&pair) {
+                Ok(at) => match self.options.drivers[at].connect(&pair) {
                     Ok(connecting) => {
                         local.driver.store(at as u32 + 1, Relaxed);
                         *pending = Some(connecting);
@@ -443,6 +454,10 @@ impl Engine {
             Some(Progress::Never(reason)) => {
                 pending.take();
                 self.stay_plain(record, reason);
+            }
+            // The next message asks again.
+            Some(Progress::Crowded) => {
+                record.life.ticks.fetch_sub(1, Relaxed);
             }
             Some(Progress::Pending) | None => {}
         }
@@ -475,6 +490,7 @@ impl Engine {
         record.who.cookies[1].store(wire.peer_cookie, Relaxed);
         record.life.end.store(wire.slot.end() as u32, Relaxed);
         record.life.reason.store(Reason::FASTEST.0, Relaxed);
+        wire.slot.inward().consumer.receives.store(u32::from(local.receives.load(Relaxed)), Relaxed);
         local.slot.set(Some(wire.slot));
         record.life.state.store(State::Attached as u32, Release);
         drop(quiet);
@@ -493,19 +509,39 @@ impl Engine {
         }
     }
 
-    fn pair(&self, record: &Record, local: &Local) -> Option<Pair> {
-        let fd = local.fd.load(Acquire);
-        let (local, peer) = socket::addresses(fd).ok()?;
-        let connected = record.who.role.load(Relaxed) == 1;
-        Some(Pair {
-            fd,
+    fn pair(&self, record: &Record, own: &Local) -> Pair {
+        let [local, peer] = addresses(record);
+        Pair {
+            fd: own.fd.load(Acquire),
             local,
             peer,
-            connected,
+            connected: record.who.role.load(Relaxed) == 1,
             cookie: record.who.cookies[0].load(Relaxed),
             ring: self.options.ring,
             bulk: self.options.bulk,
-        })
+            memory: self.options.memory,
+            huge: self.options.huge,
+        }
+    }
+
+    /// Initialises the receiving half, once no kernel receive is under way. This end is the first to touch the ring that it receives
+    /// from, so its pages lie where it runs; without memory for them it receives over TCP.
+    #[cold]
+    pub(crate) fn attach_rx(&self, up: &Up<'_>) {
+        let (record, mut base) = (up.record, up.base());
+        let Acquired::Clean(_held) = acquire(&record.rx.lock, &mut base) else { return };
+        if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
+            return;
+        }
+        if let Ok(Some(received)) = socket::received_position(base.fd()) {
+            if !memory::populate(up.slot.ring_memory()) && record.life.plain.swap(1, AcqRel) == 0 {
+                record.life.reason.store(Reason::NO_MEMORY.0, Relaxed);
+                self.count_plain(Reason::NO_MEMORY);
+                self.log.plain(record, Reason::NO_MEMORY);
+            }
+            record.rx.tcp.store(received, Relaxed);
+            record.rx.ready.store(1, Release);
+        }
     }
 }
 
@@ -523,20 +559,6 @@ fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
         record.tx.ready.store(1, Relaxed);
         slot.outward().transfer.proof.store(motet_proto::transfer::proof(record), Release);
         slot.outward().mark.ready.store(1, Release);
-    }
-}
-
-/// Initialises the receiving half, once no kernel receive is under way.
-#[cold]
-pub fn attach_rx(up: &Up<'_>) {
-    let (record, mut base) = (up.record, up.base());
-    let Acquired::Clean(_held) = acquire(&record.rx.lock, &mut base) else { return };
-    if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
-        return;
-    }
-    if let Ok(Some(received)) = socket::received_position(base.fd()) {
-        record.rx.tcp.store(received, Relaxed);
-        record.rx.ready.store(1, Release);
     }
 }
 
@@ -563,4 +585,16 @@ fn describe(record: &Record, fd: i32, connected: bool, local: SocketAddr, peer: 
     record.who.began.store(now.as_secs(), Relaxed);
     record.life.owner.store(thread::pid(), Relaxed);
     record.life.nonblocking.store(u32::from(socket::is_nonblocking(fd)), Relaxed);
+}
+
+/// Addresses, local and peer, as [`describe`] put them down.
+pub(crate) fn addresses(record: &Record) -> [SocketAddr; 2] {
+    [0, 1].map(|end| {
+        let words = std::array::from_fn::<_, 4, _>(|i| record.who.addresses[end][i].load(Relaxed).to_ne_bytes());
+        let ip = match record.who.family.load(Relaxed) {
+            4 => IpAddr::V4(Ipv4Addr::from(words[0])),
+            _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(words.as_flattened()).unwrap_or_default())),
+        };
+        SocketAddr::new(ip, record.who.ports[end].load(Relaxed) as u16)
+    })
 }

@@ -5,7 +5,7 @@
 
 use crate::engine::{Engine, Handle, Up};
 use crate::set::Set;
-use crate::stream::{EVIDENCE, attach_rx};
+use crate::stream::EVIDENCE;
 use motet_proto::{gate, rx, spin};
 use motet_sys::{clock, thread};
 use std::sync::Arc;
@@ -36,6 +36,8 @@ enum Phase {
 pub struct Wait<'a> {
     streams: &'a [Handle],
     set: Option<Arc<Set>>,
+    /// Whether this wait watches its set: see [`crate::set`].
+    watching: bool,
     phase: Phase,
     start: u64,
     probe: u64,
@@ -68,10 +70,10 @@ impl<'a> Wait<'a> {
     }
 
     fn new(engine: &Engine, streams: &'a [Handle], set: Option<Arc<Set>>) -> Self {
-        let wait = Self { streams, set, phase: Phase::Fresh, start: 0, probe: 0, began: 0, taken: 0 };
+        let wait = Self { streams, set, watching: false, phase: Phase::Fresh, start: 0, probe: 0, began: 0, taken: 0 };
         wait.each(engine, |up| {
             if up.record.rx.ready.load(Relaxed) == 0 {
-                attach_rx(&up);
+                engine.attach_rx(&up);
             }
             up.record.rx.evidence.store(EVIDENCE, Relaxed);
         });
@@ -96,7 +98,7 @@ impl<'a> Wait<'a> {
         loop {
             match self.phase {
                 Phase::Fresh => {
-                    if engine.options.spin > 0 && lively(&LAST) && should_spin() && self.raise(engine) {
+                    if engine.options.spin > 0 && lively(&LAST) && !skips() && self.raise(engine) {
                         self.phase = Phase::Spinning;
                         self.start = clock::ticks();
                         (self.began, self.taken) = (self.start, 0);
@@ -117,11 +119,14 @@ impl<'a> Wait<'a> {
                     None => self.phase = Phase::Tired,
                 },
                 Phase::Tired => {
-                    if engine.may_linger() && self.raise(engine) {
-                        self.start = clock::ticks();
-                        (self.began, self.taken) = (self.start, 0);
-                        self.phase = Phase::Spinning;
-                        continue;
+                    if engine.may_linger() {
+                        if self.raise(engine) {
+                            self.start = clock::ticks();
+                            (self.began, self.taken) = (self.start, 0);
+                            self.phase = Phase::Spinning;
+                            continue;
+                        }
+                        engine.before_sleep();
                     }
                     self.phase = Phase::Asleep;
                     if self.fall_asleep(engine) {
@@ -146,7 +151,17 @@ impl<'a> Wait<'a> {
         self.phase = Phase::Fresh;
         match &self.set {
             Some(set) => set.slept(),
-            None => self.each(engine, |up| gate::leave_kernel(up.record, &mut up.base())),
+            None => {
+                self.each(engine, |up| gate::leave_kernel(up.record, &mut up.base()));
+            }
+        }
+    }
+
+    /// Ends the wait.
+    pub fn end(&mut self, engine: &Engine) {
+        self.slept(engine);
+        if let Some(set) = &self.set {
+            engine.set_leave(set, std::mem::take(&mut self.watching));
         }
     }
 
@@ -155,7 +170,7 @@ impl<'a> Wait<'a> {
         let mut watched = [const { None::<Up<'_>> }; 8];
         let mut more = false;
         let mut n = 0;
-        self.each(engine, |up| {
+        let left = self.each(engine, |up| {
             if n < watched.len() {
                 watched[n] = Some(up);
                 n += 1;
@@ -163,7 +178,7 @@ impl<'a> Wait<'a> {
                 more = true;
             }
         });
-        let watched = &watched[..n];
+        let (watched, more) = (&watched[..n], more || left);
         let near = || watched.iter().flatten().any(|up| spin::same_cpu(&up.slot, &up.base()));
         let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
         loop {
@@ -227,37 +242,28 @@ impl<'a> Wait<'a> {
         if clock::ticks().wrapping_sub(self.began) > 2 * budget { failed() } else { paid() }
     }
 
-    fn raise(&self, engine: &Engine) -> bool {
+    /// Opens the gates. Not where another thread watches the set already.
+    fn raise(&mut self, engine: &Engine) -> bool {
+        if let Some(set) = &self.set
+            && !self.watching
+        {
+            self.watching = set.watch();
+            if !self.watching {
+                return false;
+            }
+        }
         let mut any = false;
         self.each(engine, |up| any |= engine.raise(&up));
         any
     }
 
     /// Closes every gate; false when bytes have arrived.
-    fn fall_asleep(&self, engine: &Engine) -> bool {
+    fn fall_asleep(&mut self, engine: &Engine) -> bool {
+        if let Some(set) = &self.set {
+            return engine.set_sleep(set, &mut self.watching);
+        }
         let mut asleep = 0;
         let mut ready = false;
-        if let Some(set) = &self.set {
-            let mut hot = Vec::new();
-            set.sleep(&mut hot);
-            for handle in hot {
-                if let Some(up) = engine.attached(handle) {
-                    engine.reset(up.record, up.local);
-                    if set.armed(handle) {
-                        ready |=
-                            !gate::close_gate(up.record, &up.slot, &mut up.base()) && rx::ready(up.record, &up.slot);
-                    } else {
-                        gate::close_gate_over_bytes(up.record, &up.slot, &mut up.base());
-                    }
-                }
-            }
-            // A stream that is not armed may keep its bytes: nobody waits for them here.
-            if ready && engine.set_any_ready(set) {
-                set.slept();
-                return false;
-            }
-            return true;
-        }
         self.each(engine, |up| {
             if !ready {
                 engine.reset(up.record, up.local); // a peer that broke the protocol may never wake anybody
@@ -293,28 +299,29 @@ impl<'a> Wait<'a> {
         any
     }
 
-    /// The streams of this wait whose wire is up: all of an array, the hot ones of a set.
-    fn each<'e>(&self, engine: &'e Engine, mut each: impl FnMut(Up<'e>)) {
+    /// The streams of this wait whose wire is up: all of an array, of a set those that it looks at ([`Engine::set_hot`], whose answer
+    /// is returned).
+    fn each<'e>(&self, engine: &'e Engine, mut each: impl FnMut(Up<'e>)) -> bool {
         let mut one = |handle: Handle| {
             if let Some(up) = engine.attached(handle) {
                 each(up);
             }
         };
-        match &self.set {
-            Some(set) => {
-                let mut hot = Vec::new();
-                set.hot(&mut hot);
-                hot.into_iter().for_each(one);
-            }
-            None => self.streams.iter().for_each(|&h| one(h)),
-        }
+        let Some(set) = &self.set else {
+            self.streams.iter().for_each(|&h| one(h));
+            return false;
+        };
+        let mut hot = Vec::new();
+        let left = engine.set_hot(set, &mut hot);
+        hot.into_iter().for_each(one);
+        left
     }
 }
 
 impl Engine {
-    /// Opens the gate of a stream if its set, if any, has no sleeper.
+    /// Opens the gate of a stream if its sets, if any, agree.
     pub(crate) fn raise(&self, up: &Up<'_>) -> bool {
-        gate::raise(up.record, &up.slot, &mut up.base(), || up.local.set_may_raise(up.handle))
+        gate::raise(up.record, &up.slot, &mut up.base(), || up.local.sets_may_raise(up.handle))
     }
 }
 
@@ -328,12 +335,13 @@ pub(crate) fn lively(last: &AtomicU64) -> bool {
     now.wrapping_sub(last.swap(now, Relaxed)) < ticks(LIVELY)
 }
 
-fn should_spin() -> bool {
+/// Whether this wait is one of those that do not spin, because others did in vain.
+pub(crate) fn skips() -> bool {
     let skip = SKIP.load(Relaxed);
     if skip > 0 {
         SKIP.store(skip - 1, Relaxed);
     }
-    skip == 0
+    skip > 0
 }
 
 fn paid() {

@@ -156,6 +156,7 @@ pub fn begin<B: Base>(
                 continue;
             }
         }
+        slot.inward().consumer.receives.store(1, Relaxed);
         if enter_kernel(record, slot, base) {
             if ask.blocking {
                 record.rx.slept.store(base.now(), Relaxed);

@@ -311,12 +311,11 @@ pub fn is_unread(record: &Record, slot: &Slot) -> bool {
     record.tx.ready.load(Relaxed) != 0 && slot.outward().consumer.seen_head() < record.tx.tail.load(Relaxed)
 }
 
-/// A send is about to go to the kernel although the peer has bytes to read in the ring. One that reads TCP past Motet would see them
-/// too late, so they go ahead over TCP; unless they are many, which only a reader of the ring brings about, or being read. True:
-/// begin anew.
+/// A send is about to go to the kernel although the peer has bytes to read in the ring. One that waits through Motet and reads TCP past
+/// it would see them too late, so they go ahead over TCP; unless the peer is known to receive through the engine. True: begin anew.
 #[cold]
 pub fn follow<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    if record.tx.busy.load(Relaxed) != 1 || record.tx.wide.load(Relaxed) != 0 || is_being_read(record, slot) {
+    if slot.outward().consumer.receives.load(Relaxed) != 0 || record.tx.busy.load(Relaxed) != 1 {
         return false;
     }
     end(record, base, 0);

@@ -3,11 +3,12 @@
 
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Descriptors that can be told apart.
 const TRACKED: usize = 1 << 20;
 static PRIVATE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKED / 64];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A descriptor of the engine's own.
 #[derive(Debug)]
@@ -55,7 +56,22 @@ pub fn is_private(fd: i32) -> bool {
     usize::try_from(fd).is_ok_and(|n| n < TRACKED && PRIVATE[n / 64].load(Ordering::Relaxed) >> (n % 64) & 1 == 1)
 }
 
+/// How many there are.
+pub fn private_ones() -> usize {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// How many descriptors the process may have now.
+pub fn most() -> usize {
+    limit().0 as usize
+}
+
 fn mark(fd: i32, private: bool) {
+    if private {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    } else {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
     if let Ok(n) = usize::try_from(fd)
         && n < TRACKED
     {

@@ -4,8 +4,9 @@ use motet_wire::mapping::Mapping;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_void;
 
 /// Makes a memfd as [`make`] does, and maps it.
 pub fn create(name: &str, size: usize, head: &[u8], dense: usize) -> Result<(OwnedFd, Mapping), Errno> {
@@ -31,17 +32,75 @@ pub fn make(name: &str, size: usize, head: &[u8], dense: usize) -> Result<OwnedF
     Ok(fd)
 }
 
-/// Maps `size` bytes, shared, left out of core dumps. The range is never unmapped; [`Ranges`] may change what lies there.
+/// Maps `size` bytes, shared, left out of core dumps, never locked. The range is never unmapped; [`Ranges`] may change what lies
+/// there.
 pub fn map(fd: impl AsFd, size: usize) -> Result<Mapping, Errno> {
-    // SAFETY: a new mapping at an address of the kernel's choice; nothing of ours is replaced.
-    let base = unsafe {
-        rustix::mm::mmap(std::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?
-    };
-    // SAFETY: advice on the mapping just made; DONTDUMP does not change its contents.
-    let _ = unsafe { rustix::mm::madvise(base, size, Advice::LinuxDontDump) };
+    map_aligned(fd, size, PAGE)
+}
+
+/// The same at a multiple of `unit`, a power of two.
+fn map_aligned(fd: impl AsFd, size: usize, unit: usize) -> Result<Mapping, Errno> {
+    let base = fresh(size, unit, |place| {
+        let flags = MapFlags::SHARED | if place.is_null() { MapFlags::empty() } else { MapFlags::FIXED };
+        // SAFETY: at an address of the kernel's choice, or over the reserved range that `fresh` says is ours.
+        unsafe { rustix::mm::mmap(place, size, ProtFlags::empty(), flags, fd, 0) }
+    })?;
     // SAFETY: just mapped, page-aligned, and no code of ours ever unmaps the range.
     Ok(unsafe { Mapping::new(base.cast(), size) })
 }
+
+/// A new mapping that `make` makes, without access; then it may be read and written. In between its lock is taken off: a program
+/// that locks all its future memory (mlockall) means its own, and would bring all pages of a sparse segment into being.
+fn fresh(
+    size: usize,
+    unit: usize,
+    make: impl FnOnce(*mut c_void) -> Result<*mut c_void, Errno>,
+) -> Result<*mut c_void, Errno> {
+    let place = if unit > PAGE { reserve(size, unit)? } else { std::ptr::null_mut() };
+    let base = make(place)?;
+    // SAFETY: the mapping just made, which nobody else knows of; none of the three changes contents.
+    unsafe {
+        let _ = rustix::mm::munlock(base, size);
+        let _ = rustix::mm::madvise(base, size, Advice::LinuxDontDump);
+        if let Err(errno) = rustix::mm::mprotect(base, size, MprotectFlags::READ | MprotectFlags::WRITE) {
+            let _ = rustix::mm::munmap(base, size);
+            return Err(errno);
+        }
+    }
+    Ok(base)
+}
+
+/// A range of addresses at a multiple of `unit`, with nothing in it.
+fn reserve(size: usize, unit: usize) -> Result<*mut c_void, Errno> {
+    let whole = size.checked_add(unit).ok_or(Errno::NOMEM)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), flags)? };
+    let before = base.addr().next_multiple_of(unit) - base.addr();
+    // SAFETY: both ends of the range just mapped, page-aligned; what is between them stays.
+    unsafe {
+        let place = base.byte_add(before);
+        if before > 0 {
+            let _ = rustix::mm::munmap(base, before);
+        }
+        let _ = rustix::mm::munmap(place.byte_add(size), unit - before);
+        Ok(place)
+    }
+}
+
+/// Puts a new mapping of `size` bytes in the place of another one, in one step.
+fn put(base: *mut c_void, size: usize, place: Mapping) -> Result<(), Errno> {
+    // SAFETY: `base` was just mapped, and the place is a range whose contents nobody relies on; it stays mapped throughout, as
+    // the kernel exchanges the two under its own lock.
+    let moved = unsafe { rustix::mm::mremap_fixed(base, size, size, MremapFlags::MAYMOVE, place.base().cast()) };
+    if moved.is_err() {
+        // SAFETY: nobody else knows of it.
+        let _ = unsafe { rustix::mm::munmap(base, size) };
+    }
+    moved.map(|_| ())
+}
+
+const PAGE: usize = 4096;
 
 /// Address ranges whose segments are gone, by length, for the next segments of that length.
 ///
@@ -63,23 +122,20 @@ impl Ranges {
         Self { spare: BTreeMap::new(), bytes: 0 }
     }
 
-    /// Maps `size` bytes as [`map`] does, where an earlier segment was if there is such a place.
-    pub fn map(&mut self, fd: impl AsFd, size: usize) -> Result<Mapping, Errno> {
-        let Some(spare) = self.spare.get_mut(&size).filter(|spare| spare.len() > RESTING) else {
-            return map(fd, size);
-        };
-        let Some(place) = spare.pop_front() else { return map(fd, size) };
-        let (flags, base) = (MapFlags::SHARED | MapFlags::FIXED, place.base().cast());
-        // SAFETY: the range holds what `give_up` put there, of this length, and nobody relies on its contents.
-        match unsafe { rustix::mm::mmap(base, size, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0) } {
-            Ok(_) => {
+    /// Maps `size` bytes as [`map`] does, where an earlier segment was if there is such a place, at a multiple of `unit`.
+    pub fn map(&mut self, fd: impl AsFd, size: usize, unit: usize) -> Result<Mapping, Errno> {
+        let fits = |place: &Mapping| place.base().addr().is_multiple_of(unit);
+        let spare = self.spare.get_mut(&size).filter(|spare| spare.len() > RESTING && spare.front().is_some_and(fits));
+        let place = spare.and_then(VecDeque::pop_front);
+        let new = map_aligned(fd, size, if place.is_none() { unit } else { PAGE });
+        let Some(place) = place else { return new };
+        match new.and_then(|new| put(new.base().cast(), size, place)) {
+            Ok(()) => {
                 self.bytes -= size;
-                // SAFETY: as in `map`.
-                let _ = unsafe { rustix::mm::madvise(base, size, Advice::LinuxDontDump) };
                 Ok(place)
             }
             Err(errno) => {
-                spare.push_front(place);
+                self.spare.entry(size).or_default().push_front(place);
                 Err(errno)
             }
         }
@@ -89,11 +145,12 @@ impl Ranges {
     ///
     /// The mapping must be a whole one, made by [`map`] or [`Ranges::map`], and not be given up twice.
     pub fn give_up(&mut self, mapping: Mapping) -> bool {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        let (base, size) = (mapping.base().cast(), mapping.length());
-        // SAFETY: replaces a mapping of shared memory, whose contents nobody may rely on, by zero pages in one step: the range
-        // stays mapped, readable and writable, as a Mapping promises.
-        if unsafe { rustix::mm::mmap_anonymous(base, size, ProtFlags::READ | ProtFlags::WRITE, flags) }.is_err() {
+        let (flags, size) = (MapFlags::PRIVATE | MapFlags::NORESERVE, mapping.length());
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let zeros =
+            fresh(size, PAGE, |none| unsafe { rustix::mm::mmap_anonymous(none, size, ProtFlags::empty(), flags) });
+        // Nobody may rely on the contents of a segment; the range stays readable and writable, as a Mapping promises.
+        if zeros.and_then(|zeros| put(zeros, size, mapping)).is_err() {
             return false;
         }
         self.bytes += size;
@@ -107,11 +164,14 @@ impl Ranges {
     }
 }
 
-/// What a memfd from a peer really is: its size, the bytes that have pages, and whether it is sealed against resizing.
-pub fn inspect(fd: impl AsFd) -> Result<(u64, u64, bool), Errno> {
+/// What a memfd from a peer really is: its size, whether it is sealed against resizing, and whether its pages are ordinary memory
+/// (and not of a pool that may be empty when one is touched).
+pub fn inspect(fd: impl AsFd) -> Result<(u64, bool, bool), Errno> {
+    const TMPFS: u64 = 0x0102_1994;
     let seals = rustix::fs::fcntl_get_seals(fd.as_fd())?;
-    let stat = rustix::fs::fstat(fd.as_fd())?;
-    Ok((stat.st_size as u64, stat.st_blocks as u64 * 512, seals.contains(SealFlags::SHRINK | SealFlags::GROW)))
+    let ordinary = rustix::fs::fstatfs(fd.as_fd())?.f_type as u64 == TMPFS;
+    let size = rustix::fs::fstat(fd.as_fd())?.st_size as u64;
+    Ok((size, seals.contains(SealFlags::SHRINK | SealFlags::GROW), ordinary))
 }
 
 /// Allocates pages of a sparse memfd.
@@ -139,6 +199,13 @@ pub fn read(fd: impl AsFd, into: &mut [u8]) -> Result<(), Errno> {
 pub fn populate(mapping: Mapping) -> bool {
     // SAFETY: a Mapping stays mapped; populating does not change contents.
     unsafe { rustix::mm::madvise(mapping.base().cast(), mapping.length(), Advice::LinuxPopulateWrite) }.is_ok()
+}
+
+/// Asks for huge pages from `offset` on, where the system has them for shared memory; otherwise nothing happens.
+pub fn prefer_huge(mapping: Mapping, offset: usize) {
+    let Some(length) = mapping.length().checked_sub(offset).filter(|length| *length > 0) else { return };
+    // SAFETY: a part of a Mapping, which stays mapped; the advice does not change contents.
+    let _ = unsafe { rustix::mm::madvise(mapping.base().add(offset).cast(), length, Advice::LinuxHugepage) };
 }
 
 /// Gives all pages of a shared mapping back to the system; they read as zero afterwards.
@@ -191,7 +258,7 @@ mod tests {
         let mut ranges = Ranges::default();
         let segment = |byte: u8, ranges: &mut Ranges| {
             let fd = make("test", SIZE, &[], SIZE).unwrap();
-            let mapping = ranges.map(&fd, SIZE).unwrap();
+            let mapping = ranges.map(&fd, SIZE, PAGE).unwrap();
             fill(mapping, byte);
             (fd, mapping)
         };

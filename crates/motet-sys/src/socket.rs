@@ -110,7 +110,8 @@ pub fn written_beyond(fd: RawFd, connected: bool, counted: u64) -> u64 {
 /// `counted`.
 pub fn read_beyond(fd: RawFd, counted: u64) -> u64 {
     let Ok(info) = info(fd) else { return counted };
-    if info.received <= counted {
+    // After both FINs it depends on their order whether the peer's is counted.
+    if info.closed || info.received <= counted {
         return counted;
     }
     let read = info.received.saturating_sub(pending(fd));
@@ -123,6 +124,7 @@ pub fn read_beyond(fd: RawFd, counted: u64) -> u64 {
 
 /// Of TCP_INFO (linux/tcp.h).
 struct Info {
+    closed: bool,
     acknowledged: u64,
     received: u64,
     written: u64,
@@ -130,6 +132,8 @@ struct Info {
 
 /// States in which the peer's FIN has come, which is counted among the bytes received: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
 const FIN_RECEIVED: [u8; 4] = [6, 8, 9, 11];
+/// Neither end sends any more. Received bytes may still be there.
+const CLOSED: u8 = 7;
 
 fn info(fd: RawFd) -> Result<Info, Errno> {
     let mut info = [0u64; 32];
@@ -141,8 +145,10 @@ fn info(fd: RawFd) -> Result<Info, Errno> {
         return Err(rustix::io::Errno::OPNOTSUPP.raw_os_error());
     }
     let half = |at: usize| u64::from(u32::from_ne_bytes(info[at / 8].to_ne_bytes()[at % 8..][..4].try_into().unwrap()));
-    let fin = FIN_RECEIVED.contains(&info[0].to_ne_bytes()[0]);
+    let state = info[0].to_ne_bytes()[0];
+    let fin = FIN_RECEIVED.contains(&state);
     Ok(Info {
+        closed: state == CLOSED,
         acknowledged: info[15],
         received: info[16].saturating_sub(u64::from(fin)),
         // tcpi_bytes_sent less tcpi_bytes_retrans, and tcpi_notsent_bytes.
@@ -306,6 +312,12 @@ pub fn send_with_fd(socket: impl AsFd, bytes: &[u8], fd: impl AsFd) -> Result<()
     }
 }
 
+/// Sends a message, without blocking.
+pub fn send_message(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::send(socket, bytes, flags).map(|_| ()).map_err(|e| e.raw_os_error())
+}
+
 /// Receives a message and at most one descriptor, without blocking. Further descriptors are closed.
 pub fn receive_with_fd(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -351,6 +363,8 @@ mod tests {
         assert_eq!(read_beyond(f, 250), 300, "a FIN over unread bytes");
         far.read_to_end(&mut Vec::new()).unwrap();
         assert_eq!((read_beyond(f, 1000), read_beyond(f, 990)), (1000, 1000), "a FIN that was read");
+        far.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(read_beyond(n, 0), 0, "both FINs over unread bytes");
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 pub struct Program {
     command: Vec<OsString>,
     environment: Vec<(String, String)>,
+    limit: Duration,
     user: Option<u32>,
 }
 
@@ -83,7 +84,7 @@ impl Program {
             eprintln!("SKIPPED {name}: python3 is not installed");
             return None;
         }
-        Some(Self { command: vec!["python3".into(), script(name).into()], environment: Vec::new(), user: None })
+        Some(Self::of(vec!["python3".into(), script(name).into()]))
     }
 
     /// A program that [`Built::program`] made, with arguments.
@@ -94,7 +95,17 @@ impl Program {
     fn new(path: PathBuf, arguments: &[&str]) -> Self {
         let mut command = vec![path.into_os_string()];
         command.extend(arguments.iter().map(OsString::from));
-        Self { command, environment: Vec::new(), user: None }
+        Self::of(command)
+    }
+
+    fn of(command: Vec<OsString>) -> Self {
+        Self { command, environment: Vec::new(), limit: LIMIT, user: None }
+    }
+
+    /// With another limit, for a run that has very much to do.
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
     }
 
     /// With an environment variable.
@@ -136,7 +147,7 @@ impl Program {
         }
         command.envs(self.environment.iter().map(|(n, v)| (n, v)));
         let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
-        Running { child, files, began: Instant::now() }
+        Running { child, files, began: Instant::now(), limit: self.limit }
     }
 
     /// Runs it to its end.
@@ -180,12 +191,18 @@ pub struct Running {
     child: Child,
     files: Files,
     began: Instant,
+    limit: Duration,
 }
 
 impl Running {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The first line that it prints.
     pub fn first_line(&self) -> String {
-        while self.began.elapsed() < LIMIT {
+        while self.began.elapsed() < self.limit {
             let text = self.files.read("out");
             if let Some((line, _)) = text.split_once('\n') {
                 return line.to_owned();
@@ -200,7 +217,7 @@ impl Running {
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break Some(status),
-                Ok(None) if self.began.elapsed() > LIMIT => break None,
+                Ok(None) if self.began.elapsed() > self.limit => break None,
                 Ok(None) => thread::sleep(Duration::from_millis(2)),
                 Err(e) => panic!("cannot wait: {e}"),
             }

@@ -5,24 +5,21 @@
 //! as `MOTET_STATS` collected them. A program that is missing skips the test, loudly.
 
 use crate::Mode;
+use motet_programs::is_root;
+pub use motet_programs::{builds, find, servers};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::net::TcpStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// A client that takes longer, or a server that is not ready or gone by then, has hung.
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// Whom the programs run as when the tests run as root, because servers refuse to be root: `daemon`, which every Debian has.
-/// `nobody` would not do: it is the kernel's overflow user, to whom Motet offers no memory.
-const UNPRIVILEGED: u32 = 1;
 
 /// Where one run of a test takes place.
 #[derive(Debug)]
@@ -57,7 +54,7 @@ pub struct Counters {
 pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -> Option<Counters> {
     for program in needs {
         if find(program).is_none() {
-            return skip(test, &format!("{program} is not installed (tests/packages.txt)"));
+            return skip(test, &format!("{program} is not installed (tests/programs/packages.txt)"));
         }
     }
     let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
@@ -80,16 +77,6 @@ pub fn skip<T>(test: &str, reason: &str) -> Option<T> {
         let _ = writeln!(file, "SKIP {test}: {reason}");
     }
     None
-}
-
-/// A program by name or path; the distribution's own goes first, because the unprivileged user can run it.
-pub fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = ["/usr/bin", "/usr/sbin"].map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
-    let candidates = folders.map(|folder| folder.join(program));
-    candidates
-        .into_iter()
-        .find(|file| file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
 }
 
 impl Counters {
@@ -145,8 +132,9 @@ impl Stage {
             all.extend([folder.join("motet").into_os_string(), "run".into(), "--".into()]);
         }
         if is_root() {
-            let id = UNPRIVILEGED.to_string();
-            all.extend(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "--"].map(OsString::from));
+            all.push("setpriv".into());
+            all.extend(motet_programs::unprivileged().into_iter().map(OsString::from));
+            all.push("--".into());
         }
         all.push(find(words[0]).map_or_else(|| words[0].into(), PathBuf::into_os_string));
         all.extend(words[1..].iter().map(OsString::from));
@@ -179,6 +167,12 @@ impl Stage {
         command.stdout(file.try_clone().expect("the same file")).stderr(file);
         let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {words:?}: {e}"));
         Started { child, name: words.join(" "), log }
+    }
+
+    /// Starts what a recipe of `motet-programs` says, with environment variables.
+    #[track_caller]
+    pub fn follow(&self, recipe: &[String], environment: &[(&str, &str)]) -> Started {
+        self.start_with(&recipe.iter().map(String::as_str).collect::<Vec<_>>(), environment)
     }
 
     /// Runs a client to its end; it must succeed. Returns what it printed.
@@ -287,7 +281,7 @@ impl Drop for Started {
 
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).expect("a free port").port()
+    motet_programs::free_port().expect("a free port")
 }
 
 /// A script or source of `tests/programs`, copied to where the program's user can read it.
@@ -296,15 +290,15 @@ pub fn source(stage: &Stage, name: &str) -> String {
     stage.file(name.rsplit('/').next().unwrap_or(name), contents)
 }
 
-fn is_root() -> bool {
-    static ROOT: OnceLock<bool> = OnceLock::new();
-    *ROOT.get_or_init(|| fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0))
+/// A compiled program where its user can run it.
+pub fn placed(stage: &Stage, program: &Path) -> String {
+    let path = stage.path(program.file_name().and_then(|n| n.to_str()).expect("a name"));
+    copy(program, Path::new(&path));
+    path
 }
 
 fn give_away(path: &Path) {
-    if is_root() {
-        std::os::unix::fs::chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).expect("root may give a file away");
-    }
+    motet_programs::give_away(path).expect("root may give a file away");
 }
 
 /// Copies a program. Not with a descriptor of our own: a child that another test forks meanwhile would keep it open, and the

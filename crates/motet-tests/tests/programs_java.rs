@@ -1,6 +1,6 @@
 //! The Java virtual machine: a selector over epoll, java.net with time limits, RMI with the stock registry.
 
-use motet_tests::programs::{Counters, Stage, both_ways, free_port, source};
+use motet_tests::programs::{Counters, Stage, both_ways, free_port, servers, source};
 
 const TERM: i32 = 15;
 const NEEDS: [&str; 2] = ["java", "javac"];
@@ -50,8 +50,7 @@ fn java_rmi_calls_through_the_stock_registry() {
         compile(stage, "Remote");
         let port = free_port();
         let number = port.to_string();
-        let registry = ["rmiregistry", "-J-Djava.rmi.server.hostname=127.0.0.1", &number];
-        let registry = stage.start_with(&registry, &[("CLASSPATH", &stage.path(""))]).listens(port);
+        let registry = stage.follow(&servers::rmiregistry(&number), &[("CLASSPATH", &stage.path(""))]).listens(port);
         let server = stage.start(&java(&["Remote", "serve", &number])).says("bound");
         let told = stage.run(&java(&["Remote", "call", &number, "500"]));
         server.finish();

@@ -1,6 +1,6 @@
 //! memcached with its four threads, plainly and under Motet.
 
-use motet_tests::programs::{both_ways, free_port, source};
+use motet_tests::programs::{both_ways, free_port, servers, source};
 
 const TERM: i32 = 15;
 
@@ -10,9 +10,7 @@ fn memcached_answers_as_it_does_plainly() {
     let counters = both_ways("memcached_answers_as_it_does_plainly", &needs, |stage| {
         let port = free_port();
         let number = port.to_string();
-        // 256 MB: with the usual 64 it throws keys away as it likes.
-        let words = ["memcached", "-l", "127.0.0.1", "-U", "0", "-m", "256", "-p", &number];
-        let server = stage.start(&words).listens(port);
+        let server = stage.follow(&servers::memcached(&number), &[]).listens(port);
         let script = source(stage, "memcached_check.py");
         let hash = stage.run(&["python3", &script, &number]);
         server.stop(TERM);

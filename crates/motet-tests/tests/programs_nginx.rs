@@ -1,6 +1,6 @@
 //! nginx with worker processes, plainly and under Motet: files kept whole, wrk without an error, a graceful end.
 
-use motet_tests::programs::{Stage, Started, both_ways, free_port, source};
+use motet_tests::programs::{Stage, Started, both_ways, free_port, servers, source};
 
 const PROGRAMS: [&str; 3] = ["nginx", "wrk", "python3"];
 const QUIT: i32 = 3;
@@ -12,20 +12,8 @@ fn start(stage: &Stage, sendfile: &str) -> (Started, String) {
     stage.file("small", "hello\n".repeat(10));
     stage.file("middle", (0..30_000u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
     stage.file("large", (0..500_000u32).flat_map(u32::to_be_bytes).collect::<Vec<u8>>());
-    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|kind| format!("{kind}_temp_path {folder}{kind};\n"))
-        .concat();
-    let configuration = stage.file(
-        "nginx.conf",
-        format!(
-            "daemon off; master_process on; worker_processes 2; pid {folder}pid; error_log stderr warn;\n\
-             events {{ worker_connections 256; }}\n\
-             http {{ access_log off; sendfile {sendfile}; tcp_nopush on; keepalive_requests 1000000; {temporary}\
-             server {{ listen 127.0.0.1:{port}; root {folder}; }} }}\n"
-        ),
-    );
-    let words = ["nginx", "-p", &folder, "-e", "stderr", "-c", &configuration];
-    (stage.start(&words).listens(port), port.to_string())
+    let configuration = stage.file("nginx.conf", servers::nginx_configuration(&folder, port, 2, sendfile));
+    (stage.follow(&servers::nginx(&folder, &configuration), &[]).listens(port), port.to_string())
 }
 
 fn serves(test: &str, sendfile: &str) {

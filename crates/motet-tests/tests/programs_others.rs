@@ -1,7 +1,7 @@
 //! ZeroMQ, whose sockets live in a thread of its own; and programs that Motet cannot reach, which must not notice it.
 
 use motet_tests::Built;
-use motet_tests::programs::{Counters, Stage, both_ways, copy, find};
+use motet_tests::programs::{Counters, Stage, both_ways, find, placed};
 use std::path::Path;
 use std::process::Command;
 
@@ -10,13 +10,6 @@ fn compiles_with(library: &str, header: &str) -> bool {
         "echo '#include <{header}>' | cc -fsyntax-only -xc - && cc -x c /dev/null -shared -o /dev/null {library}"
     );
     Command::new("sh").args(["-c", &program]).output().is_ok_and(|o| o.status.success())
-}
-
-/// A compiled test program where the unprivileged user can run it.
-fn copied(stage: &Stage, program: &Path) -> String {
-    let path = stage.path(program.file_name().and_then(|n| n.to_str()).expect("a name"));
-    copy(program, Path::new(&path));
-    path
 }
 
 /// `serve` prints "WORD PORT ..." and ends with its clients; `call` takes what was printed.
@@ -40,12 +33,12 @@ fn untouched(counters: &Counters) {
 fn zeromq_requests_and_pushes_arrive() {
     let test = "zeromq_requests_and_pushes_arrive";
     if !compiles_with("-lzmq", "zmq.h") {
-        motet_tests::programs::skip::<()>(test, "libzmq3-dev is not installed (tests/packages.txt)");
+        motet_tests::programs::skip::<()>(test, "libzmq3-dev is not installed (tests/programs/packages.txt)");
         return;
     }
     let program = Built::program("zeromq", &motet_tests::folder("zeromq"), &["-lzmq"]);
     let counters = both_ways(test, &[], |stage| {
-        let program = copied(stage, &program);
+        let program = placed(stage, &program);
         serve_and_call(stage, &program, &[], &["1500"])
     });
     if let Some(counters) = counters {
@@ -57,7 +50,7 @@ fn zeromq_requests_and_pushes_arrive() {
 fn a_static_program_notices_nothing() {
     let program = Built::program("ping_pong", &motet_tests::folder("static"), &["-static"]);
     let counters = both_ways("a_static_program_notices_nothing", &[], |stage| {
-        let program = copied(stage, &program);
+        let program = placed(stage, &program);
         let server = stage.start(&[&program, "serve", "4"]).says("\n");
         let port = server.printed().trim().to_owned();
         let told = stage.run(&[&program, "call", "4", &port, "500", "3000"]);
@@ -94,7 +87,7 @@ fn a_go_program_notices_nothing() {
         return;
     };
     let counters = both_ways(test, &[], |stage| {
-        let program = copied(stage, &program);
+        let program = placed(stage, &program);
         serve_and_call(stage, &program, &["8"], &["8", "200"])
     });
     if let Some(counters) = counters {

@@ -1,44 +1,23 @@
 //! PostgreSQL over TCP, plainly and under Motet: a process for each connection, forked by the postmaster.
 
-use motet_tests::programs::{Stage, Started, both_ways, find, free_port, skip};
-use std::path::PathBuf;
+use motet_tests::programs::servers::{self, postgresql_program as program};
+use motet_tests::programs::{Stage, Started, both_ways, free_port, skip};
 
 const INT: i32 = 2; // fast shutdown
 
-/// Debian keeps the server's programs out of PATH.
-fn program(name: &str) -> Option<String> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = versions.map(|v| v.path().join("bin").join(name)).filter(|p| p.exists()).collect();
-    found.sort();
-    found.pop().or_else(|| find(name)).map(|path| path.to_string_lossy().into_owned())
-}
-
 fn start(stage: &Stage) -> (Started, String) {
-    let port = free_port();
+    let port = free_port().to_string();
     let data = stage.path("data");
-    let initdb = program("initdb").expect("checked before");
-    stage.run(&[&initdb, "-D", &data, "-A", "trust", "-U", "tester", "--no-sync", "-E", "UTF8", "--locale", "C"]);
-    let settings = [
-        format!("port={port}"),
-        "listen_addresses=127.0.0.1".into(),
-        "unix_socket_directories=".into(),
-        "fsync=off".into(),
-        "shared_buffers=32MB".into(),
-        "max_connections=40".into(),
-    ];
-    let postgres = program("postgres").expect("checked before");
-    let mut words = vec![postgres.as_str(), "-D", &data];
-    for setting in &settings {
-        words.extend(["-c", setting]);
-    }
-    (stage.start(&words).says("ready to accept connections"), port.to_string())
+    stage.follow(&servers::postgresql_data(&data).expect("checked before"), &[]).finish();
+    let words = servers::postgresql(&data, &port).expect("checked before");
+    (stage.follow(&words, &[]).says("ready to accept connections"), port)
 }
 
 #[test]
 fn postgresql_answers_pgbench_and_psql() {
     let test = "postgresql_answers_pgbench_and_psql";
     if ["initdb", "postgres", "pgbench", "psql"].iter().any(|name| program(name).is_none()) {
-        skip::<()>(test, "postgresql is not installed (tests/packages.txt)");
+        skip::<()>(test, "postgresql is not installed (tests/programs/packages.txt)");
         return;
     }
     let counters = both_ways(test, &[], |stage| {

@@ -1,6 +1,6 @@
 //! Redis, plainly and under Motet: answers, pipelines, a save in the background under load, and its own end.
 
-use motet_tests::programs::{Stage, Started, both_ways, find, free_port};
+use motet_tests::programs::{Stage, Started, both_ways, find, free_port, servers};
 
 struct Redis {
     server: Started,
@@ -11,8 +11,10 @@ impl Redis {
     fn start(stage: &Stage) -> Self {
         let port = free_port();
         let name = port.to_string();
-        let words = ["redis-server", "--port", &name, "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"];
-        Self { server: stage.start(&words).says("Ready to accept connections").listens(port), port: name }
+        Self {
+            server: stage.follow(&servers::redis(&name), &[]).says("Ready to accept connections").listens(port),
+            port: name,
+        }
     }
 
     fn ask(&self, stage: &Stage, words: &[&str]) -> String {

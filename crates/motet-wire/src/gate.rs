@@ -71,7 +71,9 @@ pub struct ConsumerLine {
     pub cpu: AtomicU32,
     /// Times that the consumer met TAKEN.
     met: AtomicU32,
-    _reserved: [AtomicU32; 12],
+    /// 1 once the consumer has received through the engine: it is no program that only waits there and reads elsewhere.
+    pub receives: AtomicU32,
+    _reserved: [AtomicU32; 11],
 }
 
 impl GateLine {
@@ -261,13 +263,20 @@ impl ConsumerLine {
     /// A line with head 0.
     pub fn new() -> Self {
         let zero = || AtomicU32::new(0);
-        Self { head: AtomicU64::new(0), cpu: zero(), met: zero(), _reserved: [(); 12].map(|()| zero()) }
+        Self {
+            head: AtomicU64::new(0),
+            cpu: zero(),
+            met: zero(),
+            receives: zero(),
+            _reserved: [(); 11].map(|()| zero()),
+        }
     }
 
     /// Back to the state of [`ConsumerLine::new`].
     pub fn reset(&self) {
         self.head.store(0, Ordering::Relaxed);
         self.cpu.store(0, Ordering::Relaxed);
+        self.receives.store(0, Ordering::Relaxed);
     }
 
     /// Consumer: `head -> head + n`, unless the producer has claimed the bytes (invariant 6).

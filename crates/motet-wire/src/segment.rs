@@ -3,8 +3,11 @@
 //! ```text
 //!   0     SegmentHead (magic, version, geometry, nonce) · room for a ready set · room for message slots
 //!   4096  slot 0, slot 1, ...
-//!   then  large rings of slot 0, of slot 1, ... (sparse)
+//!   then  large rings of slot 0, of slot 1, ..., from a multiple of their size (or of 2 MiB) on
 //! ```
+//!
+//! Only the head has pages from the start. Each end brings into being what it touches first: both the slot's control page, the
+//! receiver of a direction its ring, before the gate opens. So a ring lies where its receiver runs, and an idle slot is a page.
 //!
 //! The receiver of a segment trusts nothing in it: size and seals come from the kernel, the geometry is read once into
 //! a private copy and must agree with the size to the byte ([`Geometry::check`]).
@@ -13,14 +16,18 @@ use crate::slot::Slot;
 
 /// First eight bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETseg");
-/// Version of every layout in this crate that a peer maps.
-pub const VERSION: u32 = 2;
+/// Version of every layout in this crate that a peer maps, and of the rendezvous but for how it tells its version.
+///
+/// `--cfg motet_next_version` is for the tests of unequal versions alone: a build of the next one, whose layouts are others.
+pub const VERSION: u32 = 3 + cfg!(motet_next_version) as u32;
 /// Bytes before the first slot.
 pub const HEAD: usize = 4096;
 /// Smallest and largest ring.
 pub const RING_RANGE: std::ops::RangeInclusive<usize> = 4096..=1 << 24;
 /// Smallest and largest large ring.
 pub const BULK_RANGE: std::ops::RangeInclusive<usize> = 4096..=1 << 26;
+/// Bytes of a huge page, where the processor has them.
+pub const HUGE_PAGE: usize = 2 << 20;
 /// Most slots in one segment.
 pub const MAX_SLOTS: usize = 1024;
 
@@ -67,22 +74,29 @@ pub const HEAD_WORDS: usize = 8;
 impl Geometry {
     /// Bytes of the whole segment.
     pub const fn bytes(&self) -> usize {
-        self.dense() + self.slots * 2 * self.bulk
+        if self.bulk == 0 { self.dense() } else { self.bulk(self.slots) }
     }
 
-    /// Bytes whose pages are all there from the start: everything but the large rings.
+    /// Bytes of everything but the large rings: most that the slots take without bulk data.
     pub const fn dense(&self) -> usize {
         HEAD + self.slots * Slot::size(self.ring)
     }
 
-    /// Offset of a slot's large rings; meaningful when there are any.
+    /// Offset of a slot's large rings; meaningful when there are any. Huge pages, where they are wanted, need such a multiple.
     pub const fn bulk(&self, index: usize) -> usize {
-        self.dense() + index * 2 * self.bulk
+        let unit = if self.bulk < HUGE_PAGE { self.bulk } else { HUGE_PAGE };
+        self.dense().next_multiple_of(unit) + index * 2 * self.bulk
     }
 
     /// Offset of a slot, which must be in range.
     pub fn slot(&self, index: usize) -> Result<usize, Refused> {
         if index < self.slots { Ok(HEAD + index * Slot::size(self.ring)) } else { Err(Refused::Slot) }
+    }
+
+    /// The slot that begins at an offset.
+    pub fn index(&self, offset: usize) -> Option<usize> {
+        let index = offset.checked_sub(HEAD)? / Slot::size(self.ring);
+        (self.slot(index) == Ok(offset)).then_some(index)
     }
 
     /// The head of a new segment.
@@ -136,6 +150,12 @@ mod tests {
         assert_eq!(Geometry::check(&head, geometry.bytes() as u64), Ok((geometry, [7; 16])));
         assert_eq!(Geometry::check(&head, geometry.bytes() as u64 + 1), Err(Refused::Geometry));
         assert_eq!(geometry.slot(3), Err(Refused::Slot));
+        for index in 0..3 {
+            let offset = geometry.slot(index).unwrap();
+            assert_eq!([offset, offset + 4096].map(|at| geometry.index(at)), [Some(index), None]);
+            assert!(geometry.bulk(index) >= geometry.dense() && geometry.bulk(index).is_multiple_of(geometry.bulk));
+        }
+        assert_eq!((geometry.index(0), geometry.index(geometry.dense())), (None, None));
     }
 
     proptest! {

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Bytes before the rings.
-pub const CONTROL: usize = 4096;
+pub const CONTROL: usize = if cfg!(motet_next_version) { 8192 } else { 4096 };
 
 /// Everything of one direction.
 #[repr(C, align(64))]
@@ -177,11 +177,11 @@ struct Described {
 }
 
 /// Lists by address. Lock-free, so a fork at any moment leaves the child with whole lists.
-static DESCRIBED: [AtomicPtr<Described>; 256] = [const { AtomicPtr::new(null_mut()) }; 256];
+static DESCRIBED: [AtomicPtr<Described>; 4096] = [const { AtomicPtr::new(null_mut()) }; 4096];
 
 /// The one description of a slot. As many of them exist as slots were ever mapped, however many connections use those.
 fn described(slot: Slot) -> &'static Slot {
-    let list = &DESCRIBED[(slot.base as usize / 4096) % DESCRIBED.len()];
+    let list = &DESCRIBED[(slot.base as usize / 4096 * 2 + slot.end) % DESCRIBED.len()];
     let mut new = Box::new(Described { slot, next: null() });
     loop {
         let first = list.load(Acquire); // edge: describe -> slot
@@ -244,6 +244,18 @@ impl Slot {
     pub fn with_bulk(self, mapping: Mapping, offset: usize, size: usize) -> Option<Self> {
         let bulk = mapping.at(offset, size.checked_mul(2)?)?;
         (offset.is_multiple_of(4096) && size.is_power_of_two()).then_some(Self { bulk, bulk_size: size, ..self })
+    }
+
+    /// The control page, as memory to populate.
+    pub fn control_memory(&self) -> Mapping {
+        // SAFETY: `over` checked that the slot lies in a mapping that stays.
+        unsafe { Mapping::new(self.base, CONTROL) }
+    }
+
+    /// The ring that this end receives from, as memory to populate or give back.
+    pub fn ring_memory(&self) -> Mapping {
+        // SAFETY: `over` checked that CONTROL + 2 * ring bytes lie in a mapping that stays.
+        unsafe { Mapping::new(self.base.add(CONTROL + (1 - self.end) * self.ring), self.ring) }
     }
 
     /// The large ring that this end receives from, as memory to populate or give back.

@@ -1,6 +1,7 @@
 //! A stream as Rust programs use it.
 
 use motet_engine::engine::Handle;
+use motet_engine::stream::Taken;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
@@ -56,7 +57,8 @@ impl Stream {
     }
 
     fn new(tcp: TcpStream, connected: bool) -> io::Result<Self> {
-        let handle = engine()?.upgrade(tcp.as_raw_fd(), connected, false).map_err(error)?;
+        let handle =
+            engine()?.upgrade(tcp.as_raw_fd(), Taken { connected, lazy: false, receives: true }).map_err(error)?;
         Ok(Self { handle, tcp })
     }
 

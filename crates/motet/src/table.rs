@@ -31,6 +31,8 @@ pub fn options(config: Config) -> Options {
         ring: config.ring,
         bulk: BULK,
         streams: config.streams,
+        memory: config.memory as usize,
+        huge: config.huge_pages,
         spin: config.spin,
         hot: config.hot,
         single_copy: single_copy(config.single_copy_min, SINGLE_COPY),

@@ -1,6 +1,6 @@
 //! The links of this process: [`Links`] with the clock, the kernel's word on who lives, and one lock.
 
-use crate::links::{Links, Peer, Place};
+use crate::links::{Links, Peer, Place, Shape};
 use motet_engine::driver::Bequest;
 use motet_engine::engine::lock;
 use motet_engine::reason::Reason;
@@ -41,11 +41,11 @@ fn peer(of: Credentials, alone: u64, now: u64) -> Peer {
     Peer { pid: of.pid, uid: of.uid, born: known.1, alone: 0 }
 }
 
-/// Finds or makes room for one more connection with a peer: slots with rings of these two sizes.
-pub fn place(with: Credentials, sizes: (usize, usize), cookies: [u64; 2]) -> Result<Place, Reason> {
+/// Finds or makes room for one more connection with a peer, in a slot of this shape.
+pub fn place(with: Credentials, shape: Shape, cookies: [u64; 2]) -> Result<Place, Reason> {
     let now = clock::nanoseconds();
     let peer = peer(with, cookies[1], now);
-    lock(&LINKS).place(peer, sizes, cookies, now)
+    lock(&LINKS).place(peer, shape, cookies, now)
 }
 
 /// An offer that could not be delivered.
@@ -54,10 +54,10 @@ pub fn withdraw(place: &Place) {
 }
 
 /// The slot of an offer that a peer made, as its other end sees it.
-pub fn take(from: Credentials, file: &OwnedFd, index: u32, nonce: [u8; 16]) -> Result<Slot, Reason> {
+pub fn take(from: Credentials, file: &OwnedFd, which: (u32, [u8; 16]), shape: Shape) -> Result<Slot, Reason> {
     let now = clock::nanoseconds();
     let (peer, myself) = (peer(from, 0, now), from.pid == thread::pid() as i32);
-    lock(&LINKS).take((peer, myself), file, (index, nonce), now)
+    lock(&LINKS).take((peer, myself), file, which, shape, now)
 }
 
 /// This process has left a slot; an end that never came has left, too.

@@ -17,17 +17,19 @@ use motet_sys::fds::PrivateFd;
 use motet_sys::memory::{self, Ranges};
 use motet_sys::rustix::fd::{AsFd, OwnedFd};
 use motet_wire::mapping::Mapping;
-use motet_wire::segment::{Geometry, HEAD_WORDS, MAX_SLOTS, Refused};
+use motet_wire::segment::{Geometry, HEAD, HEAD_WORDS, HUGE_PAGE, MAX_SLOTS, Refused};
 use motet_wire::slot::Slot;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A segment that no stream has used for this long (ns) is closed. Connections that come one after another share a segment.
 pub const IDLE: u64 = 10_000_000_000;
-/// Slots of an arena's first, second, ... segment: one connection stays small, a thousand take few descriptors.
-const GROWTH: [usize; 4] = [1, 4, 16, 64];
+/// Slots of an arena's first, second, ... segment: one connection stays small, ten thousand take some forty descriptors.
+const GROWTH: [usize; 5] = [1, 4, 16, 64, 256];
+/// Slots of a segment that one connection looks at: those that our stream left first, most likely left by the peer's, too.
+const LOOKS: usize = 4;
 /// Segments of others whose memfd is kept, for a program that execs: descriptors are dear.
 const KEPT: usize = 16;
 /// Links that one call looks at, and peers that it asks after: asking takes system calls.
@@ -60,6 +62,19 @@ pub struct Place {
     pub nonce: [u8; 16],
     /// The segment's memfd.
     pub file: Arc<PrivateFd>,
+}
+
+/// How segments are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of each ring.
+    pub ring: usize,
+    /// Bytes of each large ring, 0 for none.
+    pub bulk: usize,
+    /// Most bytes of segments mapped here, large rings aside.
+    pub limit: usize,
+    /// Huge pages for the large rings, where the system has them.
+    pub huge: bool,
 }
 
 /// Every link of a process.
@@ -100,6 +115,8 @@ struct Segment {
     end: usize,
     /// Streams of ours that use a slot; `None`: nobody ever did.
     slots: Vec<Option<u32>>,
+    /// Slots to hand out that none of our streams uses; the peer's may.
+    free: VecDeque<u32>,
     /// All of them.
     streams: u32,
     /// When the last one left, or when the segment was mapped.
@@ -122,13 +139,8 @@ impl Links {
     }
 
     /// Finds or makes room for one more connection with a peer.
-    pub fn place(
-        &mut self,
-        peer: Peer,
-        (ring, bulk): (usize, usize),
-        cookies: [u64; 2],
-        now: u64,
-    ) -> Result<Place, Reason> {
+    pub fn place(&mut self, peer: Peer, shape: Shape, cookies: [u64; 2], now: u64) -> Result<Place, Reason> {
+        let Shape { ring, bulk, .. } = shape;
         self.tidy(None, now);
         let made = |link: &Link| link.segments.iter().filter(|s| s.file.is_some()).count();
         if let Some(link) = self.links.get_mut(&peer) {
@@ -138,12 +150,16 @@ impl Links {
             }
         }
         let grown = self.links.get(&peer).map_or(0, made).min(GROWTH.len() - 1);
-        let geometry = Geometry { slots: GROWTH[grown].min(MAX_SLOTS), ring, bulk };
+        let left = shape.limit.saturating_sub(self.bytes);
+        let geometry = |slots: usize| Geometry { slots: slots.min(MAX_SLOTS), ring, bulk };
+        let mut geometries = GROWTH[..=grown].iter().rev().map(|slots| geometry(*slots));
+        let geometry = geometries.find(|geometry| geometry.dense() <= left).ok_or(Reason::MEMORY_LIMIT)?;
         let nonce = memory::nonce();
-        let fd = memory::make("motet-segment", geometry.bytes(), &geometry.encode(nonce), geometry.dense());
+        let fd = memory::make("motet-segment", geometry.bytes(), &geometry.encode(nonce), HEAD);
         let fd = fd.map_err(|_| Reason::NO_MEMORY)?;
-        let segment = self.open(peer, &fd, (geometry, nonce, 0), now)?;
+        let segment = self.open(peer, &fd, (geometry, nonce, 0), shape.huge, now)?;
         segment.file = Some(Arc::new(PrivateFd::new(fd)));
+        segment.free.extend(0..geometry.slots as u32);
         segment.place(cookies).ok_or(Reason::NO_MEMORY)
     }
 
@@ -154,6 +170,7 @@ impl Links {
         (peer, myself): (Peer, bool),
         file: &OwnedFd,
         (index, nonce): (u32, [u8; 16]),
+        shape: Shape,
         now: u64,
     ) -> Result<Slot, Reason> {
         self.tidy(None, now);
@@ -166,15 +183,18 @@ impl Links {
                 if written != nonce {
                     return Err(Reason::BAD_SEGMENT);
                 }
+                if geometry.dense() > shape.limit.saturating_sub(self.bytes) {
+                    return Err(Reason::MEMORY_LIMIT);
+                }
                 let keep = self.kept < KEPT;
                 self.kept += usize::from(keep);
-                let segment = self.open(peer, file, (geometry, nonce, 1), now)?;
+                let segment = self.open(peer, file, (geometry, nonce, 1), shape.huge, now)?;
                 let copy = keep.then(|| file.try_clone().ok()).flatten();
                 segment.kept = copy.map(|copy| Arc::new(PrivateFd::new(copy)));
                 segment
             }
         };
-        segment.use_slot(index as usize, 1).ok_or(Reason::BAD_SEGMENT)
+        segment.use_slot(index as usize, 1)
     }
 
     /// The memfd and the number of a slot, and whose link it belongs to.
@@ -182,7 +202,7 @@ impl Links {
         let (&base, &peer) = self.owners.range(..=slot.address()).next_back()?;
         let segment = self.links.get(&peer)?.segments.iter().find(|s| s.mapping.base() as usize == base)?;
         let file = segment.file.as_ref().or(segment.kept.as_ref())?;
-        Some((file.clone(), segment.index(slot.address() - base)?, peer))
+        Some((file.clone(), segment.geometry.index(slot.address() - base)?, peer))
     }
 
     /// A slot that an earlier image of this process used.
@@ -201,12 +221,12 @@ impl Links {
                 known
             }
             None => {
-                let segment = self.open(peer, &file, (geometry, nonce, end), now)?;
+                let segment = self.open(peer, &file, (geometry, nonce, end), false, now)?;
                 segment.kept = Some(Arc::new(file));
                 segment
             }
         };
-        segment.use_slot(index, end).ok_or(Reason::BAD_SEGMENT)
+        segment.use_slot(index, end)
     }
 
     /// A stream of ours has ended: so much the peer learns, too. An end that never came has left with us.
@@ -262,9 +282,15 @@ impl Links {
         peer: Peer,
         fd: impl AsFd,
         (geometry, nonce, end): (Geometry, [u8; 16], usize),
+        huge: bool,
         now: u64,
     ) -> Result<&mut Segment, Reason> {
-        let mapping = self.ranges.map(fd, geometry.bytes()).map_err(|_| Reason::NO_MEMORY)?;
+        let huge = huge && geometry.bulk >= HUGE_PAGE;
+        let mapping = self.ranges.map(fd, geometry.bytes(), if huge { HUGE_PAGE } else { 4096 });
+        let mapping = mapping.map_err(|_| Reason::NO_MEMORY)?;
+        if huge {
+            memory::prefer_huge(mapping, geometry.bulk(0));
+        }
         self.owners.insert(mapping.base() as usize, peer);
         self.bytes += geometry.dense();
         let link = self.links.entry(peer).or_default();
@@ -272,7 +298,7 @@ impl Links {
             link.ours = true;
             self.counts[0] += 1;
         }
-        let slots = vec![None; geometry.slots];
+        let (slots, free) = (vec![None; geometry.slots], VecDeque::new());
         link.segments.push(Segment {
             file: None,
             kept: None,
@@ -281,6 +307,7 @@ impl Links {
             nonce,
             end,
             slots,
+            free,
             streams: 0,
             since: now,
         });
@@ -291,11 +318,14 @@ impl Links {
     fn release(&mut self, slot: &Slot, now: u64) -> Option<Peer> {
         let (&base, &peer) = self.owners.range(..=slot.address()).next_back()?;
         let segment = self.links.get_mut(&peer)?.segments.iter_mut().find(|s| s.mapping.base() as usize == base)?;
-        let index = segment.index(slot.address() - base)?;
+        let index = segment.geometry.index(slot.address() - base)?;
         if let Some(streams @ 1..) = &mut segment.slots[index] {
             *streams -= 1;
             segment.streams -= 1;
             segment.since = now;
+            if *streams == 0 && segment.file.is_some() {
+                segment.free.push_back(index as u32);
+            }
         }
         Some(peer)
     }
@@ -361,32 +391,40 @@ impl Segment {
         slot.with_bulk(self.mapping, self.geometry.bulk(index), self.geometry.bulk)
     }
 
-    /// The number of the slot at an offset.
-    fn index(&self, offset: usize) -> Option<usize> {
-        (0..self.geometry.slots).find(|&index| self.geometry.slot(index) == Ok(offset))
-    }
-
     fn place(&mut self, cookies: [u64; 2]) -> Option<Place> {
-        let file = self.file.clone()?;
-        for index in 0..self.geometry.slots {
-            let slot = self.slot(index, 0)?;
-            if self.slots[index].is_some_and(|streams| streams > 0 || !both_left(&slot)) {
-                continue;
+        let file = self.file.as_ref()?;
+        for _ in 0..self.free.len().min(LOOKS) {
+            let index = self.free.pop_front()?;
+            let slot = self.slot(index as usize, 0)?;
+            match self.slots[index as usize] {
+                None if !memory::populate(slot.control_memory()) => {
+                    self.free.push_front(index);
+                    return None;
+                }
+                Some(1..) => continue, // offered to ourselves, and still in use: it comes back when that stream ends
+                Some(0) if !both_left(&slot) => {
+                    self.free.push_back(index);
+                    continue;
+                }
+                _ => {}
             }
-            self.slots[index] = Some(1);
+            self.slots[index as usize] = Some(1);
             self.streams += 1;
             slot.prepare(cookies);
             slot.head().attached[0].store(1, Ordering::Release);
-            return Some(Place { slot, index: index as u32, nonce: self.nonce, file });
+            return Some(Place { slot, index, nonce: self.nonce, file: file.clone() });
         }
         None
     }
 
-    fn use_slot(&mut self, index: usize, end: usize) -> Option<Slot> {
-        let slot = self.slot(index, end)?;
+    fn use_slot(&mut self, index: usize, end: usize) -> Result<Slot, Reason> {
+        let slot = self.slot(index, end).ok_or(Reason::BAD_SEGMENT)?;
+        if self.slots[index].is_none() && !memory::populate(slot.control_memory()) {
+            return Err(Reason::NO_MEMORY);
+        }
         *self.slots[index].get_or_insert(0) += 1;
         self.streams += 1;
-        Some(slot)
+        Ok(slot)
     }
 }
 
@@ -396,8 +434,8 @@ fn both_left(slot: &Slot) -> bool {
 
 /// Checks a segment from a peer before it is mapped.
 fn inspect(file: impl AsFd) -> Result<(Geometry, [u8; 16]), Reason> {
-    let (size, pages, sealed) = memory::inspect(&file).map_err(|_| Reason::BAD_SEGMENT)?;
-    if !sealed {
+    let (size, sealed, ordinary) = memory::inspect(&file).map_err(|_| Reason::BAD_SEGMENT)?;
+    if !sealed || !ordinary {
         return Err(Reason::BAD_SEGMENT);
     }
     let head = memory::head::<{ HEAD_WORDS * 8 }>(file).map_err(|_| Reason::BAD_SEGMENT)?;
@@ -405,9 +443,6 @@ fn inspect(file: impl AsFd) -> Result<(Geometry, [u8; 16]), Reason> {
         Refused::Version(_) => Reason::VERSION,
         _ => Reason::BAD_SEGMENT,
     })?;
-    if pages < geometry.dense() as u64 {
-        return Err(Reason::BAD_SEGMENT);
-    }
     Ok((geometry, nonce))
 }
 

@@ -1,11 +1,20 @@
-//! The one message of the rendezvous: which connection an offered slot is for. It travels with the memfd.
+//! The two messages of the rendezvous: which connection an offered slot is for ([`Offer`], with the memfd), and why an offer is
+//! not taken ([`Refusal`]). One that is taken needs no answer: the slot says so.
+//!
+//! The first twelve bytes of both, magic and layout version, are the same in every version of Motet: whatever else a message of
+//! another version says, it is known to be one.
 
+use motet_engine::reason::{ALL, Reason};
 use motet_wire::segment;
 
 /// "MOTETofr".
 const MAGIC: u64 = u64::from_le_bytes(*b"MOTETofr");
+/// "MOTETref".
+const REFUSAL: u64 = u64::from_le_bytes(*b"MOTETref");
 /// Bytes of an offer.
 pub const SIZE: usize = 64;
+/// Bytes of a refusal.
+pub const REFUSAL_SIZE: usize = 16;
 
 /// An offer, as the accepting end makes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,21 +56,56 @@ impl Offer {
 
     /// From bytes that a peer sent.
     pub fn decode(bytes: &[u8]) -> Result<Self, Bad> {
+        let version = version(bytes, MAGIC).ok_or(Bad::Malformed)?;
+        if version != segment::VERSION {
+            return Err(Bad::Version(version));
+        }
         let m: &[u8; SIZE] = bytes.try_into().map_err(|_| Bad::Malformed)?;
         let word = |at: usize| u64::from_le_bytes(m[at..at + 8].try_into().unwrap());
         let half = |at: usize| u32::from_le_bytes(m[at..at + 4].try_into().unwrap());
-        if word(0) != MAGIC {
-            return Err(Bad::Malformed);
-        }
-        if half(8) != segment::VERSION {
-            return Err(Bad::Version(half(8)));
-        }
         Ok(Self {
             netns: word(16),
             offerer: word(24),
             other: word(32),
             slot: half(12),
             nonce: m[40..56].try_into().unwrap(),
+        })
+    }
+}
+
+/// The layout version that a message of this kind names.
+fn version(bytes: &[u8], magic: u64) -> Option<u32> {
+    let (first, rest) = bytes.split_first_chunk::<8>()?;
+    let version = rest.first_chunk::<4>()?;
+    (u64::from_le_bytes(*first) == magic).then(|| u32::from_le_bytes(*version))
+}
+
+/// Why an offer is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal(pub Reason);
+
+impl Refusal {
+    /// As bytes.
+    pub fn encode(&self) -> [u8; REFUSAL_SIZE] {
+        let mut m = [0; REFUSAL_SIZE];
+        m[0..8].copy_from_slice(&REFUSAL.to_le_bytes());
+        m[8..12].copy_from_slice(&segment::VERSION.to_le_bytes());
+        m[12..16].copy_from_slice(&self.0.0.to_le_bytes());
+        m
+    }
+
+    /// From bytes that a peer sent, if they are one.
+    pub fn from(bytes: &[u8]) -> Option<Self> {
+        version(bytes, REFUSAL).map(|_| Self::decode(bytes))
+    }
+
+    /// The same of bytes that can be nothing else. Whatever another version says means that it is another version.
+    pub fn decode(bytes: &[u8]) -> Self {
+        let known = |code: u32| ALL.iter().copied().find(|reason| reason.0 == code);
+        Self(match (version(bytes, REFUSAL), bytes.get(12..16).and_then(|code| code.try_into().ok())) {
+            (None, _) | (_, None) => Reason::BAD_OFFER,
+            (Some(version), _) if version != segment::VERSION => Reason::VERSION,
+            (_, Some(code)) => known(u32::from_le_bytes(code)).unwrap_or(Reason::BAD_OFFER),
         })
     }
 }
@@ -81,5 +125,21 @@ mod tests {
         let mut other = bytes;
         other[8] = 9;
         assert_eq!(Offer::decode(&other), Err(Bad::Version(9)));
+        assert_eq!(Offer::decode(&other[..12]), Err(Bad::Version(9)), "however long its messages are");
+        assert_eq!(Offer::decode(&[other.as_slice(), &[0; 64]].concat()), Err(Bad::Version(9)));
+    }
+
+    #[test]
+    fn a_refusal_comes_back_as_it_was() {
+        let bytes = Refusal(Reason::MEMORY_LIMIT).encode();
+        assert_eq!(Refusal::decode(&bytes), Refusal(Reason::MEMORY_LIMIT));
+        for n in 0..REFUSAL_SIZE {
+            assert_eq!(Refusal::decode(&bytes[..n]), Refusal(Reason::BAD_OFFER), "truncated to {n}");
+        }
+        let (mut other, mut unknown) = (bytes, bytes);
+        other[8] = other[8].wrapping_add(1);
+        unknown[12] = 0xff;
+        assert_eq!(Refusal::decode(&other), Refusal(Reason::VERSION));
+        assert_eq!(Refusal::decode(&unknown), Refusal(Reason::BAD_OFFER));
     }
 }

@@ -5,18 +5,22 @@
 //! and passes the memfd ([`Offering`]). Both check what the kernel attests: credentials of the process, network
 //! namespace, and the cookie of the very socket at the other end, so a squatted name, a reused port or a listener inherited
 //! by a fork gets nothing. The TCP descriptor never travels (in flight it would delay FIN).
+//!
+//! The offer is taken when the slot says so; until then the end that accepted holds the connection to the rendezvous, where a
+//! refusal comes back. So both ends know why a connection stays on TCP, whatever versions they are.
 
 use crate::arena;
-use crate::offer::{Bad, Offer, SIZE};
+use crate::links::{Place, Shape};
+use crate::offer::{Bad, Offer, REFUSAL_SIZE, Refusal, SIZE};
 use motet_engine::driver::{Connecting, Pair, Progress, Wire};
 use motet_engine::engine::lock;
 use motet_engine::reason::Reason;
 use motet_sys::diag::Diag;
-use motet_sys::fds::PrivateFd;
-use motet_sys::rustix::fd::OwnedFd;
+use motet_sys::fds::{self, PrivateFd};
+use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use motet_sys::socket::{self, Credentials};
-use motet_sys::thread::euid;
-use std::sync::atomic::Ordering;
+use motet_sys::thread::{self, euid};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// Users outside our user namespace all look like this one.
@@ -34,8 +38,37 @@ pub fn quiet() -> MutexGuard<'static, Option<Diag>> {
     lock(&DIAG)
 }
 
+/// The same in every version.
 fn name(netns: u64, cookie: u64) -> Vec<u8> {
-    format!("motet/{}/{netns:x}/{cookie:x}", motet_wire::segment::VERSION).into_bytes()
+    format!("motet/{netns:x}/{cookie:x}").into_bytes()
+}
+
+/// Descriptors that wait for the other end, and the part of all that the process may have which they may be. The rest is the
+/// program's, however many connections it makes to peers that never come.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+const PART: usize = 4;
+
+/// Leave to hold one such descriptor.
+struct Room;
+
+impl Room {
+    fn enter() -> Option<Self> {
+        if WAITING.fetch_add(1, Ordering::Relaxed) < fds::most() / PART {
+            return Some(Self);
+        }
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        None
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn shape(pair: &Pair) -> Shape {
+    Shape { ring: pair.ring, bulk: pair.bulk, limit: pair.memory, huge: pair.huge }
 }
 
 /// The cookie and owner of the socket at the other end of a connection.
@@ -66,6 +99,28 @@ pub struct Offering {
     pair: Pair,
     netns: u64,
     other: u64,
+    offered: Option<Offered>,
+}
+
+/// An offer that was made and not answered yet.
+struct Offered {
+    /// Where a refusal comes back.
+    rendezvous: PrivateFd,
+    peer: Credentials,
+    place: Option<Place>,
+    /// The process that made it; a forked child has a copy.
+    by: u32,
+    _room: Room,
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        match &self.place {
+            Some(place) if self.by == thread::pid() => arena::leave(&place.slot),
+            Some(place) => arena::abandon(&place.slot),
+            None => {}
+        }
+    }
 }
 
 impl Offering {
@@ -76,13 +131,13 @@ impl Offering {
             None => Err(Reason::OTHER_HOST),
             Some(found) if found.uid != euid() => Err(Reason::OTHER_USER),
             Some(found) => {
-                somebody().map(|()| Box::new(Self { pair: *pair, netns, other: found.cookie }) as Box<dyn Connecting>)
+                let offering = Self { pair: *pair, netns, other: found.cookie, offered: None };
+                somebody().map(|()| Box::new(offering) as Box<dyn Connecting>)
             }
         }
     }
 
-    fn offer(&self, rendezvous: &OwnedFd, peer: Credentials) -> Result<Wire, Reason> {
-        let place = arena::place(peer, (self.pair.ring, self.pair.bulk), [self.pair.cookie, self.other])?;
+    fn offer(&self, rendezvous: OwnedFd, peer: Credentials, place: Place, room: Room) -> Result<Offered, Reason> {
         let offer = Offer {
             netns: self.netns,
             offerer: self.pair.cookie,
@@ -90,16 +145,48 @@ impl Offering {
             slot: place.index,
             nonce: place.nonce,
         };
-        if socket::send_with_fd(rendezvous, &offer.encode(), &*place.file).is_err() {
+        if socket::send_with_fd(&rendezvous, &offer.encode(), &*place.file).is_err() {
             arena::withdraw(&place);
             return Err(Reason::NOT_PERMITTED);
         }
-        Ok(Wire { slot: place.slot, peer, peer_cookie: self.other })
+        let rendezvous = PrivateFd::new(rendezvous);
+        Ok(Offered { rendezvous, peer, place: Some(place), by: thread::pid(), _room: room })
+    }
+
+    /// What became of the offer.
+    fn hear(&mut self) -> Progress {
+        let Some(offered) = &mut self.offered else { return Progress::Pending };
+        if offered.by != thread::pid() {
+            self.offered = None; // the parent's
+            return Progress::Pending;
+        }
+        let taken = |place: &mut Place| place.slot.head().attached[1].load(Ordering::SeqCst) != 0;
+        let mut answer = [0; REFUSAL_SIZE];
+        let mut heard = None;
+        loop {
+            if let Some(place) = offered.place.take_if(taken) {
+                return Progress::Up(Wire { slot: place.slot, peer: offered.peer, peer_cookie: self.other });
+            }
+            // Once more after an end: whoever takes an offer says so first, then leaves.
+            match heard {
+                None => heard = Some(socket::receive_with_fd(&offered.rendezvous, &mut answer)),
+                Some(Err(EAGAIN)) => return Progress::Pending,
+                Some(Ok((n @ 1.., _))) => return Progress::Never(Refusal::decode(&answer[..n]).0),
+                Some(_) => {
+                    self.offered = None;
+                    return Progress::Pending;
+                }
+            }
+        }
     }
 }
 
 impl Connecting for Offering {
     fn step(&mut self) -> Progress {
+        if self.offered.is_some() {
+            return self.hear();
+        }
+        let Some(room) = Room::enter() else { return Progress::Crowded };
         let rendezvous = match socket::connect_abstract(&name(self.netns, self.other)) {
             Ok(rendezvous) => rendezvous,
             Err(EPERM | EACCES) => return Progress::Never(Reason::NOT_PERMITTED),
@@ -109,8 +196,18 @@ impl Connecting for Offering {
         if !trusted(&peer) {
             return Progress::Never(Reason::OTHER_USER);
         }
-        match self.offer(&rendezvous, peer) {
-            Ok(wire) => Progress::Up(wire),
+        let place = match arena::place(peer, shape(&self.pair), [self.pair.cookie, self.other]) {
+            Ok(place) => place,
+            Err(reason) => {
+                let _ = socket::send_message(&rendezvous, &Refusal(reason).encode());
+                return Progress::Never(reason);
+            }
+        };
+        match self.offer(rendezvous, peer, place, room) {
+            Ok(offered) => {
+                self.offered = Some(offered);
+                Progress::Pending
+            }
             Err(reason) => Progress::Never(reason),
         }
     }
@@ -120,18 +217,53 @@ impl Connecting for Offering {
 pub struct Listening {
     pair: Pair,
     netns: u64,
-    listener: PrivateFd,
-    guest: Option<OwnedFd>,
+    listener: Option<(PrivateFd, Room)>,
+    /// Somebody who has come and not spoken yet.
+    guest: Option<PrivateFd>,
 }
 
 impl Listening {
-    /// Opens the rendezvous of this connection.
+    /// Opens the rendezvous of this connection, now or when there is room for it.
     pub fn begin(pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
         somebody()?;
         let netns = socket::netns_cookie(pair.fd).map_err(|_| Reason::NOT_PERMITTED)?;
-        let listener = socket::listen_abstract(&name(netns, pair.cookie))
+        let mut listening = Self { pair: *pair, netns, listener: None, guest: None };
+        listening.open()?;
+        Ok(Box::new(listening))
+    }
+
+    fn open(&mut self) -> Result<(), Reason> {
+        let Some(room) = Room::enter() else { return Ok(()) };
+        let listener = socket::listen_abstract(&name(self.netns, self.pair.cookie))
             .map_err(|e| if e == EADDRINUSE { Reason::NAME_TAKEN } else { Reason::NO_MEMORY })?;
-        Ok(Box::new(Self { pair: *pair, netns, listener: PrivateFd::new(listener), guest: None }))
+        self.listener = Some((PrivateFd::new(listener), room));
+        Ok(())
+    }
+
+    /// Hears out who has come. `None`: they say nothing yet.
+    fn hear(&self, guest: impl AsFd) -> Option<Progress> {
+        let Ok(peer) = socket::peer_credentials(&guest) else { return Some(Progress::Pending) };
+        if !trusted(&peer) {
+            return Some(Progress::Pending); // somebody knocked who has no business here; the right one may still come
+        }
+        let mut bytes = [0; SIZE + 1];
+        let (n, file) = match socket::receive_with_fd(&guest, &mut bytes) {
+            Ok(message) => message,
+            Err(EAGAIN) => return None,
+            Err(_) => return Some(Progress::Pending),
+        };
+        let bytes = &bytes[..n.min(bytes.len())];
+        if let Some(Refusal(reason)) = Refusal::from(bytes) {
+            return Some(Progress::Never(reason));
+        }
+        Some(match self.take(bytes, file, peer) {
+            Ok(wire) => Progress::Up(wire),
+            Err(Reason::BAD_OFFER) => Progress::Pending,
+            Err(reason) => {
+                let _ = socket::send_message(&guest, &Refusal(reason).encode());
+                Progress::Never(reason)
+            }
+        })
     }
 
     /// Checks an offer in full before anything of it is used.
@@ -144,7 +276,8 @@ impl Listening {
         if offer.netns != self.netns || offer.other != self.pair.cookie || offer.offerer != found.cookie {
             return Err(Reason::BAD_OFFER);
         }
-        let slot = arena::take(peer, &file.ok_or(Reason::BAD_OFFER)?, offer.slot, offer.nonce)?;
+        let file = file.ok_or(Reason::BAD_OFFER)?;
+        let slot = arena::take(peer, &file, (offer.slot, offer.nonce), shape(&self.pair))?;
         // Attached first, checked then: an offerer that sees us attached does not give the slot to another connection.
         slot.head().attached[1].store(1, Ordering::SeqCst);
         if slot.head().cookies.each_ref().map(|c| c.load(Ordering::SeqCst)) != [offer.offerer, offer.other] {
@@ -157,34 +290,28 @@ impl Listening {
 
 impl Connecting for Listening {
     fn step(&mut self) -> Progress {
-        if self.guest.is_none() {
-            self.guest = socket::accept(&self.listener).ok();
+        if self.listener.is_none()
+            && let Err(reason) = self.open()
+        {
+            return Progress::Never(reason);
         }
-        let Some(guest) = &self.guest else { return Progress::Pending };
-        let Ok(peer) = socket::peer_credentials(guest) else {
-            self.guest = None;
+        let Some((listener, _)) = &self.listener else { return Progress::Crowded };
+        if let Some(guest) = self.guest.take() {
+            return self.hear(&guest).unwrap_or_else(|| {
+                self.guest = Some(guest);
+                Progress::Pending
+            });
+        }
+        // Asked first: an accept in vain makes a socket in vain.
+        let Some(guest) =
+            socket::readable(listener.as_fd().as_raw_fd()).then(|| socket::accept(listener).ok()).flatten()
+        else {
             return Progress::Pending;
         };
-        if !trusted(&peer) {
-            self.guest = None; // somebody knocked who has no business here; the right one may still come
-            return Progress::Pending;
-        }
-        let mut bytes = [0; SIZE + 1];
-        match socket::receive_with_fd(guest, &mut bytes) {
-            Ok((n, file)) => match self.take(&bytes[..n.min(bytes.len())], file, peer) {
-                Ok(wire) => Progress::Up(wire),
-                Err(Reason::BAD_OFFER) => {
-                    self.guest = None;
-                    Progress::Pending
-                }
-                Err(reason) => Progress::Never(reason),
-            },
-            Err(EAGAIN) => Progress::Pending,
-            Err(_) => {
-                self.guest = None;
-                Progress::Pending
-            }
-        }
+        self.hear(&guest).unwrap_or_else(|| {
+            self.guest = Some(PrivateFd::new(guest));
+            Progress::Pending
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 //! is mapped that was not checked, and the stream stays on TCP with the reason that fits.
 
 use motet_driver_shm::Shm;
-use motet_driver_shm::offer::{Offer, SIZE};
+use motet_driver_shm::offer::{Offer, Refusal, SIZE};
 use motet_engine::driver::{Connecting, Driver, Pair, Progress};
 use motet_engine::reason::Reason;
 use motet_sys::rustix::fd::OwnedFd;
@@ -11,7 +11,7 @@ use motet_sys::rustix::fs::{
 };
 use motet_sys::rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use motet_sys::socket;
-use motet_wire::segment::{Geometry, VERSION};
+use motet_wire::segment::Geometry;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
@@ -34,7 +34,17 @@ struct Victim {
 fn pair_of(tcp: &TcpStream, connected: bool) -> Pair {
     let fd = tcp.as_raw_fd();
     let (local, peer) = socket::addresses(fd).unwrap();
-    Pair { fd, local, peer, connected, cookie: socket::cookie(fd).unwrap(), ring: RING, bulk: 0 }
+    Pair {
+        fd,
+        local,
+        peer,
+        connected,
+        cookie: socket::cookie(fd).unwrap(),
+        ring: RING,
+        bulk: 0,
+        memory: usize::MAX,
+        huge: false,
+    }
 }
 
 fn connection() -> [TcpStream; 2] {
@@ -44,11 +54,15 @@ fn connection() -> [TcpStream; 2] {
 }
 
 fn victim() -> Victim {
+    victim_with(usize::MAX)
+}
+
+fn victim_with(memory: usize) -> Victim {
     let streams = connection();
-    let pair = pair_of(&streams[0], true);
+    let pair = Pair { memory, ..pair_of(&streams[0], true) };
     let connecting = Shm.connect(&pair).unwrap();
     let netns = socket::netns_cookie(pair.fd).unwrap();
-    let name = format!("motet/{VERSION}/{netns:x}/{:x}", pair.cookie).into_bytes();
+    let name = format!("motet/{netns:x}/{:x}", pair.cookie).into_bytes();
     let offerer = socket::cookie(streams[1].as_raw_fd()).unwrap();
     let nonce = motet_sys::memory::nonce();
     Victim { connecting, name, honest: Offer { netns, offerer, other: pair.cookie, slot: 0, nonce }, _streams: streams }
@@ -102,7 +116,7 @@ fn knock(name: &[u8], bytes: &[u8], files: &[&OwnedFd]) -> Result<OwnedFd, i32> 
 fn outcome(victim: &mut Victim) -> Result<&'static str, Reason> {
     for _ in 0..4 {
         match victim.connecting.step() {
-            Progress::Pending => {}
+            Progress::Pending | Progress::Crowded => {}
             Progress::Up(_) => return Ok("up"),
             Progress::Never(reason) => return Err(reason),
         }
@@ -150,27 +164,27 @@ fn memory_that_lies_is_never_mapped() {
         ("not sealed", |m| m.seals = SealFlags::empty(), bad),
         ("may shrink", |m| m.seals = SealFlags::GROW, bad),
         ("may grow", |m| m.seals = SealFlags::SHRINK, bad),
-        ("sparse: a page may be missing later", |m| m.preallocate = false, bad),
+        ("nothing written", |m| m.head.clear(), bad),
     ];
     for (what, change, expected) in cases {
         assert_eq!(offered(|_| (), change), *expected, "{what}");
     }
 }
 
-/// Only the large rings may lack pages: they are filled when a stream needs them.
+/// Pages may be missing: each end brings into being what it needs, and stays on TCP where it cannot.
 #[test]
-fn large_rings_may_be_sparse_and_nothing_else() {
+fn large_rings_lie_where_the_geometry_says() {
     let geometry = Geometry { slots: 1, ring: RING, bulk: 1 << 20 };
     let with_bulk = |memory: &mut Memory| {
         memory.head[40..48].copy_from_slice(&(geometry.bulk as u64).to_le_bytes());
         memory.size = geometry.bytes();
     };
     assert_eq!(offered(|_| (), with_bulk), Ok("up"));
-    let sparse = |memory: &mut Memory| {
+    let without_a_gap = |memory: &mut Memory| {
         with_bulk(memory);
-        memory.preallocate = false;
+        memory.size = geometry.dense() + 2 * geometry.bulk;
     };
-    assert_eq!(offered(|_| (), sparse), Err(Reason::BAD_SEGMENT));
+    assert_eq!(offered(|_| (), without_a_gap), Err(Reason::BAD_SEGMENT));
 }
 
 #[test]
@@ -247,7 +261,7 @@ fn a_squatted_name_is_harmless() {
     let streams = connection();
     let pair = pair_of(&streams[0], true);
     let netns = socket::netns_cookie(pair.fd).unwrap();
-    let name = format!("motet/{VERSION}/{netns:x}/{:x}", pair.cookie);
+    let name = format!("motet/{netns:x}/{:x}", pair.cookie);
     let _squatter = socket::listen_abstract(name.as_bytes()).unwrap();
     assert_eq!(Shm.connect(&pair).err(), Some(Reason::NAME_TAKEN), "the name is taken");
 }
@@ -258,12 +272,39 @@ fn two_honest_ends_meet() {
     let streams = connection();
     let mut near = Shm.connect(&pair_of(&streams[0], true)).unwrap();
     let mut far = Shm.connect(&pair_of(&streams[1], false)).unwrap();
-    let Progress::Up(offered) = far.step() else { panic!("no offer") };
+    assert!(matches!(far.step(), Progress::Pending), "offered");
+    assert!(matches!(far.step(), Progress::Pending), "and not taken yet");
     let Progress::Up(taken) = near.step() else { panic!("not taken") };
+    let Progress::Up(offered) = far.step() else { panic!("not heard of") };
     assert_eq!((offered.slot.end(), taken.slot.end()), (0, 1));
     assert_eq!(offered.peer.pid, std::process::id() as i32);
     offered.slot.outward().mark.ready.store(7, std::sync::atomic::Ordering::Release);
     assert_eq!(taken.slot.inward().mark.ready.load(std::sync::atomic::Ordering::Acquire), 7, "the same memory");
+}
+
+/// Both ends know why: the one that refuses, and the one that is refused.
+#[test]
+fn an_end_that_refuses_says_why() {
+    let mut victim = victim_with(0);
+    let file = Memory::honest(&victim.honest).make(&victim.honest);
+    let guest = knock(&victim.name, &victim.honest.encode(), &[&file]).unwrap();
+    assert_eq!(outcome(&mut victim), Err(Reason::MEMORY_LIMIT));
+    let mut answer = [0; 64];
+    let (n, _) = socket::receive_with_fd(&guest, &mut answer).unwrap();
+    assert_eq!(Refusal::decode(&answer[..n]), Refusal(Reason::MEMORY_LIMIT));
+
+    // The other side of it: an accepted end hears what a listener of its own user answers.
+    for (reason, heard) in [(Reason::VERSION, Reason::VERSION), (Reason(4711), Reason::BAD_OFFER)] {
+        let streams = connection();
+        let netns = socket::netns_cookie(streams[0].as_raw_fd()).unwrap();
+        let cookie = socket::cookie(streams[0].as_raw_fd()).unwrap();
+        let listener = socket::listen_abstract(format!("motet/{netns:x}/{cookie:x}").as_bytes()).unwrap();
+        let mut far = Shm.connect(&pair_of(&streams[1], false)).unwrap();
+        assert!(matches!(far.step(), Progress::Pending));
+        let guest = socket::accept(&listener).unwrap();
+        socket::send_message(&guest, &Refusal(reason).encode()).unwrap();
+        assert!(matches!(far.step(), Progress::Never(why) if why == heard), "{reason:?}");
+    }
 }
 
 fn skip(test: &str, reason: &str) {

@@ -4,6 +4,7 @@
 use motet_driver_shm::Shm;
 use motet_engine::driver::Driver;
 use motet_engine::engine::Up;
+use motet_engine::stream::Taken;
 use motet_engine::{Engine, Handle, Options};
 use motet_proto::{EBADF, gate, rx, tx};
 use motet_wire::record::State;
@@ -21,6 +22,8 @@ fn engine() -> &'static Engine {
         ring: 4096,
         bulk: 0,
         streams: 64,
+        memory: usize::MAX,
+        huge: false,
         spin: 30_000,
         hot: 64,
         single_copy: usize::MAX,
@@ -43,7 +46,10 @@ impl Pair {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = listener.accept().unwrap().0;
-        let ends = [engine.upgrade(near.as_raw_fd(), true, false), engine.upgrade(far.as_raw_fd(), false, false)];
+        let take = |fd: &TcpStream, connected| {
+            engine.upgrade(fd.as_raw_fd(), Taken { connected, lazy: false, receives: true })
+        };
+        let ends = [take(&near, true), take(&far, false)];
         let pair = Self { ends: ends.map(Result::unwrap), _streams: [near, far] };
         while pair.ends.iter().any(|&end| engine.attached(end).is_none()) {
             pair.talk(engine);

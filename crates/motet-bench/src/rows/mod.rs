@@ -7,6 +7,8 @@ mod engine;
 mod fallback;
 mod idle;
 mod pool;
+mod programs;
+mod short;
 mod sockets;
 
 use crate::Options;
@@ -39,8 +41,11 @@ const fn row(id: &'static str, title: &'static str, measure: fn(&Bench, &Options
     Row { id, title, measure: Measure::Lines(measure) }
 }
 
-/// All of them.
-pub const ROWS: [Row; 13] = [
+/// The name of all rows of other people's programs together.
+const PROGRAMS: &str = "programs";
+
+/// The rows of Motet itself; [`programs::ROWS`] follow.
+const ROWS: [Row; 14] = [
     row("a", "engine stream, 8 B one way", engine::latency),
     row("b", "engine stream bandwidth, reused buffers", engine::bandwidth),
     row("c", "engine stream, 64 MiB, distinct cold buffers", engine::cold),
@@ -53,18 +58,22 @@ pub const ROWS: [Row; 13] = [
     row("j", "256 idle peers and an active one", crowd::idle_peers),
     row("k", "receive memory: fresh or from the pool", pool::pool),
     row("l", "coupled demo, chatty case", coupled::chatty),
+    row("short", "connect, some messages, close", short::short),
     Row { id: "curves", title: "curves over the size", measure: Measure::Curves(curves::curves) },
 ];
 
-/// Those asked for; all when none is named.
+/// Those asked for; all when none is named. `programs` stands for those of other people's programs.
 pub fn chosen(only: &[String]) -> Result<Vec<&'static Row>> {
+    let all = || ROWS.iter().map(|row| (row, "")).chain(programs::ROWS.iter().map(|row| (row, PROGRAMS)));
+    let named = |name: &str, (row, group): (&Row, &str)| name == row.id || (name == group && !group.is_empty());
     for name in only {
-        if !ROWS.iter().any(|row| row.id == name) {
-            let known: Vec<&str> = ROWS.iter().map(|row| row.id).collect();
+        if !all().any(|row| named(name, row)) {
+            let known: Vec<&str> = all().map(|(row, _)| row.id).chain([PROGRAMS]).collect();
             bail!("no row `{name}`; there are {}", known.join(" "));
         }
     }
-    Ok(ROWS.iter().filter(|row| only.is_empty() || only.iter().any(|name| name == row.id)).collect())
+    let wanted = all().filter(|&row| only.is_empty() || only.iter().any(|name| named(name, row)));
+    Ok(wanted.map(|(row, _)| row).collect())
 }
 
 /// Median ns of one operation of `program` with the ends placed so.
@@ -108,7 +117,35 @@ fn rates(series: &Series, size: usize) -> Series {
     Series { values: series.values.iter().map(rate(size)).collect(), floors: series.floors.clone() }
 }
 
+/// The repetitions that count against TCP, of the voice and of TCP: those with a fast floor. Where there are fewer than `enough`, all
+/// are shown, and the answer says that they do not count.
+fn counted(enough: usize, motet: &Series, tcp: &Series) -> (Series, Series, bool) {
+    let fast = motet.fast();
+    if fast.len() >= enough.min(5) {
+        (motet.at(&fast), tcp.at(&fast), true)
+    } else {
+        (motet.clone(), tcp.clone(), false)
+    }
+}
+
 /// Of plain TCP on one CPU and on two, the placement that took less time, and its name.
 fn better<'a>(one: &'a Series, two: &'a Series) -> (&'a Series, &'static str) {
     if median(&one.values) <= median(&two.values) { (one, "one CPU") } else { (two, "two CPUs") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_chosen_by_their_names_or_their_groups() {
+        let of = |names: &[&str]| chosen(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let ids = |names: &[&str]| of(names).unwrap().iter().map(|row| row.id).collect::<Vec<_>>();
+        assert_eq!(ids(&["redis", "a"]), ["a", "redis"]);
+        assert_eq!(ids(&["programs"]).len(), programs::ROWS.len());
+        let all = ids(&[]);
+        assert_eq!(all.len(), ROWS.len() + programs::ROWS.len());
+        assert!(all.iter().enumerate().all(|(i, id)| !all[i + 1..].contains(id)), "{all:?}");
+        assert!(of(&["redis", "nonsense"]).is_err());
+    }
 }

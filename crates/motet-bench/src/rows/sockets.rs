@@ -1,6 +1,6 @@
 //! An unmodified C program's sockets, plainly and under the sockets voice.
 
-use super::{better, call, once, rates};
+use super::{better, call, counted, once, rates};
 use crate::Options;
 use crate::bench::{Bench, Contestant, Series};
 use crate::place::Placement::{One, Two};
@@ -20,24 +20,13 @@ fn three(bench: &Bench, program: &str, size: usize) -> Result<Vec<Series>> {
     bench.contest(bench.repetitions, true, &mut contestants)
 }
 
-/// The repetitions that count against TCP, of the voice and of TCP: those with a fast floor. Where there are too few, all are
-/// shown, and the answer says that they do not count.
-fn counted(bench: &Bench, motet: &Series, tcp: &Series) -> (Series, Series, bool) {
-    let fast = motet.fast();
-    if fast.len() >= bench.repetitions.min(5) {
-        (motet.at(&fast), tcp.at(&fast), true)
-    } else {
-        (motet.clone(), tcp.clone(), false)
-    }
-}
-
 /// Row e.
 pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let series = three(bench, "pingpong", 64)?;
     let motet = &series[0];
     let (one_mode, remark) = motet.one_mode();
     let (tcp, place) = better(&series[1], &series[2]);
-    let (fast, tcp, enough) = counted(bench, motet, tcp);
+    let (fast, tcp, enough) = counted(bench.repetitions, motet, tcp);
     Ok(vec![
         Line::new("e", "C sockets ping-pong, 64 B one way, own CPUs")
             .figure(Quantity::of("one way", &one_mode.values, Unit::Ns))
@@ -59,7 +48,7 @@ pub fn bandwidth(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     const SIZE: usize = 65536;
     let series = three(bench, "stream", SIZE)?;
     let (tcp, place) = better(&series[1], &series[2]);
-    let (motet, tcp, enough) = counted(bench, &series[0], tcp);
+    let (motet, tcp, enough) = counted(bench.repetitions, &series[0], tcp);
     let (motet, tcp) = (rates(&motet, SIZE), rates(&tcp, SIZE));
     Ok(vec![
         Line::new("f", "C sockets stream, 64 KiB writes")

@@ -25,7 +25,7 @@ fn libraries_found() -> Check {
 
 fn memfd() -> Check {
     let tried = memory::create("motet-doctor", 1 << 16, &[], 1 << 16).and_then(|(fd, _)| match memory::inspect(&fd)? {
-        (65536, 65536.., true) => Ok(()),
+        (65536, true, true) => Ok(()),
         _ => Err(rustix::io::Errno::INVAL),
     });
     Check::essential("memfd", tried, "sealed and preallocated", "holds the rings, and nothing of it stays behind")

@@ -9,7 +9,7 @@ pub mod mutate;
 pub mod slot;
 
 use motet_config::profile::{Machine, Profile};
-use motet_driver_shm::offer::Offer;
+use motet_driver_shm::offer::{Offer, REFUSAL_SIZE, Refusal};
 use motet_sys::diag;
 use motet_wire::segment::{Geometry, HEAD_WORDS};
 
@@ -63,6 +63,9 @@ pub fn offer(input: &[u8]) {
     if let Ok(offer) = Offer::decode(input) {
         assert_eq!(Offer::decode(&offer.encode()), Ok(offer), "what was understood comes back as it was");
     }
+    let refusal = Refusal::decode(input);
+    assert_eq!(Refusal::decode(&refusal.encode()), refusal, "and so does a refusal");
+    assert!(Refusal::from(input).is_none_or(|known| known == refusal && input.len() >= REFUSAL_SIZE - 4));
 }
 
 fn offer_seeds() -> Vec<Vec<u8>> {

@@ -4,7 +4,7 @@ use super::*;
 use motet_sys::rustix::fs::fstat;
 use std::cell::{Cell, RefCell};
 
-const SIZES: (usize, usize) = (4096, 65536);
+const SHAPE: Shape = Shape { ring: 4096, bulk: 65536, limit: usize::MAX, huge: false };
 
 thread_local! {
     static ENDED: RefCell<Vec<i32>> = const { RefCell::new(Vec::new()) };
@@ -27,7 +27,7 @@ fn peer(pid: i32) -> Peer {
 }
 
 fn place(links: &mut Links, pid: i32, now: u64) -> Place {
-    let place = links.place(peer(pid), SIZES, [1, 2], now).unwrap();
+    let place = links.place(peer(pid), SHAPE, [1, 2], now).unwrap();
     place.slot.head().attached[1].store(1, Ordering::Release); // the other end has come
     place
 }
@@ -44,7 +44,7 @@ fn segments(links: &Links) -> usize {
 
 /// A segment of another process, with its memfd.
 fn foreign(slots: usize) -> (OwnedFd, [u8; 16], Geometry) {
-    let (nonce, geometry) = (memory::nonce(), Geometry { slots, ring: SIZES.0, bulk: SIZES.1 });
+    let (nonce, geometry) = (memory::nonce(), Geometry { slots, ring: SHAPE.ring, bulk: SHAPE.bulk });
     let fd = memory::make("foreign", geometry.bytes(), &geometry.encode(nonce), geometry.dense()).unwrap();
     (fd, nonce, geometry)
 }
@@ -77,7 +77,7 @@ fn a_link_closes_when_it_was_idle_and_opens_anew() {
     assert_eq!((segments(&links), links.counts()), (2, [2, 0]), "the first has been idle for long, the second not yet");
     let other = place(&mut links, 8, IDLE + 2);
     assert_eq!((segments(&links), links.counts()), (1, [2, 1]), "whether or not the peer has left");
-    assert_eq!(links.bytes(), Geometry { slots: 1, ring: SIZES.0, bulk: SIZES.1 }.dense());
+    assert_eq!(links.bytes(), Geometry { slots: 1, ring: SHAPE.ring, bulk: SHAPE.bulk }.dense());
     place(&mut links, 7, IDLE + 3);
     assert_eq!(links.counts(), [3, 1]);
     links.leave(&other.slot, IDLE + 4);
@@ -107,7 +107,7 @@ fn ten_thousand_peers_one_after_another_leave_nothing_behind() {
         most = most.max(segments(&links));
     }
     assert!(most <= 4, "{most} segments at once");
-    assert!(links.ranges.bytes() <= 16 * Geometry { slots: 1, ring: SIZES.0, bulk: SIZES.1 }.bytes());
+    assert!(links.ranges.bytes() <= 16 * Geometry { slots: 1, ring: SHAPE.ring, bulk: SHAPE.bulk }.bytes());
 }
 
 #[test]
@@ -143,11 +143,41 @@ fn a_slot_is_handed_out_again_only_when_both_ends_have_left() {
 }
 
 #[test]
+fn segments_stay_below_the_limit_and_small_ones_fill_it() {
+    let mut links = links();
+    let of = |slots| Geometry { slots, ring: SHAPE.ring, bulk: SHAPE.bulk }.dense();
+    let shape = Shape { limit: of(1) + of(4) + of(4) + of(1), ..SHAPE };
+    let mut next = |peer: i32| links.place(self::peer(peer), shape, [1, 2], 0);
+    let places: Vec<_> = (0..10).map(|_| next(7).unwrap()).collect();
+    assert_eq!(next(7).err(), Some(Reason::MEMORY_LIMIT), "a segment of 16 did not fit, 4 and 1 did");
+    assert_eq!(next(8).err(), Some(Reason::MEMORY_LIMIT));
+    let (fd, nonce, _) = foreign(1);
+    assert_eq!(links.take((peer(9), false), &fd, (0, nonce), shape, 0).err(), Some(Reason::MEMORY_LIMIT));
+    assert_eq!((links.bytes(), segments(&links)), (shape.limit, 4));
+    links.leave(&places[3].slot, 1);
+    other_leaves(&places[3]);
+    assert_eq!(links.place(peer(7), shape, [1, 2], 2).unwrap().slot.address(), places[3].slot.address());
+}
+
+#[test]
+fn ten_thousand_streams_of_one_peer_take_few_segments() {
+    let mut links = links();
+    let places: Vec<_> = (0..10_000).map(|_| place(&mut links, 7, 0)).collect();
+    assert!(segments(&links) <= 45, "{} segments", segments(&links));
+    for place in &places {
+        other_leaves(place);
+        links.leave(&place.slot, 1);
+    }
+    links.tidy(None, IDLE + 1);
+    assert_eq!((segments(&links), links.bytes()), (0, 0));
+}
+
+#[test]
 fn an_offer_that_nobody_took_leaves_the_slot_free() {
     let mut links = links();
     let first = place(&mut links, 7, 0);
     links.withdraw(&first, 1);
-    let second = links.place(peer(7), SIZES, [1, 2], 2).unwrap();
+    let second = links.place(peer(7), SHAPE, [1, 2], 2).unwrap();
     assert_eq!(first.slot.address(), second.slot.address());
     links.leave(&second.slot, 3); // the other end never came
     assert_eq!(place(&mut links, 7, 4).slot.address(), first.slot.address());
@@ -157,7 +187,7 @@ fn an_offer_that_nobody_took_leaves_the_slot_free() {
 fn an_offered_segment_is_mapped_once_and_closed_like_our_own() {
     let mut links = links();
     let (fd, nonce, geometry) = foreign(4);
-    let take = |links: &mut Links, index, now| links.take((peer(31), false), &fd, (index, nonce), now);
+    let take = |links: &mut Links, index, now| links.take((peer(31), false), &fd, (index, nonce), SHAPE, now);
     let (first, second) = (take(&mut links, 0, 0).unwrap(), take(&mut links, 1, 0).unwrap());
     assert_eq!((segments(&links), links.bytes(), links.counts()), (1, geometry.dense(), [1, 0]));
     assert_eq!(take(&mut links, 4, 0).err(), Some(Reason::BAD_SEGMENT));
@@ -178,7 +208,7 @@ fn an_offered_segment_is_mapped_once_and_closed_like_our_own() {
 fn a_slot_that_is_offered_twice_is_used_until_both_streams_have_ended() {
     let mut links = links();
     let (fd, nonce, _) = foreign(1);
-    let take = |links: &mut Links| links.take((peer(41), false), &fd, (0, nonce), 0).unwrap();
+    let take = |links: &mut Links| links.take((peer(41), false), &fd, (0, nonce), SHAPE, 0).unwrap();
     let (first, second) = (take(&mut links), take(&mut links));
     end(41);
     links.leave(&first, 1);
@@ -193,8 +223,8 @@ fn our_own_memory_offered_back_to_us_is_refused() {
     let mut links = links();
     let own = place(&mut links, 51, 0);
     let (fd, ..) = foreign(1);
-    assert_eq!(links.take((peer(51), false), &fd, (0, own.nonce), 0).err(), Some(Reason::BAD_SEGMENT));
-    let far = links.take((peer(51), true), &fd, (0, own.nonce), 0).expect("a process that talks to itself");
+    assert_eq!(links.take((peer(51), false), &fd, (0, own.nonce), SHAPE, 0).err(), Some(Reason::BAD_SEGMENT));
+    let far = links.take((peer(51), true), &fd, (0, own.nonce), SHAPE, 0).expect("a process that talks to itself");
     assert_eq!((far.address(), far.end()), (own.slot.address(), 1));
     end(51);
     links.leave(&own.slot, 0);
@@ -207,7 +237,7 @@ fn our_own_memory_offered_back_to_us_is_refused() {
 fn an_invisible_peers_link_closes_with_its_stream() {
     let mut links = links();
     let unseen = Peer { pid: 0, uid: 0, born: 0, alone: 99 };
-    let place = links.place(unseen, SIZES, [1, 2], 0).unwrap();
+    let place = links.place(unseen, SHAPE, [1, 2], 0).unwrap();
     links.leave(&place.slot, 1);
     assert_eq!(segments(&links), 0);
 }
@@ -236,7 +266,7 @@ fn a_forked_child_hands_out_nothing_of_its_parents() {
     let inherited = place(&mut links, 71, 0);
     links.forked();
     assert_eq!(links.counts(), [0, 0]);
-    assert_eq!(Arc::strong_count(&inherited.file), 1, "the descriptors are the parent's");
+    assert_eq!(Arc::strong_count(&inherited.file), 2, "kept for a program that the child may exec, and not to hand out");
     let own = place(&mut links, 71, 1);
     assert!(own.nonce != inherited.nonce, "a segment of its own");
     assert_eq!((segments(&links), links.counts()), (2, [1, 0]));

@@ -1,0 +1,45 @@
+//! A ping-pong in C: blocking calls, or epoll over sockets that never block.
+
+use super::{Asked, Plan};
+use crate::Options;
+use crate::bench::{Bench, Contestant};
+use crate::place::Placement::{One, Two};
+use crate::report::{Bound, Line, Quantity, Unit};
+use crate::rows::{call, once};
+use crate::table::bytes;
+use anyhow::Result;
+
+/// Row `ping-pong`.
+pub fn ping_pong(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    for kind in ["blocking", "epoll"] {
+        let mut plain = bench.program("pingpong")?;
+        if kind == "epoll" {
+            plain.serve_arguments = vec![kind.into()];
+        }
+        let motet = plain.clone().with_env(&bench.sockets()?);
+        for (size, bound) in [(64, 20.0), (1024, 20.0), (65536, 6.0)] {
+            let mut arguments = call(bench, size, &[]);
+            arguments.extend((kind == "epoll").then(|| kind.to_owned()));
+            let mut contestants: Vec<Contestant<'_>> = vec![
+                Box::new(|turn| once(bench, &motet, Two, turn, &arguments)),
+                Box::new(|turn| once(bench, &plain, One, turn, &arguments)),
+                Box::new(|turn| once(bench, &plain, Two, turn, &arguments)),
+                Box::new(|turn| once(bench, &motet, One, turn, &arguments)),
+            ];
+            let series = bench.contest(bench.of_programs, true, &mut contestants)?;
+            let [two, plain_one, plain_two, one] = &series[..] else { unreachable!() };
+            let what = format!("C ping-pong, {kind}, {} one way", bytes(size));
+            let plan = Plan::new("ping-pong", what, Unit::Ns, Asked::Times(bound));
+            lines.push(plan.line(bench, two, plain_one, plain_two));
+            lines.push(
+                Line::new("ping-pong", "the same, both on one CPU")
+                    .figure(Quantity::of("plain TCP", &plain_one.values, Unit::Ns))
+                    .floors(&one.floors)
+                    .against(Quantity::of("under Motet", &one.values, Unit::Ns), &plain_one.over(one))
+                    .nearly(Bound::AtLeast(1.0)),
+            );
+        }
+    }
+    Ok(lines)
+}

@@ -1,0 +1,61 @@
+//! Real host programs (Redis, nginx, PostgreSQL, Java, omniORB, …), for the black-box tests and for `motet bench`.
+//!
+//! What it is: where they are, whom they run as ([`unprivileged`]), and how their servers are configured ([`servers`]) and
+//! small programs for them built ([`builds`]). What it is not: it starts nothing, waits for nothing and judges nothing; the
+//! tests compare, the rows measure.
+#![forbid(unsafe_code)]
+
+pub mod builds;
+pub mod servers;
+
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// Whom programs run as when whoever starts them is root, because servers refuse to be root: `daemon`, which every Debian has.
+/// `nobody` would not do: it is the kernel's overflow user, to whom Motet offers no memory.
+const UNPRIVILEGED: u32 = 1;
+
+/// A program by name or path; the distribution's own goes first, because the unprivileged user can run it.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = ["/usr/bin", "/usr/sbin"].map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
+    let candidates = folders.map(|folder| folder.join(program));
+    candidates
+        .into_iter()
+        .find(|file| file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
+}
+
+/// A port that was free a moment ago.
+///
+/// # Errors
+/// What the kernel says when there is none.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// Whether this process is root.
+pub fn is_root() -> bool {
+    static ROOT: OnceLock<bool> = OnceLock::new();
+    *ROOT.get_or_init(|| fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0))
+}
+
+/// Options of `setpriv` (util-linux) that make a program the unprivileged user's; none when this process is not root.
+pub fn unprivileged() -> Vec<String> {
+    if !is_root() {
+        return Vec::new();
+    }
+    let id = UNPRIVILEGED.to_string();
+    ["--reuid", &id, "--regid", &id, "--clear-groups"].map(str::to_owned).into()
+}
+
+/// Makes a file or folder the unprivileged user's, when this process is root.
+///
+/// # Errors
+/// What the file system says.
+pub fn give_away(path: &Path) -> io::Result<()> {
+    if is_root() { chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)) } else { Ok(()) }
+}

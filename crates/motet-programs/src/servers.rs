@@ -1,0 +1,71 @@
+//! The words that start servers, on a port of the loopback, with their data in one folder and nothing kept behind.
+
+use crate::find;
+use std::path::PathBuf;
+
+fn words(all: &[&str]) -> Vec<String> {
+    all.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Redis, which saves nothing. It says "Ready to accept connections".
+pub fn redis(port: &str) -> Vec<String> {
+    words(&["redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"])
+}
+
+/// memcached over TCP only. 256 MB: with the usual 64 it throws keys away as it likes.
+pub fn memcached(port: &str) -> Vec<String> {
+    words(&["memcached", "-l", "127.0.0.1", "-U", "0", "-m", "256", "-p", port])
+}
+
+/// A configuration of nginx that serves the files of `folder` (which ends in `/`), and keeps all its own there.
+pub fn nginx_configuration(folder: &str, port: u16, workers: usize, sendfile: &str) -> String {
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {folder}{kind};\n"))
+        .concat();
+    format!(
+        "daemon off; master_process on; worker_processes {workers}; pid {folder}pid; error_log stderr warn;\n\
+         events {{ worker_connections 256; }}\n\
+         http {{ access_log off; sendfile {sendfile}; tcp_nopush on; keepalive_requests 100000000; {temporary}\
+         server {{ listen 127.0.0.1:{port}; root {folder}; }} }}\n"
+    )
+}
+
+/// nginx with a configuration.
+pub fn nginx(folder: &str, configuration: &str) -> Vec<String> {
+    words(&["nginx", "-p", folder, "-e", "stderr", "-c", configuration])
+}
+
+/// A program of PostgreSQL's: Debian keeps the server's out of PATH.
+pub fn postgresql_program(name: &str) -> Option<String> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = versions.map(|v| v.path().join("bin").join(name)).filter(|p| p.exists()).collect();
+    found.sort();
+    found.pop().or_else(|| find(name)).map(|path| path.to_string_lossy().into_owned())
+}
+
+/// Makes a data folder whose user `tester` needs no password. `None`: PostgreSQL is not installed.
+pub fn postgresql_data(data: &str) -> Option<Vec<String>> {
+    let initdb = postgresql_program("initdb")?;
+    Some(words(&[&initdb, "-D", data, "-A", "trust", "-U", "tester", "--no-sync", "-E", "UTF8", "--locale", "C"]))
+}
+
+/// The server of a data folder, over TCP only. It says "ready to accept connections".
+pub fn postgresql(data: &str, port: &str) -> Option<Vec<String>> {
+    let mut all = words(&[&postgresql_program("postgres")?, "-D", data]);
+    let settings = [
+        "listen_addresses=127.0.0.1",
+        "unix_socket_directories=",
+        "fsync=off",
+        "shared_buffers=32MB",
+        "max_connections=40",
+    ];
+    for setting in settings.map(str::to_owned).into_iter().chain([format!("port={port}")]) {
+        all.extend(["-c".to_owned(), setting]);
+    }
+    Some(all)
+}
+
+/// The JDK's own registry for RMI; it needs the interfaces' classes in `CLASSPATH`.
+pub fn rmiregistry(port: &str) -> Vec<String> {
+    words(&["rmiregistry", "-J-Djava.rmi.server.hostname=127.0.0.1", port])
+}

@@ -1,0 +1,362 @@
+//! Very short, very many and very different: connections that end young, ten thousand at once, tables and memory that run out,
+//! peers of another version, and what the memory between two processes is like.
+
+use motet_tests::{Mode, Outcome, Program, Running, engine, folder};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A run of thousands of connections on a busy machine.
+const LONG: Duration = Duration::from_secs(120);
+const MANY: usize = 10_000;
+
+/// What the processes of a run counted, by the line of JSON that each left.
+struct Counts(Vec<serde_json::Value>);
+
+impl Counts {
+    fn of(file: &Path) -> Self {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let _ = std::fs::remove_file(file);
+        Self(text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect())
+    }
+
+    /// The largest of a counter: that of the process that all others are connected to.
+    fn most(&self, name: &str) -> u64 {
+        self.0.iter().map(|line| line[name].as_u64().unwrap()).max().unwrap_or(0)
+    }
+
+    fn sum(&self, name: &str) -> u64 {
+        self.0.iter().map(|line| line[name].as_u64().unwrap()).sum()
+    }
+
+    /// Connections of all processes that stayed plain for a reason.
+    fn plain(&self, reason: u32) -> u64 {
+        self.0.iter().map(|line| line["plain"][reason.to_string()].as_u64().unwrap_or(0)).sum()
+    }
+}
+
+/// Held by tests with ten thousand connections: one after another, they need no more than one and a half gigabyte.
+static MANY_AT_ONCE: Mutex<()> = Mutex::new(());
+
+/// Runs a program plainly and equipped, with these variables; what the equipped processes counted.
+fn counted(name: &str, program: Program, environment: &[(&str, &str)]) -> (Outcome, Counts) {
+    let file = folder("scale").join(name);
+    let _ = std::fs::remove_file(&file);
+    let program = environment.iter().fold(program, |program, (name, value)| program.with(name, value));
+    let outcome = program.with("MOTET_STATS", file.to_str().expect("UTF-8")).same_both_ways();
+    (outcome, Counts::of(&file))
+}
+
+/// The command `motet` beside the engine; nothing where either is not built.
+fn motet() -> Option<PathBuf> {
+    let found = engine().map(|engine| engine.with_file_name("motet")).filter(|path| path.exists());
+    if found.is_none() {
+        skip("motet", "neither libmotet.so.0 nor motet are built beside each other (make build)");
+    }
+    found
+}
+
+fn skip(test: &str, reason: &str) {
+    eprintln!("SKIP {test}: {reason}");
+    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG") {
+        use std::io::Write;
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(log);
+        let _ = file.and_then(|mut f| writeln!(f, "SKIP {test}: {reason}"));
+    }
+}
+
+/// `motet ARGUMENTS --json`.
+fn told(motet: &Path, arguments: &[&str]) -> serde_json::Value {
+    let output = Command::new(motet).args(arguments).arg("--json").env_remove("LD_PRELOAD").output().expect("motet");
+    serde_json::from_slice(&output.stdout).unwrap_or_default()
+}
+
+fn process(report: &serde_json::Value, pid: u32) -> Option<serde_json::Value> {
+    report["processes"].as_array()?.iter().find(|process| process["pid"] == pid).cloned()
+}
+
+// ---- short connections ---------------------------------------------------------------------------------------------------
+
+#[test]
+fn connections_of_one_message_are_never_handed_over() {
+    for messages in ["1", "3"] {
+        let outcome = Program::c("short", &["300", messages]).same_both_ways();
+        assert!(outcome.streams.is_empty(), "{} streams", outcome.streams.len());
+    }
+}
+
+#[test]
+fn connections_that_keep_ending_young_are_soon_left_alone() {
+    let (_, counts) = counted("young", Program::c("short", &["300", "10"]), &[]);
+    assert!(counts.sum("streams") <= 2 * 8, "{} streams of 300 connections", counts.sum("streams"));
+    // Where they live longer they go on being upgraded.
+    let (_, counts) = counted("older", Program::c("short", &["100", "100"]), &[]);
+    if engine().is_some() {
+        assert!(counts.sum("upgraded") >= 100, "{} of 100 connections", counts.sum("upgraded"));
+    }
+}
+
+// ---- very many -----------------------------------------------------------------------------------------------------------
+
+/// Whether a process here may have so many descriptors.
+fn may_open(count: usize) -> bool {
+    let raised = Command::new("sh").args(["-c", &format!("ulimit -n {count}")]).stderr(Stdio::null()).status();
+    raised.is_ok_and(|status| status.success())
+}
+
+/// Ten thousand connections, or as many as there may be descriptors for.
+fn many() -> usize {
+    let found = [MANY, MANY / 4, MANY / 16].into_iter().find(|count| may_open(count + count / 4)).unwrap_or(200);
+    if found < MANY {
+        skip("ten thousand connections", &format!("the limit of descriptors allows {found}; those are made"));
+    }
+    found
+}
+
+fn all_upgraded(name: &str, how: &str, count: usize, peers: usize) {
+    let _one_at_a_time = MANY_AT_ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = Program::c("scale", &[how, &count.to_string(), &peers.to_string()]).within(LONG);
+    let (outcome, counts) = counted(name, program, &[]);
+    if engine().is_none() {
+        return;
+    }
+    assert_eq!(counts.0.len(), peers + 1);
+    assert_eq!((counts.most("upgraded"), counts.sum("upgraded")), (count as u64, 2 * count as u64));
+    assert_eq!(counts.most("links"), peers as u64);
+    outcome.took_the_fast_path(64 * count as u64);
+}
+
+#[test]
+fn ten_thousand_connections_to_one_peer_are_all_upgraded() {
+    all_upgraded("one", "epoll", many(), 1);
+}
+
+#[test]
+fn ten_thousand_connections_to_a_few_peers_are_all_upgraded() {
+    all_upgraded("few", "epoll", many(), 4);
+}
+
+#[test]
+fn thousands_of_edge_triggered_and_one_shot_connections_are_all_upgraded() {
+    all_upgraded("edge", "edge", 3000, 2);
+    all_upgraded("oneshot", "oneshot", 3000, 2);
+}
+
+#[test]
+fn motet_shows_ten_thousand_connections_with_their_memory_and_descriptors() {
+    let Some(motet) = motet() else { return };
+    let _one_at_a_time = MANY_AT_ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = many();
+    let go = folder("scale").join("go");
+    let _ = std::fs::remove_file(&go);
+    let program = Program::c("scale", &["epoll", &count.to_string(), "2", go.to_str().unwrap()]).within(LONG);
+    let running = program.start(Mode::Equipped);
+    assert_eq!(running.first_line(), "open");
+    let server = process(&told(&motet, &["ps"]), running.pid()).expect("the server is listed");
+    let pairs = process(&told(&motet, &["why", &running.pid().to_string()]), running.pid()).expect("and explained");
+    std::fs::write(&go, "").unwrap();
+    let outcome = running.finish();
+    assert!(outcome.succeeded, "{}", outcome.complaints);
+    assert_eq!(server["streams"].as_array().unwrap().len(), count);
+    assert_eq!(pairs["pairs"].as_array().unwrap().iter().filter(|pair| pair["path"] == "shm").count(), count);
+    // A page for the slot and two rings of 64 KiB at most; of the process's descriptors a hundred at most are the engine's.
+    let memory = server["memory"].as_u64().unwrap() / count as u64;
+    assert!((4096..=140_000).contains(&memory), "{memory} bytes for each connection");
+    assert!((1..=100).contains(&server["node"]["descriptors"].as_u64().unwrap()), "{}", server["node"]);
+}
+
+#[test]
+fn memory_for_each_connection_follows_the_size_of_its_rings() {
+    let Some(motet) = motet() else { return };
+    let go = folder("scale").join("go-small");
+    let _ = std::fs::remove_file(&go);
+    let program = Program::c("scale", &["epoll", "300", "1", go.to_str().unwrap()]).with("MOTET_RING", "4KiB");
+    let running = program.start(Mode::Equipped);
+    assert_eq!(running.first_line(), "open");
+    let server = process(&told(&motet, &["ps"]), running.pid()).expect("the server is listed");
+    std::fs::write(&go, "").unwrap();
+    assert!(running.finish().succeeded);
+    let memory = server["memory"].as_u64().unwrap() / 300;
+    assert!((4096..=3 * 4096 + 1000).contains(&memory), "{memory} bytes for each connection");
+}
+
+// ---- what runs out -------------------------------------------------------------------------------------------------------
+
+#[test]
+fn connections_beyond_the_table_stay_plain_and_are_counted() {
+    let (_, counts) = counted("table", Program::c("scale", &["epoll", "200", "1"]), &[("MOTET_STREAMS", "64")]);
+    if engine().is_some() {
+        assert_eq!(counts.0.iter().map(|line| line["streams"].as_u64().unwrap()).collect::<Vec<_>>(), [64, 64]);
+        assert_eq!(counts.plain(11), 2 * (200 - 64), "reason 11: the table is full");
+    }
+}
+
+#[test]
+fn connections_beyond_the_memory_stay_plain_and_are_counted_at_both_ends() {
+    // Room for segments of 1, 4 and 16 slots; what is left takes neither one of 16 nor of 4, but two of 1.
+    let memory = (4096 * 5 + (1 + 4 + 16 + 2) * (4096 + 2 * 65536)).to_string();
+    let (_, counts) = counted("memory", Program::c("scale", &["epoll", "100", "1"]), &[("MOTET_MEMORY", &memory)]);
+    if engine().is_some() {
+        assert_eq!(counts.0.iter().map(|line| line["upgraded"].as_u64().unwrap()).collect::<Vec<_>>(), [23, 23]);
+        assert_eq!(counts.plain(26), 2 * (100 - 23), "reason 26: the limit of memory");
+    }
+}
+
+#[test]
+fn connections_beyond_the_descriptors_that_are_tracked_stay_plain_and_are_counted() {
+    if !may_open(66_560) {
+        return skip("too high descriptors", "the limit of descriptors cannot be raised to 66560");
+    }
+    let (_, counts) = counted("high", Program::c("high", &[]), &[]);
+    if engine().is_some() {
+        assert_eq!((counts.sum("upgraded"), counts.plain(27)), (2, 1), "reason 27: the number is too high");
+    }
+}
+
+// ---- another version -------------------------------------------------------------------------------------------------------
+
+/// An engine of the next version: the same sources, built with layouts that differ and say so. `None`, loudly, without cargo.
+fn next_engine() -> Option<&'static Path> {
+    static NEXT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    NEXT.get_or_init(|| {
+        engine()?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace");
+        let target = folder("next-version");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo
+            .current_dir(root)
+            .args(["build", "--offline", "--locked", "-p", "motet-capi", "--target-dir"])
+            .arg(&target);
+        cargo
+            .env("RUSTFLAGS", "--cfg motet_next_version")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            .env_remove("LD_PRELOAD");
+        match cargo.output() {
+            Ok(built) if built.status.success() => Some(target.join("debug/libmotet.so")),
+            Ok(built) => panic!("the next version does not build: {}", String::from_utf8_lossy(&built.stderr)),
+            Err(error) => {
+                skip("versions", &format!("no cargo to build another version with: {error}"));
+                None
+            }
+        }
+    })
+    .as_deref()
+}
+
+fn of_version(program: Program, next: Option<&Path>) -> Program {
+    match next {
+        Some(path) => program.with("MOTET_LIBRARY", path.to_str().expect("UTF-8")),
+        None => program,
+    }
+}
+
+/// A server and a client, of these versions, that exchange `rounds` messages.
+fn exchange(server: Option<&Path>, client: Option<&Path>, rounds: &str) -> (Running, Running) {
+    let server = of_version(Program::c("ping_pong", &["serve", "4"]), server).start(Mode::Equipped);
+    let calling = Program::c("ping_pong", &["call", "4", &server.first_line(), rounds, "3000"]);
+    let calling = of_version(calling, client).start(Mode::Equipped);
+    (server, calling)
+}
+
+#[test]
+fn unequal_versions_stay_plain_and_both_say_why() {
+    let Some(next) = next_engine() else { return };
+    let printed = |(server, client): (Running, Running)| {
+        let (client, server) = (client.finish(), server.finish());
+        assert!(client.succeeded && server.succeeded, "{} {}", client.complaints, server.complaints);
+        let streams: Vec<_> =
+            server.streams.iter().chain(&client.streams).map(|s| (s.reason, s.sent_fast > 0)).collect();
+        (client.printed, streams)
+    };
+    let (reference, streams) = printed(exchange(None, None, "300"));
+    assert_eq!(streams, [(0, true); 2], "one version");
+    assert_eq!(printed(exchange(Some(next), Some(next), "300")), (reference.clone(), streams), "the other");
+    for (server, client) in [(None, Some(next)), (Some(next), None)] {
+        let (printed, streams) = printed(exchange(server, client, "300"));
+        assert_eq!(printed, reference, "every byte in its place");
+        assert_eq!(streams, [(5, false); 2], "reason 5, at both ends: the peer's version");
+    }
+}
+
+#[test]
+fn motet_names_the_other_version_of_a_peer_and_of_a_node_file() {
+    let (Some(next), Some(motet)) = (next_engine(), motet()) else { return };
+    let (server, client) = exchange(None, Some(next), "100000000");
+    let begun = Instant::now();
+    let (own, other) = loop {
+        let report = told(&motet, &["why"]);
+        let own = process(&report, server.pid()).unwrap_or_default();
+        if own["pairs"][0]["reason"] == 5 {
+            break (own, process(&report, client.pid()).unwrap_or_default());
+        }
+        assert!(begun.elapsed() < LONG, "the peer's version is not noticed: {own}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(own["node"]["plain"][0]["text"], "the peer's Motet has another segment layout");
+    let shm = own["pairs"][0]["drivers"].as_array().unwrap().iter().find(|driver| driver["driver"] == "shm").cloned();
+    assert_eq!(shm.unwrap()["reason"], "the peer's Motet has another segment layout");
+    assert_eq!(other["status"], "unreadable");
+    let text = Command::new(&motet).arg("ps").output().expect("motet ps");
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    let line = text.lines().find(|line| line.trim_start().starts_with(&client.pid().to_string()));
+    assert!(line.is_some_and(|line| line.contains("written by another version of Motet")), "{text}");
+}
+
+// ---- the memory itself -----------------------------------------------------------------------------------------------------
+
+/// What each end printed of its segment: end, resident kB, huge kB, flags.
+fn segments(how: &str, huge: &str) -> Vec<(String, u64, u64, Vec<String>)> {
+    let outcome = Program::c("memory", &[how]).with("MOTET_HUGE_PAGES", huge).run(Mode::Equipped);
+    assert!(outcome.succeeded, "{}", outcome.complaints);
+    if how == "small" {
+        // A head, a page for the slot, and a ring each way, whoever touched them.
+        assert!(outcome.printed.contains("accepted file allocated=136\n"), "{}", outcome.printed);
+    }
+    let lines = outcome.printed.lines().filter(|line| line.contains(" motet-"));
+    let memory: Vec<_> = lines
+        .map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |at: usize| words[at].split_once('=').unwrap().1.parse().unwrap();
+            let flags = words[4..].iter().map(ToString::to_string).collect::<Vec<_>>();
+            assert!(flags.contains(&"dd".into()) && !flags.contains(&"lo".into()), "{line}");
+            (words[..2].join(" "), number(2), number(3), flags)
+        })
+        .collect();
+    assert!(memory.iter().any(|(name, ..)| name == "connected motet-node"));
+    memory.into_iter().filter(|(name, ..)| name.ends_with("-segment")).collect()
+}
+
+/// Each end has the slot's page and the ring that it receives from, no more: so it was it that touched that ring first.
+#[test]
+fn memory_is_first_touched_by_who_receives_from_it_and_left_out_of_core_dumps() {
+    if engine().is_some() {
+        let all = segments("small", "off");
+        assert_eq!(all.iter().map(|(_, resident, huge, _)| (*resident, *huge)).collect::<Vec<_>>(), [(4 + 64, 0); 2]);
+    }
+}
+
+#[test]
+fn memory_is_not_locked_by_programs_that_lock_all_of_theirs() {
+    if engine().is_some() {
+        let all = segments("locked", "off");
+        assert_eq!(all.iter().map(|(_, resident, ..)| *resident).collect::<Vec<_>>(), [4 + 64; 2]);
+    }
+}
+
+#[test]
+fn large_rings_take_huge_pages_where_there_are_any() {
+    if engine().is_none() {
+        return;
+    }
+    assert!(segments("bulk", "off").iter().all(|(.., huge, flags)| *huge == 0 && !flags.contains(&"hg".into())));
+    let wanted: Vec<_> =
+        segments("bulk", "try").into_iter().filter(|(.., flags)| flags.contains(&"hg".into())).collect();
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    if ["[advise]", "[within_size]", "[always]", "[force]"].iter().any(|word| setting.contains(word)) {
+        assert_eq!(wanted.len(), 2, "one range of large rings each");
+        assert!(wanted.iter().any(|(_, _, huge, _)| *huge > 0), "{wanted:?}");
+    } else {
+        skip("huge pages", "the system gives none to shared memory; that the rings work without was tested");
+    }
+}
