@@ -3,22 +3,27 @@
 //! Two kinds of memory: *records* lie in the node file, shared with forked children and readable by `motet ps`;
 //! [`Local`] is private to the process (a forked child has its own copy).
 
+mod quiet;
+mod totals;
+mod unread;
+
+pub use quiet::Quiet;
+pub use totals::Totals;
+
 use crate::base::Kernel;
 use crate::driver::{Connecting, Driver};
 use crate::family::Place;
 use crate::heritage::{self, Found};
-use crate::log::{self, Log};
+use crate::log::Log;
 use crate::peer::Peer;
-use crate::reason::Reason;
 use crate::set::Set;
 use motet_sys::fds::PrivateFd;
 use motet_sys::forkable::Forkable;
 use motet_sys::rustix::fd::OwnedFd;
-use motet_sys::{memory, pool, thread};
+use motet_sys::{memory, thread};
 use motet_wire::node::{self, Node};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::{Slot, SlotCell};
-use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -145,32 +150,6 @@ pub struct Engine {
     ended: Mutex<Totals>,
     /// The counts of links that the node file has heard of.
     told: [AtomicU64; 2],
-}
-
-/// Counts over the streams of a process.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Totals {
-    /// Streams, and those whose wire came up.
-    pub streams: (u64, u64),
-    /// Bytes sent and received over wires.
-    pub fast: (u64, u64),
-    /// Bytes sent and received over TCP by streams whose wire came up.
-    pub tcp: (u64, u64),
-    /// Full rings, bytes taken back, single copies.
-    pub events: [u64; 3],
-}
-
-impl Totals {
-    fn add(&mut self, record: &Record, local: &Local) {
-        let load = |n: &motet_wire::sync::AtomicU64| n.load(Ordering::Relaxed);
-        let ((fast_out, fast_in), (tcp_out, tcp_in)) = (record.fast_bytes(), record.tcp_bytes());
-        self.streams.0 += 1;
-        self.streams.1 += u64::from(local.slot.slot().is_some());
-        self.fast = (self.fast.0 + fast_out, self.fast.1 + fast_in);
-        self.tcp = (self.tcp.0 + tcp_out, self.tcp.1 + tcp_in);
-        let events = [&record.events.spilled, &record.events.downgraded, &record.events.single_copy];
-        self.events.iter_mut().zip(events).for_each(|(sum, n)| *sum += load(n));
-    }
 }
 
 static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
@@ -345,171 +324,6 @@ impl Engine {
     pub fn owners(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
         lock(&self.owners)
     }
-
-    /// Keeps what a stream that ends has counted.
-    pub fn count_ended(&self, record: &Record, local: &Local) {
-        lock(&self.ended).add(record, local);
-    }
-
-    /// Counts over all streams of this process, ended ones included. Does not allocate.
-    pub fn totals(&self) -> Totals {
-        let mut totals = *lock(&self.ended);
-        for (record, local) in self.each_local() {
-            if local.handle.load(Ordering::Relaxed) != 0 && record.life.owner.load(Ordering::Relaxed) == thread::pid() {
-                totals.add(record, local);
-            }
-        }
-        totals
-    }
-
-    /// Connections that stayed plain, by reason code.
-    pub fn plain_counts(&self) -> impl Iterator<Item = (u32, u64)> {
-        let counts = self.node.head().plain.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
-        counts.filter(|(_, n)| *n > 0)
-    }
-
-    /// Counts a connection that stays plain.
-    pub fn count_plain(&self, reason: Reason) {
-        if let Some(counter) = self.node.head().plain.get(reason.0 as usize) {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Tells `motet ps` how much memory the drivers have mapped, and how many links they have opened and closed.
-    pub fn count_memory(&self) {
-        let head = self.node.head();
-        let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
-        head.segment_bytes.store(bytes as u64, Ordering::Relaxed);
-        head.descriptors.store(motet_sys::fds::private_ones() as u64, Ordering::Relaxed);
-        // What is new since the last time, as forked relatives count in the same words.
-        for ((total, told), shown) in self.driver_links().into_iter().zip(&self.told).zip(&head.links) {
-            shown.fetch_add(total.wrapping_sub(told.swap(total, Ordering::AcqRel)), Ordering::Relaxed);
-        }
-    }
-
-    /// Links that this process has opened, and closed. Takes no lock.
-    pub fn links(&self) -> [u64; 2] {
-        self.told.each_ref().map(|told| told.load(Ordering::Relaxed))
-    }
-
-    fn driver_links(&self) -> [u64; 2] {
-        let each = self.options.drivers.iter().map(|driver| driver.links());
-        each.fold([0, 0], |sum, links| [sum[0] + links[0], sum[1] + links[1]])
-    }
-
-    /// Notes that the peer may have bytes to read.
-    #[inline(always)]
-    pub fn mark_unread(&self, handle: Handle, local: &Local) {
-        if !local.unread.load(Ordering::Relaxed) {
-            local.unread.store(true, Ordering::Relaxed);
-            let index = (handle >> 32) as usize - 1;
-            let word = index / CHUNK;
-            self.unread[word].fetch_or(1 << (index % CHUNK), Ordering::SeqCst); // edge: UNREAD
-            self.unread_words[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst); // edge: UNREAD
-            self.any_unread.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether a peer may have bytes of ours to read.
-    #[inline(always)]
-    pub fn any_unread(&self) -> bool {
-        self.any_unread.load(Ordering::Relaxed) != 0
-    }
-
-    /// Calls `each` for every stream with bytes that the peer may not have read; it answers whether that is still so.
-    #[inline]
-    pub fn sweep_unread(&self, mut each: impl FnMut(Handle, &Record, &Local) -> bool) {
-        if self.any_unread.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        for (at, words) in self.unread_words.iter().enumerate() {
-            for word in bits(words.load(Ordering::Relaxed)).map(|word| at * 64 + word) {
-                // Cleared before the word is read: a mark that comes too late for this reader sets the bit again.
-                words.fetch_and(!(1 << (word % 64)), Ordering::SeqCst); // edge: UNREAD
-                self.sweep_word(word, &mut each);
-            }
-        }
-    }
-
-    fn sweep_word(&self, at: usize, each: &mut impl FnMut(Handle, &Record, &Local) -> bool) {
-        let word = &self.unread[at];
-        // edge: UNREAD
-        for bit in bits(word.load(Ordering::SeqCst)) {
-            let index = at * CHUNK + bit;
-            let (Some(record), Some(local)) = (self.node.record(index), self.local(index)) else { continue };
-            // Cleared first: a send that comes meanwhile marks it anew.
-            if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
-                self.any_unread.fetch_sub(1, Ordering::Relaxed);
-                local.unread.store(false, Ordering::Relaxed);
-                // Read before the wire is: a handle that is good under the lock is that of the wire.
-                let handle = local.handle.load(Ordering::Acquire);
-                if handle != 0 && each(handle, record, local) {
-                    self.mark_unread(handle, local);
-                }
-            }
-        }
-    }
-
-    /// In a forked child: epoll sets are the parent's. Records that were free before the fork are the parent's to use again: the
-    /// node file is shared, this list is a copy. So are the marks of what the parent has sent: it is the parent that takes unread
-    /// bytes back, and a child that sends nothing leaves every stream as it is.
-    pub fn forked(&self) {
-        lock(&self.free).clear();
-        self.unread.iter().chain(&self.unread_words).for_each(|word| word.store(0, Ordering::Relaxed));
-        self.any_unread.store(0, Ordering::Relaxed);
-        for local in self.locals.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()) {
-            local.in_set.store(false, Ordering::Relaxed);
-            local.hot.store(false, Ordering::Relaxed);
-            local.unread.store(false, Ordering::Relaxed);
-        }
-        *lock(&self.ended) = Totals::default();
-        self.become_member();
-        self.options.drivers.iter().for_each(|d| d.forked());
-        self.told.iter().zip(self.driver_links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));
-    }
-}
-
-/// Keeps every lock, of the engine and below it, whose contents a forked child needs, from before the fork until after it.
-///
-/// The fields are in the order in which the locks are taken, here and elsewhere: who holds one takes only later ones. Before all of
-/// them come those of a stream and of a set ([`Forkable`]): they are not held for a fork, so there is no order among the
-/// thousands of them to keep.
-pub struct Quiet {
-    _start: MutexGuard<'static, ()>,
-    _owners: Option<MutexGuard<'static, HashMap<u64, Handle>>>,
-    _free: Option<MutexGuard<'static, VecDeque<u32>>>,
-    _drivers: Vec<Box<dyn Any>>,
-    _ended: Option<MutexGuard<'static, Totals>>,
-    _log: Option<MutexGuard<'static, log::File>>,
-    _pool: Box<dyn Any>,
-}
-
-impl Quiet {
-    /// Waits until no other thread is in the middle of anything.
-    pub fn begin() -> Self {
-        let start = lock(&START); // from here on there is an engine, or there is none
-        let engine = Engine::running();
-        let quiet = Self {
-            _start: start,
-            _owners: engine.map(|e| lock(&e.owners)),
-            _free: engine.map(|e| lock(&e.free)),
-            _drivers: engine.iter().flat_map(|e| e.options.drivers).map(|driver| driver.quiet()).collect(),
-            _ended: engine.map(|e| lock(&e.ended)),
-            _log: engine.map(|e| e.log.hold()),
-            _pool: Box::new(pool::quiet()),
-        };
-        engine.inspect(|e| e.expect_child());
-        quiet
-    }
-}
-
-/// The numbers of the bits that are set.
-fn bits(mut word: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
-        word &= word - 1;
-        Some(bit)
-    })
 }
 
 fn new_node(streams: usize) -> Result<(OwnedFd, Node), i32> {

@@ -1,20 +1,21 @@
 //! Streams: what adapters call.
 //!
 //! Reads top-down: [`Engine::upgrade`], the split calls [`Engine::send_begin`] / [`Engine::recv_begin`] and their ends,
-//! readiness, [`Engine::plain`], [`Engine::close`]; below them how a wire comes up.
+//! readiness, [`Engine::plain`]. How a wire comes up is `stream/wire.rs`, how a stream ends `stream/end.rs`.
+
+mod end;
+mod wire;
+
+pub(crate) use wire::addresses;
+use wire::{attach_tx, describe};
 
 use crate::base::Kernel;
-use crate::driver::{Pair, Progress, Wire};
-use crate::engine::{Engine, Handle, Local, Up};
+use crate::engine::{Engine, Handle, Up};
 use crate::reason::Reason;
-use crate::route;
-use motet_proto::lock::{Acquired, acquire};
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
-use motet_sys::{clock, memory, socket, thread};
-use motet_wire::record::{Record, State, UNORDERED};
-use motet_wire::slot::Slot;
+use motet_sys::{socket, thread};
+use motet_wire::record::State;
 use std::io::{IoSlice, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// EBADF.
@@ -23,9 +24,6 @@ pub const EBADF: Errno = 9;
 pub const EMFILE: Errno = 24;
 /// Interposed waits may be followed by this many receives that find nothing before the gate closes (invariant 4).
 pub const EVIDENCE: u32 = 2;
-/// A stream that has seen this many messages without a wire coming up stays on TCP.
-const PATIENCE: u32 = 4096;
-
 /// How a descriptor comes to the engine.
 #[derive(Debug, Clone, Copy)]
 pub struct Taken {
@@ -254,80 +252,6 @@ impl Engine {
         socket::shutdown(local.fd.load(Relaxed), how)
     }
 
-    /// Ends the process's part in a stream, once every voice that took it has closed it; the last process of the family that does so
-    /// ends the stream. True when bytes that came over the wire have not been read then: TCP answers a close of the socket's last
-    /// descriptor with a reset. (False where the descriptor was given to another program, which may go on with it. Whether one
-    /// has inherited it is the caller's to know.)
-    ///
-    /// The handle becomes stale first; then both locks are taken: whoever holds one is done by then, and whoever comes later sees
-    /// that it means another stream (invariant 7). Only then is the wire let go of, and its memory perhaps with it.
-    pub fn close(&self, handle: Handle) -> Result<bool, Errno> {
-        let (record, local) = self.look_up(handle).ok_or(EBADF)?;
-        if local.voices.fetch_sub(1, AcqRel) > 1 {
-            return Ok(false);
-        }
-        self.leave_sets(handle, local);
-        // First: whoever is woken below finds the stream closed.
-        if !self.retire(handle) {
-            return Err(EBADF);
-        }
-        drop(local.pending.lock().take()); // from now on no wire comes up
-        self.count_ended(record, local);
-        let mut base = Kernel::retired(local);
-        // A descriptor that was closed behind our back may be somebody else's by now.
-        let same = socket::cookie(base.fd()) == Ok(record.who.cookies[0].load(Relaxed));
-        let mut unread = false;
-        let slot = local.slot.slot();
-        if let Some(slot) = &slot {
-            if same {
-                tx::take_back(record, slot, &mut base);
-            }
-            unread =
-                !gate::close_gate_over_bytes(record, slot, &mut base) && same && record.life.plain.load(Relaxed) == 0;
-        }
-        // Under this lock nobody forks.
-        let mut owners = self.owners();
-        owners.remove(&record.who.cookies[0].load(Relaxed));
-        let last = self.lets_go(record);
-        drop(owners);
-        if let Some(slot) = slot {
-            self.let_go_of_wire(record, local, &slot, last);
-            if same && last {
-                self.reset(record, local);
-            }
-            self.log.closed(record);
-        }
-        local.peer.forget();
-        local.wake_sleepers();
-        if last {
-            self.free(handle);
-        }
-        Ok(unread && last)
-    }
-
-    /// After this no thread of this process looks at the wire. `last`: nor does any other of the family.
-    fn let_go_of_wire(&self, record: &Record, local: &Local, slot: &Slot, last: bool) {
-        let mut base = Kernel::retired(local);
-        drop(acquire(&record.tx.lock, &mut base));
-        drop(acquire(&record.rx.lock, &mut base));
-        local.slot.set(None);
-        if motet_proto::bulk::is_populated(record)
-            && let Some(memory) = slot.bulk_memory()
-        {
-            crate::base::forget(memory);
-            if last {
-                motet_sys::memory::give_back(memory);
-            }
-        }
-        let driver = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|at| self.options.drivers.get(at));
-        match driver {
-            Some(driver) if last => driver.close(slot),
-            Some(driver) => driver.abandon(slot),
-            None => {}
-        }
-        self.count_memory();
-    }
-
     /// Before this thread sleeps: no byte of ours stays in a ring whose reader may be waiting elsewhere (invariant 6).
     #[inline]
     pub fn before_sleep(&self) {
@@ -356,245 +280,4 @@ impl Engine {
         });
         reading
     }
-
-    /// If the connection is beyond repair, both ends learn it from the kernel.
-    pub(crate) fn reset(&self, record: &Record, local: &Local) {
-        let why = match record.life.error.load(Relaxed) {
-            0 => Reason::BROKEN,
-            UNORDERED => Reason::ORDER,
-            _ => return,
-        };
-        if record.state() == State::Broken && record.life.reason.swap(why.0, AcqRel) != why.0 {
-            self.count_plain(why);
-            self.log.reset(record, why);
-            let _ = socket::shutdown(local.fd.load(Relaxed), 2);
-        }
-    }
-
-    /// A receive that has bytes to deliver met an error in the kernel, which tells it once: the next call tells it.
-    #[cold]
-    pub fn heard_error(&self, handle: Handle, errno: Errno) {
-        if let Some((record, _)) = self.look_up(handle)
-            && record.state() == State::Attached
-        {
-            record.life.error.store(errno as u32, Relaxed);
-            record.life.state.store(State::Broken as u32, Release);
-        }
-    }
-
-    /// What a call on a stream that is over says. An error of the kernel's is told once; then the kernel answers.
-    #[cold]
-    fn over(&self, record: &Record, local: &Local) -> Errno {
-        let errno = record.life.error.load(Acquire);
-        if errno != 0 && errno != UNORDERED {
-            record.life.error.store(0, Release);
-            record.life.state.store(State::Plain as u32, Release);
-            return errno as Errno;
-        }
-        self.reset(record, local);
-        ECONNRESET
-    }
-
-    /// The kernel has reported the end of the stream. A peer that was killed cannot tell that it left bytes unread in the ring, so
-    /// the kernel calls it an orderly end: such a stream is broken, and from now on its calls say so, as TCP's would.
-    #[cold]
-    pub fn heard_end(&self, handle: Handle) {
-        let Some(Up { record, local, slot, .. }) = self.attached(handle) else { return };
-        let fd = local.fd.load(Relaxed);
-        if tx::is_unread(record, &slot)
-            && socket::pending(fd) == 0
-            && !socket::alive(fd)
-            && crate::base::nobody_has_other_end(fd, Some(record.who.pid.load(Relaxed)))
-        {
-            record.life.state.store(State::Broken as u32, Release);
-            self.reset(record, local);
-        }
-    }
-
-    // ---- how a wire comes up ------------------------------------------------------------------------------------------
-
-    /// One message has passed: perhaps bring the wire up a step. The gaps between steps double.
-    #[cold]
-    fn tick(&self, handle: Handle) {
-        let Some((record, local)) = self.look_up(handle) else { return };
-        let n = record.life.ticks.fetch_add(1, Relaxed) + 1;
-        if n > 8 && !n.is_power_of_two() {
-            return;
-        }
-        if !self.has_alone(record) {
-            return; // the others could not look into the wire
-        }
-        let Some(mut pending) = local.pending.try_lock() else { return };
-        // Asked anew: close makes the handle stale before it takes what is pending.
-        if self.look_up(handle).is_none() || record.state() != State::Candidate {
-            return;
-        }
-        if n > PATIENCE {
-            pending.take();
-            return self.stay_plain(record, Reason::PEER_NOT_EQUIPPED);
-        }
-        if pending.is_none() {
-            let pair = self.pair(record, local);
-            match self.route(&pair) {
-                Ok(at) => match self.options.drivers[at].connect(&pair) {
-                    Ok(connecting) => {
-                        local.driver.store(at as u32 + 1, Relaxed);
-                        *pending = Some(connecting);
-                    }
-                    Err(reason) => return self.stay_plain(record, reason),
-                },
-                Err(reason) => return self.stay_plain(record, reason),
-            }
-        }
-        match pending.as_mut().map(|p| p.step()) {
-            Some(Progress::Up(wire)) => {
-                pending.take();
-                self.attach(record, local, wire);
-            }
-            Some(Progress::Never(reason)) => {
-                pending.take();
-                self.stay_plain(record, reason);
-            }
-            // The next message asks again.
-            Some(Progress::Crowded) => {
-                record.life.ticks.fetch_sub(1, Relaxed);
-            }
-            Some(Progress::Pending) | None => {}
-        }
-    }
-
-    fn route(&self, pair: &Pair) -> Result<usize, Reason> {
-        let allowed = &self.options.allowed;
-        let verdicts =
-            route::verdicts(self.options.drivers, |name| allowed.is_empty() || allowed.iter().any(|a| a == name), pair);
-        let best = route::choose(&verdicts)?;
-        Ok(self.options.drivers.iter().position(|d| std::ptr::addr_eq(*d, best)).unwrap_or(0))
-    }
-
-    fn attach(&self, record: &Record, local: &Local, wire: Wire) {
-        let driver = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n));
-        let quiet = self.owners(); // nobody forks
-        if !self.has_alone(record) {
-            drop(quiet);
-            if let Some(driver) = driver {
-                driver.close(&wire.slot);
-            }
-            return self.stay_plain(record, Reason::SHARED);
-        }
-        let fd = local.fd.load(Relaxed);
-        record.life.nodelay.store(1 + u32::from(socket::nodelay(fd)), Release);
-        socket::set_nodelay(fd, true); // two paths and Nagle's algorithm do not mix
-        record.who.pid.store(wire.peer.pid as u32, Relaxed);
-        record.who.uid.store(wire.peer.uid, Relaxed);
-        record.who.gid.store(wire.peer.gid, Relaxed);
-        record.who.cookies[1].store(wire.peer_cookie, Relaxed);
-        record.life.end.store(wire.slot.end() as u32, Relaxed);
-        record.life.reason.store(Reason::FASTEST.0, Relaxed);
-        wire.slot.inward().consumer.receives.store(u32::from(local.receives.load(Relaxed)), Relaxed);
-        local.slot.set(Some(wire.slot));
-        record.life.state.store(State::Attached as u32, Release);
-        drop(quiet);
-        self.count_memory();
-        self.log.attached(record, driver.copied());
-    }
-
-    fn stay_plain(&self, record: &Record, reason: Reason) {
-        // From Candidate only: kernel calls that began before are not counted, and nothing ever asks for the count.
-        let (from, to) = (State::Candidate as u32, State::Plain as u32);
-        // Not over what a forked relative has decided meanwhile.
-        if record.life.state.compare_exchange(from, to, AcqRel, Relaxed).is_ok() {
-            record.life.reason.store(reason.0, Relaxed);
-            self.count_plain(reason);
-            self.log.plain(record, reason);
-        }
-    }
-
-    fn pair(&self, record: &Record, own: &Local) -> Pair {
-        let [local, peer] = addresses(record);
-        Pair {
-            fd: own.fd.load(Acquire),
-            local,
-            peer,
-            connected: record.who.role.load(Relaxed) == 1,
-            cookie: record.who.cookies[0].load(Relaxed),
-            ring: self.options.ring,
-            bulk: self.options.bulk,
-            memory: self.options.memory,
-            huge: self.options.huge,
-        }
-    }
-
-    /// Initialises the receiving half, once no kernel receive is under way. This end is the first to touch the ring that it receives
-    /// from, so its pages lie where it runs; without memory for them it receives over TCP.
-    #[cold]
-    pub(crate) fn attach_rx(&self, up: &Up<'_>) {
-        let (record, mut base) = (up.record, up.base());
-        let Acquired::Clean(_held) = acquire(&record.rx.lock, &mut base) else { return };
-        if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
-            return;
-        }
-        if let Ok(Some(received)) = socket::received_position(base.fd()) {
-            if !memory::populate(up.slot.ring_memory()) && record.life.plain.swap(1, AcqRel) == 0 {
-                record.life.reason.store(Reason::NO_MEMORY.0, Relaxed);
-                self.count_plain(Reason::NO_MEMORY);
-                self.log.plain(record, Reason::NO_MEMORY);
-            }
-            record.rx.tcp.store(received, Relaxed);
-            record.rx.ready.store(1, Release);
-        }
-    }
-}
-
-/// Initialises the sending half from the kernel's counters, once no kernel send is under way.
-#[cold]
-fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
-    let Acquired::Clean(_held) = acquire(&record.tx.lock, base) else { return };
-    if record.tx.ready.load(Relaxed) != 0 || record.tx.busy.load(Relaxed) != 0 {
-        return;
-    }
-    let connected = record.who.role.load(Relaxed) == 1;
-    if let Ok(Some(sent)) = socket::sent_position(base.fd(), connected) {
-        record.tx.tcp.store(sent, Relaxed);
-        record.tx.alive.store(clock::ticks(), Relaxed);
-        record.tx.ready.store(1, Relaxed);
-        slot.outward().transfer.proof.store(motet_proto::transfer::proof(record), Release);
-        slot.outward().mark.ready.store(1, Release);
-    }
-}
-
-fn describe(record: &Record, fd: i32, connected: bool, local: SocketAddr, peer: SocketAddr, cookie: u64) {
-    record.life.fd.store(fd as u32, Relaxed);
-    record.who.role.store(if connected { 1 } else { 2 }, Relaxed);
-    record.who.cookies[0].store(cookie, Relaxed);
-    record.who.family.store(if local.is_ipv4() { 4 } else { 6 }, Relaxed);
-    for (at, address) in [local, peer].into_iter().enumerate() {
-        record.who.ports[at].store(u32::from(address.port()), Relaxed);
-        let bytes = match address.ip() {
-            IpAddr::V4(a) => {
-                let mut bytes = [0; 16];
-                bytes[..4].copy_from_slice(&a.octets());
-                bytes
-            }
-            IpAddr::V6(a) => a.octets(),
-        };
-        for (word, chunk) in record.who.addresses[at].iter().zip(bytes.chunks_exact(4)) {
-            word.store(u32::from_ne_bytes(chunk.try_into().unwrap()), Relaxed);
-        }
-    }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    record.who.began.store(now.as_secs(), Relaxed);
-    record.life.owner.store(thread::pid(), Relaxed);
-    record.life.nonblocking.store(u32::from(socket::is_nonblocking(fd)), Relaxed);
-}
-
-/// Addresses, local and peer, as [`describe`] put them down.
-pub(crate) fn addresses(record: &Record) -> [SocketAddr; 2] {
-    [0, 1].map(|end| {
-        let words = std::array::from_fn::<_, 4, _>(|i| record.who.addresses[end][i].load(Relaxed).to_ne_bytes());
-        let ip = match record.who.family.load(Relaxed) {
-            4 => IpAddr::V4(Ipv4Addr::from(words[0])),
-            _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(words.as_flattened()).unwrap_or_default())),
-        };
-        SocketAddr::new(ip, record.who.ports[end].load(Relaxed) as u16)
-    })
 }

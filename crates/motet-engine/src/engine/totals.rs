@@ -1,0 +1,86 @@
+//! Counts over the streams of this process, for `--stats`, the log and `motet ps`.
+
+use super::{Engine, Local, lock};
+use crate::reason::Reason;
+use motet_sys::thread;
+use motet_wire::record::Record;
+use std::sync::atomic::Ordering;
+
+/// Counts over the streams of a process.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Totals {
+    /// Streams, and those whose wire came up.
+    pub streams: (u64, u64),
+    /// Bytes sent and received over wires.
+    pub fast: (u64, u64),
+    /// Bytes sent and received over TCP by streams whose wire came up.
+    pub tcp: (u64, u64),
+    /// Full rings, bytes taken back, single copies.
+    pub events: [u64; 3],
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, record: &Record, local: &Local) {
+        let load = |n: &motet_wire::sync::AtomicU64| n.load(Ordering::Relaxed);
+        let ((fast_out, fast_in), (tcp_out, tcp_in)) = (record.fast_bytes(), record.tcp_bytes());
+        self.streams.0 += 1;
+        self.streams.1 += u64::from(local.slot.slot().is_some());
+        self.fast = (self.fast.0 + fast_out, self.fast.1 + fast_in);
+        self.tcp = (self.tcp.0 + tcp_out, self.tcp.1 + tcp_in);
+        let events = [&record.events.spilled, &record.events.downgraded, &record.events.single_copy];
+        self.events.iter_mut().zip(events).for_each(|(sum, n)| *sum += load(n));
+    }
+}
+
+impl Engine {
+    /// Keeps what a stream that ends has counted.
+    pub fn count_ended(&self, record: &Record, local: &Local) {
+        lock(&self.ended).add(record, local);
+    }
+
+    /// Counts over all streams of this process, ended ones included. Does not allocate.
+    pub fn totals(&self) -> Totals {
+        let mut totals = *lock(&self.ended);
+        for (record, local) in self.each_local() {
+            if local.handle.load(Ordering::Relaxed) != 0 && record.life.owner.load(Ordering::Relaxed) == thread::pid() {
+                totals.add(record, local);
+            }
+        }
+        totals
+    }
+
+    /// Connections that stayed plain, by reason code.
+    pub fn plain_counts(&self) -> impl Iterator<Item = (u32, u64)> {
+        let counts = self.node.head().plain.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
+        counts.filter(|(_, n)| *n > 0)
+    }
+
+    /// Counts a connection that stays plain.
+    pub fn count_plain(&self, reason: Reason) {
+        if let Some(counter) = self.node.head().plain.get(reason.0 as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells `motet ps` how much memory the drivers have mapped, and how many links they have opened and closed.
+    pub fn count_memory(&self) {
+        let head = self.node.head();
+        let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
+        head.segment_bytes.store(bytes as u64, Ordering::Relaxed);
+        head.descriptors.store(motet_sys::fds::private_ones() as u64, Ordering::Relaxed);
+        // What is new since the last time, as forked relatives count in the same words.
+        for ((total, told), shown) in self.driver_links().into_iter().zip(&self.told).zip(&head.links) {
+            shown.fetch_add(total.wrapping_sub(told.swap(total, Ordering::AcqRel)), Ordering::Relaxed);
+        }
+    }
+
+    /// Links that this process has opened, and closed. Takes no lock.
+    pub fn links(&self) -> [u64; 2] {
+        self.told.each_ref().map(|told| told.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn driver_links(&self) -> [u64; 2] {
+        let each = self.options.drivers.iter().map(|driver| driver.links());
+        each.fold([0, 0], |sum, links| [sum[0] + links[0], sum[1] + links[1]])
+    }
+}

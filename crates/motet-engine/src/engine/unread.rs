@@ -1,0 +1,69 @@
+//! Which streams have bytes that the peer may not have read: few of many, found at once (invariant 6 asks before every sleep).
+
+use super::{CHUNK, Engine, Handle, Local};
+use motet_wire::record::Record;
+use std::sync::atomic::Ordering;
+
+impl Engine {
+    /// Notes that the peer may have bytes to read.
+    #[inline(always)]
+    pub fn mark_unread(&self, handle: Handle, local: &Local) {
+        if !local.unread.load(Ordering::Relaxed) {
+            local.unread.store(true, Ordering::Relaxed);
+            let index = (handle >> 32) as usize - 1;
+            let word = index / CHUNK;
+            self.unread[word].fetch_or(1 << (index % CHUNK), Ordering::SeqCst); // edge: UNREAD
+            self.unread_words[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst); // edge: UNREAD
+            self.any_unread.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a peer may have bytes of ours to read.
+    #[inline(always)]
+    pub fn any_unread(&self) -> bool {
+        self.any_unread.load(Ordering::Relaxed) != 0
+    }
+
+    /// Calls `each` for every stream with bytes that the peer may not have read; it answers whether that is still so.
+    #[inline]
+    pub fn sweep_unread(&self, mut each: impl FnMut(Handle, &Record, &Local) -> bool) {
+        if self.any_unread.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for (at, words) in self.unread_words.iter().enumerate() {
+            for word in bits(words.load(Ordering::Relaxed)).map(|word| at * 64 + word) {
+                // Cleared before the word is read: a mark that comes too late for this reader sets the bit again.
+                words.fetch_and(!(1 << (word % 64)), Ordering::SeqCst); // edge: UNREAD
+                self.sweep_word(word, &mut each);
+            }
+        }
+    }
+
+    fn sweep_word(&self, at: usize, each: &mut impl FnMut(Handle, &Record, &Local) -> bool) {
+        let word = &self.unread[at];
+        // edge: UNREAD
+        for bit in bits(word.load(Ordering::SeqCst)) {
+            let index = at * CHUNK + bit;
+            let (Some(record), Some(local)) = (self.node.record(index), self.local(index)) else { continue };
+            // Cleared first: a send that comes meanwhile marks it anew.
+            if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
+                self.any_unread.fetch_sub(1, Ordering::Relaxed);
+                local.unread.store(false, Ordering::Relaxed);
+                // Read before the wire is: a handle that is good under the lock is that of the wire.
+                let handle = local.handle.load(Ordering::Acquire);
+                if handle != 0 && each(handle, record, local) {
+                    self.mark_unread(handle, local);
+                }
+            }
+        }
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(bit)
+    })
+}
