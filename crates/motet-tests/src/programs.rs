@@ -15,6 +15,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,9 @@ pub struct Counters {
     pub lines: String,
 }
 
+/// One scene at a time: with more programs than CPUs everybody is right to sleep, and nothing shows what the fast path does.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Runs the scene plainly, then equipped; both must tell the same. `None`, loudly, when a program or the build is missing.
 #[track_caller]
 pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -> Option<Counters> {
@@ -58,6 +62,7 @@ pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -
         }
     }
     let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let plain = Stage::new(Mode::Plain, libraries);
     let plainly = scene(&plain);
     let stage = Stage::new(Mode::Equipped, libraries);
