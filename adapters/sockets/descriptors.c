@@ -172,7 +172,6 @@ SHIM_API void closefrom(int lowest) { close_range(lowest < 0 ? 0 : (unsigned)low
 static int copied(int from, int to)
 {
     if (to < 0 || to >= SHIM_SLOTS) return to;
-    static _Atomic uint32_t groups;
     int kept = errno;
     uint64_t word = table_word(from);
     table_set(to, KIND_NONE);
@@ -181,7 +180,7 @@ static int copied(int from, int to)
         table_lock(&guard);
         word = table_word(from);
         if (word_kind(word) == KIND_CANDIDATE && word_extra(word) == 0)
-            word |= (uint64_t)(atomic_fetch_add(&groups, 1) + 1) << WORD_EXTRA_SHIFT;
+            word |= table_new_group();
         if (word_kind(word) >= KIND_EPOLL) {
             atomic_store(&shim_handles[to], atomic_load(&shim_handles[from]));
             table_replace(from, word | WORD_SHARED | WORD_COPIED);

@@ -135,7 +135,7 @@ void family_leave(char *text, size_t size)
         uint64_t word = table_word(fd);
         if (word_kind(word) != KIND_CANDIDATE || (word & WORD_INHERITED) || (REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC)) continue;
         make_page();
-        if (!page || ((word & WORD_ELSEWHERE) && table_handle(fd) == 0)) continue;
+        if (!page || ((word & WORD_ELSEWHERE) && table_handle(fd) == 0) || !holders(place_of(fd, word))) continue;
         if (length == 0) length = snprintf(text, size, VARIABLE "=%ld:%d:", syscall(SYS_getpid), page_file);
         char entry[64];
         int more = snprintf(entry, sizeof entry, "%d,%d,%llu:", fd, !!(word & WORD_ACCEPTED), (unsigned long long)place_of(fd, word));
@@ -147,8 +147,14 @@ void family_leave(char *text, size_t size)
 
 void family_stay(void) { if (page_file >= 0) REAL(fcntl)(page_file, F_SETFD, FD_CLOEXEC); }
 
-/* Duplicates have one place. */
-static uint64_t group_of(uint64_t place) { return (place % UINT32_MAX + 1) << WORD_EXTRA_SHIFT; }
+/* Duplicates have one place, and are one group. */
+static uint64_t group_of(uint64_t place)
+{
+    for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
+        if (word_kind(table_word(fd)) == KIND_CANDIDATE && table_handle(fd) == place)
+            return (uint64_t)word_extra(table_word(fd)) << WORD_EXTRA_SHIFT;
+    return table_new_group();
+}
 
 /* After the environment (101) and the process (102) are known. */
 __attribute__((constructor(103))) static void begin(void)
@@ -165,9 +171,10 @@ __attribute__((constructor(103))) static void begin(void)
     while (page && *at) {
         long fd = strtol(at, &at, 10), accepted = *at ? strtol(at + 1, &at, 10) : 0;
         uint64_t place = *at ? strtoull(at + 1, &at, 10) : 0;
-        if (*at++ != ':' || fd < 0 || fd >= SHIM_SLOTS) break;
+        if (*at++ != ':' || fd < 0 || fd >= SHIM_SLOTS || !holders(place)) break;
+        uint64_t group = group_of(place);
         atomic_store(&shim_handles[fd], place);
-        table_replace((int)fd, KIND_CANDIDATE | WORD_ELSEWHERE | WORD_SHARED | WORD_COPIED | (accepted ? WORD_ACCEPTED : 0) | group_of(place));
+        table_replace((int)fd, KIND_CANDIDATE | WORD_ELSEWHERE | WORD_SHARED | WORD_COPIED | (accepted ? WORD_ACCEPTED : 0) | group);
     }
     errno = kept;
 }

@@ -117,14 +117,16 @@ __attribute__((constructor(103))) static void begin(void)
     errno = kept;
     if (length < (long)(HEAD_WORDS * sizeof *words) || words[WORD_MAGIC] != MAGIC) return;
     if (words[WORD_PID] != (uint64_t)syscall(SYS_getpid) || words[WORD_COUNT] > MOST) return;
+    if ((uint64_t)length != (HEAD_WORDS + words[WORD_COUNT] * ENTRY_WORDS) * sizeof *words) return;
     own_descriptor(list = fd);
     own_descriptor((int)words[WORD_NODE]);
     for (uint64_t i = 0; i < words[WORD_COUNT]; i++) {
         const uint64_t *entry = words + HEAD_WORDS + i * ENTRY_WORDS;
         own_descriptor((int)entry[ENTRY_FILE]);
-        uint64_t group = i;
-        while (group > 0 && words[HEAD_WORDS + (group - 1) * ENTRY_WORDS + ENTRY_HANDLE] == entry[ENTRY_HANDLE]) group--;
-        table_replace((int)entry[ENTRY_FD], KIND_CANDIDATE | WORD_INHERITED | WORD_SHARED | WORD_COPIED | (group + 1) << WORD_EXTRA_SHIFT);
+        const uint64_t *first = words + HEAD_WORDS;
+        while (first[ENTRY_HANDLE] != entry[ENTRY_HANDLE]) first += ENTRY_WORDS;
+        uint64_t group = first == entry ? table_new_group() : (uint64_t)word_extra(table_word((int)first[ENTRY_FD])) << WORD_EXTRA_SHIFT;
+        table_replace((int)entry[ENTRY_FD], KIND_CANDIDATE | WORD_INHERITED | WORD_SHARED | WORD_COPIED | group);
     }
 }
 

@@ -135,6 +135,7 @@ void table_unlock(const table_guard *guard);
 void table_lock_for_fork(void);
 void table_unlock_after_fork(bool child);
 void table_set(int fd, uint64_t word); /* forgets whatever was known of fd before, the engine's stream included */
+uint64_t table_new_group(void);
 void table_replace(int fd, uint64_t word); /* under the lock: same socket, other state */
 void table_reset_at_close(int fd); /* unread bytes are lost with this descriptor: the peer learns it as it would of TCP's */
 void table_make_plain(int fd, uint32_t reason); /* candidate: plain for good; stream: gate for good */

@@ -116,6 +116,13 @@ static bool means_same(int fd, uint64_t word, motet_stream handle)
     return word_extra(word) != 0 && word_extra(other) == word_extra(word);
 }
 
+/* For candidates that are duplicates of each other: bits of their words, unlike those of all other groups. */
+uint64_t table_new_group(void)
+{
+    static _Atomic uint32_t groups;
+    return (uint64_t)(atomic_fetch_add(&groups, 1) + 1) << WORD_EXTRA_SHIFT;
+}
+
 /* Another descriptor of this process for the same thing, or -1. */
 static int duplicate(int fd, uint64_t word, motet_stream handle)
 {

@@ -339,12 +339,14 @@ mod tests {
         fn locked_home(path: &Path) -> io::Result<Option<String>> {
             if path.starts_with("/etc") { Ok(Some("hot = 1".into())) } else { Err(io::Error::from_raw_os_error(13)) }
         }
-        let loaded = with(&[("HOME", "/root")], locked_home);
+        let loaded = with(&[("HOME", "/home/ada")], locked_home);
         assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
         assert_eq!((loaded.config.hot, loaded.file), (1, Some("/etc/motet.toml".into())));
-        let loaded = with(&[("HOME", "/root"), ("MOTET_CONFIG", "/root/.config/motet.toml")], locked_home);
+        let loaded = with(&[("HOME", "/home/ada"), ("MOTET_CONFIG", "/home/ada/.config/motet.toml")], locked_home);
         assert!(
-            loaded.problems[0].to_string().starts_with("/root/.config/motet.toml: cannot be read: Permission denied")
+            loaded.problems[0]
+                .to_string()
+                .starts_with("/home/ada/.config/motet.toml: cannot be read: Permission denied")
         );
     }
 

@@ -82,7 +82,8 @@ pub(crate) fn find(options: &Options) -> Option<Found> {
     let file = own(words[3] as i32);
     let streams = usize::try_from(words[4]).ok()?;
     let (size, ..) = memory::inspect(&file).ok()?;
-    if words[6] as usize * ENTRY + HEAD != words.len() || size != node::bytes(streams) as u64 {
+    let number = u32::try_from(words[5]).ok().filter(|&number| (number as usize) < node::MEMBERS)?;
+    if !(words.len() - HEAD).is_multiple_of(ENTRY) || size != node::bytes(streams) as u64 {
         return None;
     }
     let node = Node::over(memory::map(&file, node::bytes(streams)).ok()?, streams)?;
@@ -92,7 +93,7 @@ pub(crate) fn find(options: &Options) -> Option<Found> {
         Some(Entry { fd: w[0] as i32, handle: w[1], driver, bequest })
     };
     let entries = words[HEAD..].chunks_exact(ENTRY).filter_map(entry).collect();
-    Some(Found { file, node, number: words[5] as u32, entries })
+    Some(Found { file, node, number, entries })
 }
 
 impl Engine {

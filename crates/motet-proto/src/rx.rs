@@ -156,7 +156,9 @@ pub fn begin<B: Base>(
                 continue;
             }
         }
-        slot.inward().consumer.receives.store(1, Relaxed);
+        if slot.inward().consumer.receives.load(Relaxed) == 0 {
+            slot.inward().consumer.receives.store(1, Relaxed); // once: the producer reads that line
+        }
         if enter_kernel(record, slot, base) {
             if ask.blocking {
                 record.rx.slept.store(base.now(), Relaxed);

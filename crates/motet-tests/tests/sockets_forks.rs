@@ -57,3 +57,8 @@ fn an_image_without_motet_goes_on_with_the_connection_over_tcp() {
     Program::c("inherits", &["0", "0"]).with("INHERITS_IMAGE", image).same_both_ways();
     Program::c("inherits", &["60", "20"]).with("INHERITS_IMAGE", image).same_both_ways().took_the_fast_path(1);
 }
+
+#[test]
+fn connections_that_an_image_inherits_are_not_taken_for_each_other() {
+    Program::c("inherits_two", &[]).same_both_ways().took_the_fast_path(1);
+}
