@@ -1,6 +1,7 @@
 /* sendfile, splice and writev mixed with send on one connection; the receiver splices some of it out through a pipe.
  * Order and content must hold. */
 #include "check.h"
+#include <stdbool.h>
 
 enum { ROUNDS = 200, PIECE = 3000 };
 
@@ -18,11 +19,16 @@ static void connected(int fd)
         if (i % 2) {
             off_t at = i * 1000; /* pages in flight must not be written again */
             CHECK(pwrite(file, data + 1000, 1000, at) == 1000);
+            bool by_position = i % 4 == 1;
+            off_t end = at + 1000, start = lseek(file, by_position ? at : 7, SEEK_SET);
             for (size_t done = 0; done < 1000;) {
-                ssize_t n = sendfile(fd, file, &at, 1000 - done);
+                ssize_t n = sendfile(fd, file, by_position ? NULL : &at, 1000 - done);
                 CHECK(n > 0);
                 done += (size_t)n;
             }
+            CHECK(by_position || at == end);
+            CHECK(lseek(file, 0, SEEK_CUR) == (by_position ? end : start));
+            CHECK(sendfile(fd, file, &end, 1000) == 0); /* nothing is behind it */
         } else {
             CHECK(write(pipes[1], data + 1000, 1000) == 1000);
             for (size_t done = 0; done < 1000;) {
