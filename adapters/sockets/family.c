@@ -109,6 +109,8 @@ void family_close(uint64_t place)
 static void count_all(bool closing_only, int by)
 {
     if (!page) return;
+    table_guard guard;
+    table_lock(&guard);
     for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
         uint64_t word = table_word(fd);
         if (word_kind(word) != KIND_CANDIDATE || !is_first(fd, word)) continue;
@@ -116,6 +118,7 @@ static void count_all(bool closing_only, int by)
         _Atomic uint32_t *count = holders(table_handle(fd));
         if (count) atomic_fetch_add(count, (uint32_t)by);
     }
+    table_unlock(&guard);
 }
 
 void family_exit(void) { count_all(false, -1); }
@@ -130,7 +133,9 @@ void family_exec_failed(void) { count_all(true, 1); }
 void family_leave(char *text, size_t size)
 {
     int length = 0;
+    table_guard guard;
     text[0] = 0;
+    table_lock(&guard);
     for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
         uint64_t word = table_word(fd);
         if (word_kind(word) != KIND_CANDIDATE || (word & WORD_INHERITED) || (REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC)) continue;
@@ -142,6 +147,7 @@ void family_leave(char *text, size_t size)
         if ((size_t)(length + more) >= size) break;
         length += snprintf(text + length, size - (size_t)length, "%s", entry);
     }
+    table_unlock(&guard);
     if (length > 0) REAL(fcntl)(page_file, F_SETFD, 0);
 }
 
