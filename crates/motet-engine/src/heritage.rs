@@ -216,3 +216,29 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::IntoRawFd;
+
+    fn list(words: &[u64]) -> OwnedFd {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        memory::make(NAME, bytes.len(), &bytes, 0).unwrap()
+    }
+
+    #[test]
+    fn a_list_is_taken_only_from_this_process_and_this_layout() {
+        let own = u64::from(thread::pid());
+        let good = [MAGIC, LAYOUT, own, 0, 0, 0, 0];
+        for (at, wrong) in [(0, 1), (1, LAYOUT + 1), (2, own + 1)] {
+            let mut words = good;
+            words[at] = wrong;
+            assert_eq!(inherit(list(&words).into_raw_fd()), Err(22));
+        }
+        assert_eq!(inherit(list(&good[..6]).into_raw_fd()), Err(22), "too short");
+        let unsealed = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(inherit(OwnedFd::from(unsealed).into_raw_fd()), Err(22));
+        assert!(crate::engine::lock(&INHERITED).is_none());
+    }
+}
