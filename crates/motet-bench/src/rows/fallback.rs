@@ -1,8 +1,8 @@
 //! Peers that cannot be reached faster: one without Motet, one on another host. Nothing may be lost there.
 
-use super::{call, once};
+use super::{call, nearly_equal};
 use crate::Options;
-use crate::bench::{Bench, Contestant};
+use crate::bench::Bench;
 use crate::pair::Program;
 use crate::place::Placement::Two;
 use crate::report::{Bound, Line, Quantity, Unit};
@@ -40,29 +40,17 @@ fn compare(
         let plain = go(bench.program(program)?);
         let motet = equip(&plain);
         let arguments = call(bench, size, &[]);
-        // Near equality: more repetitions, and plain and equipped change places in every second one.
-        let both = |turn: usize, first: bool| {
-            let program = if (turn & 1 == 0) == first { &motet } else { &plain };
-            once(bench, program, Two, turn / 2, &arguments)
-        };
-        let mut contestants: Vec<Contestant<'_>> =
-            vec![Box::new(|turn| both(turn, true)), Box::new(|turn| both(turn, false))];
-        let mut series = bench.contest(bench.repetitions * 2, false, &mut contestants)?;
-        let [motet, plain] = &mut series[..] else { unreachable!() };
-        for turn in (1..motet.values.len()).step_by(2) {
-            std::mem::swap(&mut motet.values[turn], &mut plain.values[turn]);
-            std::mem::swap(&mut motet.floors[turn], &mut plain.floors[turn]);
-        }
+        let [motet, plain] = nearly_equal(bench, (&motet, &plain), Two, &arguments)?;
         let operations = |ns: &f64| {
             if size == 64 { 0.5e9 / ns } else { size as f64 / ns }
         };
         let unit = if size == 64 { Unit::PerSecond } else { Unit::GBs };
-        let [fast, slow] = [&*motet, &*plain].map(|s| s.values.iter().map(operations).collect::<Vec<f64>>());
+        let [fast, slow] = [&motet, &plain].map(|s| s.values.iter().map(operations).collect::<Vec<f64>>());
         lines.push(
             Line::new("d", format!("{what}, {name}"))
                 .figure(Quantity::of("under Motet", &fast, unit))
                 .floors(&motet.floors)
-                .against(Quantity::of("plain", &slow, unit), &plain.over(motet))
+                .against(Quantity::of("plain", &slow, unit), &plain.over(&motet))
                 .nearly(Bound::AtLeast(0.98)),
         );
     }

@@ -12,7 +12,7 @@ mod short;
 mod sockets;
 
 use crate::Options;
-use crate::bench::{Bench, Series};
+use crate::bench::{Bench, Contestant, Series};
 use crate::pair::{Program, measure};
 use crate::place::Placement;
 use crate::report::{Curve, Line};
@@ -81,7 +81,29 @@ fn once(bench: &Bench, program: &Program, placement: Placement, turn: usize, arg
     Ok(measure(program, arguments, &bench.cpus, bench.cpus.of(placement, turn))?.median)
 }
 
-/// The same for the engine's streams; what part of the payload went through shared memory is added to `shared`.
+/// `motet` beside `plain`, which are nearly equal: more repetitions, and the two change places in every second one.
+fn nearly_equal(
+    bench: &Bench,
+    (motet, plain): (&Program, &Program),
+    placement: Placement,
+    arguments: &[String],
+) -> Result<[Series; 2]> {
+    let both = |turn: usize, first: bool| {
+        let program = if (turn & 1 == 0) == first { motet } else { plain };
+        once(bench, program, placement, turn / 2, arguments)
+    };
+    let mut contestants: Vec<Contestant<'_>> =
+        vec![Box::new(|turn| both(turn, true)), Box::new(|turn| both(turn, false))];
+    let mut series = bench.contest(bench.repetitions * 2, false, &mut contestants)?;
+    let [motet, plain] = &mut series[..] else { unreachable!() };
+    for turn in (1..motet.values.len()).step_by(2) {
+        std::mem::swap(&mut motet.values[turn], &mut plain.values[turn]);
+        std::mem::swap(&mut motet.floors[turn], &mut plain.floors[turn]);
+    }
+    Ok([std::mem::take(motet), std::mem::take(plain)])
+}
+
+/// [`once`] for the engine's streams; what part of the payload went through shared memory is added to `shared`.
 fn engine_once(
     bench: &Bench,
     program: &Program,
