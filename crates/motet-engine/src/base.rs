@@ -82,8 +82,8 @@ impl Base for Kernel<'_> {
         socket::alive(self.fd)
     }
 
-    fn tcp_failed(&mut self) -> bool {
-        !socket::alive(self.fd) && (socket::failed(self.fd) || nobody_has_other_end(self.fd, None))
+    fn tcp_failed(&mut self, peer: u32) -> bool {
+        !socket::alive(self.fd) && (socket::failed(self.fd) || nobody_has_other_end(self.fd, peer))
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
@@ -151,9 +151,9 @@ impl Base for Kernel<'_> {
 
 /// Whether the other end's socket is closed, rather than shut down for sending. A process that ends sends the FIN first and lets
 /// go of the socket a moment later, so the kernel is asked for a while: longer if that process, `peer`, is known to be dying.
-pub fn nobody_has_other_end(fd: i32, peer: Option<u32>) -> bool {
+pub fn nobody_has_other_end(fd: i32, peer: u32) -> bool {
     let (Ok((local, peer_address)), Ok(diag)) = (socket::addresses(fd), diag::Diag::open()) else { return false };
-    let longer = [1_000_000; 50].iter().take_while(|_| peer.is_some_and(thread::is_dying));
+    let longer = [1_000_000; 50].iter().take_while(|_| thread::is_dying(peer));
     for nap in [10_000, 30_000, 60_000].iter().chain(longer).chain(&[0]) {
         match diag.find(peer_address, local) {
             Ok(Some(found)) if found.open => thread::nap(*nap),

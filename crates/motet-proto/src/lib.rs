@@ -33,6 +33,8 @@ pub const EAGAIN: Errno = 11;
 pub const EINTR: Errno = 4;
 /// EBADF.
 pub const EBADF: Errno = 9;
+/// EPIPE.
+pub const EPIPE: Errno = 32;
 /// ECONNRESET.
 pub const ECONNRESET: Errno = 104;
 /// MSG_PEEK.
@@ -55,7 +57,8 @@ pub trait Base {
     /// Whether the connection still stands (no hang-up, no error).
     fn tcp_alive(&mut self) -> bool;
     /// Whether a send would be in vain: the connection has an error, which the send would spend, or nobody has the other end.
-    fn tcp_failed(&mut self) -> bool;
+    /// `peer` is the process that had it.
+    fn tcp_failed(&mut self, peer: u32) -> bool;
     /// Copies from an address in process `pid` into `into`; false when the kernel refuses or the address is not there.
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool;
     /// Copies `from` to an address in process `pid`.

@@ -3,7 +3,7 @@
 //! Reads top-down: [`begin`] and [`end`] bracket every send, [`take_back`] moves unread bytes to TCP (downgrade).
 
 use crate::lock::{Acquired, acquire};
-use crate::{Base, EAGAIN, EBADF, ECONNRESET, Errno, bulk, transfer};
+use crate::{Base, EAGAIN, EBADF, ECONNRESET, EPIPE, Errno, bulk, transfer};
 use motet_wire::gate::{Broken, INLINE, Mode};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::gather;
@@ -323,6 +323,12 @@ pub fn follow<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     true
 }
 
+/// Whether the last bytes that went over TCP were such as the peer had left unread in the ring.
+pub fn has_taken_back(record: &Record) -> bool {
+    let (tcp, mark) = (record.tx.tcp.load(Relaxed), record.tx.mark.load(Relaxed));
+    record.tx.returned.load(Relaxed) != 0 && tcp == mark
+}
+
 /// Moves bytes that the peer has not read back to TCP, as many as TCP accepts now. True when none is left in the ring.
 ///
 /// Called before this process sleeps, ends its part in the stream, or execs (invariant 6), so a consumer that waits
@@ -350,7 +356,7 @@ pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
         broken(record);
         return false;
     }
-    if base.tcp_failed() {
+    if base.tcp_failed(record.who.pid.load(Relaxed)) {
         return false; // what is unread stays so: it is what makes the end a reset
     }
     record.events.downgraded.fetch_add(1, Relaxed);
@@ -410,7 +416,7 @@ fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u
                     break;
                 }
             }
-            Err(ECONNRESET) => {
+            Err(ECONNRESET | EPIPE) => {
                 broken(record); // spent after all: the next call tells it
                 break;
             }

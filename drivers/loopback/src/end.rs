@@ -81,7 +81,7 @@ impl Base for End {
         self.connection(|c| c.alive(self.side))
     }
 
-    fn tcp_failed(&mut self) -> bool {
+    fn tcp_failed(&mut self, _peer: u32) -> bool {
         self.connection(|c| c.is_reset())
     }
 

@@ -130,11 +130,13 @@ impl Engine {
     pub fn heard_end(&self, handle: Handle) {
         let Some(Up { record, local, slot, .. }) = self.attached(handle) else { return };
         let fd = local.fd.load(Relaxed);
-        if tx::is_unread(record, &slot)
+        let unread_in_ring = tx::is_unread(record, &slot)
             && socket::pending(fd) == 0
             && !socket::alive(fd)
-            && crate::base::nobody_has_other_end(fd, Some(record.who.pid.load(Relaxed)))
-        {
+            && crate::base::nobody_has_other_end(fd, record.who.pid.load(Relaxed));
+        // Taken back in the very moment the peer died: they met a socket that was closed, and the kernel's answer is an error.
+        let taken_back_too_late = !unread_in_ring && tx::has_taken_back(record) && socket::failed(fd);
+        if unread_in_ring || taken_back_too_late {
             record.life.state.store(State::Broken as u32, Release);
             self.reset(record, local);
         }

@@ -452,9 +452,9 @@ impl Base for Woven<'_> {
         self.pause();
         self.end.tcp_alive()
     }
-    fn tcp_failed(&mut self) -> bool {
+    fn tcp_failed(&mut self, peer: u32) -> bool {
         self.pause();
-        self.end.tcp_failed()
+        self.end.tcp_failed(peer)
     }
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
         self.pause();
