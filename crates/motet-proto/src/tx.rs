@@ -39,6 +39,8 @@ pub struct Ask {
 
 /// Bytes after which a put is published, so that the consumer copies meanwhile.
 const PIECE: usize = 64 << 10;
+/// The same towards a consumer that has read all and may be waiting: the first bytes are on their way sooner.
+const PIECE_AWAITED: usize = 16 << 10;
 /// Values of `tx.ready` beside 0: the gate may be used; the sending direction is shut down.
 pub const READY: u32 = 1;
 const FINISHED: u32 = 2;
@@ -162,9 +164,10 @@ fn put_all<B: Base>(
 ) -> Result<usize, Broken> {
     let lines = slot.outward();
     let length: usize = bufs.iter().map(|b| b.len()).sum();
+    let limit = if record.tx.head_seen.load(Relaxed) == tail { PIECE_AWAITED } else { PIECE };
     let mut done = 0;
     loop {
-        let piece = (length - done).min(PIECE);
+        let piece = (length - done).min(limit);
         match put(record, slot, base, (bufs, done, piece), (mode, tail), nonblocking)? {
             Put::Published(n) => {
                 done += n;
