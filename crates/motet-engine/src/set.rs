@@ -14,6 +14,7 @@ use motet_proto::gate;
 use motet_sys::forkable::Forkable;
 use motet_sys::{socket, thread};
 use motet_wire::record::Record;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -72,6 +73,9 @@ pub enum Interest {
     /// Whenever more has come.
     Edge,
 }
+
+/// Hot streams, on the stack as long as they are few.
+pub(crate) type HotList = SmallVec<[Handle; 16]>;
 
 #[derive(Clone, Copy)]
 struct Hot {
@@ -302,7 +306,7 @@ impl Engine {
 
     /// Streams now looked at: the hot ones of which the program wants to hear, but for edges over bytes that it has been told of
     /// and has left. True when there are such edges.
-    pub(crate) fn set_hot(&self, set: &Set, into: &mut Vec<Handle>) -> bool {
+    pub(crate) fn set_hot(&self, set: &Set, into: &mut HotList) -> bool {
         let mut left = false;
         let inner = set.inner.lock();
         for hot in &inner.hot {

@@ -4,12 +4,12 @@
 //! (sleep in the kernel: every gate is closed). Between the steps the wait spins outside the kernel while that pays.
 
 use crate::engine::{Engine, Handle, Up};
-use crate::set::Set;
+use crate::set::{HotList, Set};
 use crate::stream::EVIDENCE;
 use motet_proto::{gate, rx, spin};
 use motet_sys::{clock, thread};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// What the adapter does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,9 @@ pub struct Wait<'a> {
     watching: bool,
     phase: Phase,
     start: u64,
+    /// When the kernel is asked next, and whether it has been asked since the spin began.
     probe: u64,
+    asked: bool,
     /// When the spin began, and how often somebody else took the CPU that it offered.
     began: u64,
     taken: u32,
@@ -49,6 +51,10 @@ pub struct Wait<'a> {
 /// Waits over several streams that skip spinning, and failures in a row: one pair for the process.
 static SKIP: AtomicU32 = AtomicU32::new(0);
 static FAILED: AtomicU32 = AtomicU32::new(0);
+/// Whether the last wait that spun found something before this (ns) was over: then the next one looks as long before it asks the
+/// kernel, which takes a good part of such an exchange.
+static QUICK: AtomicBool = AtomicBool::new(false);
+const EAGER: u64 = 2_000;
 /// When a wait of the process last found nothing.
 static LAST: AtomicU64 = AtomicU64::new(0);
 const MAX_FAILED: u32 = 9;
@@ -70,7 +76,17 @@ impl<'a> Wait<'a> {
     }
 
     fn new(engine: &Engine, streams: &'a [Handle], set: Option<Arc<Set>>) -> Self {
-        let wait = Self { streams, set, watching: false, phase: Phase::Fresh, start: 0, probe: 0, began: 0, taken: 0 };
+        let wait = Self {
+            streams,
+            set,
+            watching: false,
+            phase: Phase::Fresh,
+            start: 0,
+            probe: 0,
+            asked: false,
+            began: 0,
+            taken: 0,
+        };
         wait.each(engine, |up| {
             if up.record.rx.ready.load(Relaxed) == 0 {
                 engine.attach_rx(&up);
@@ -99,12 +115,10 @@ impl<'a> Wait<'a> {
             match self.phase {
                 Phase::Fresh => {
                     if engine.options.spin > 0 && lively(&LAST) && !skips() && self.raise(engine) {
-                        self.phase = Phase::Spinning;
-                        self.start = clock::ticks();
-                        (self.began, self.taken) = (self.start, 0);
-                        self.probe = self.start + ticks(spin::PROBE);
-                        self.each(engine, |up| up.record.rx.probed.store(up.record.rx.head.load(Relaxed), Relaxed));
-                        return Step::Probe; // TCP bytes sent before the gates rose are in the kernel
+                        self.begin_spin();
+                        // TCP bytes sent before the gates rose are in the kernel, so it is asked soon.
+                        self.probe = self.start + if QUICK.load(Relaxed) { ticks(EAGER) } else { 0 };
+                        continue;
                     }
                     // What the program waits for may be room to write: then there is nothing to close the hot streams' gates for.
                     let unarmed = self.set.as_ref().is_some_and(|set| set.has_unarmed());
@@ -121,9 +135,7 @@ impl<'a> Wait<'a> {
                 Phase::Tired => {
                     if engine.may_linger() {
                         if self.raise(engine) {
-                            self.start = clock::ticks();
-                            (self.began, self.taken) = (self.start, 0);
-                            self.phase = Phase::Spinning;
+                            self.begin_spin();
                             continue;
                         }
                         engine.before_sleep();
@@ -163,6 +175,12 @@ impl<'a> Wait<'a> {
         if let Some(set) = &self.set {
             engine.set_leave(set, std::mem::take(&mut self.watching));
         }
+    }
+
+    fn begin_spin(&mut self) {
+        self.phase = Phase::Spinning;
+        self.start = clock::ticks();
+        (self.began, self.taken, self.asked) = (self.start, 0, false);
     }
 
     /// Spins until the next probe at most. `None`: it does not pay.
@@ -209,6 +227,9 @@ impl<'a> Wait<'a> {
                     up.record.rx.probed.store(up.record.rx.head.load(Relaxed), Relaxed);
                     spin::publish_cpu(&up.slot, &up.base());
                 }
+                if !std::mem::replace(&mut self.asked, true) {
+                    return Some(Step::Probe);
+                }
                 // Anybody else who wants this CPU gets it now and then; their time is not spun away.
                 thread::yield_now();
                 let lent = clock::ticks().wrapping_sub(now);
@@ -239,7 +260,16 @@ impl<'a> Wait<'a> {
 
     /// Found at last; but after so long, a sleep would have been as quick and would have left the CPU to others.
     fn found(&self, budget: u64) {
-        if clock::ticks().wrapping_sub(self.began) > 2 * budget { failed() } else { paid() }
+        let waited = clock::ticks().wrapping_sub(self.began);
+        if waited > 2 * budget {
+            failed()
+        } else {
+            paid()
+        }
+        let quick = waited < ticks(EAGER);
+        if QUICK.load(Relaxed) != quick {
+            QUICK.store(quick, Relaxed);
+        }
     }
 
     /// Opens the gates. Not where another thread watches the set already.
@@ -311,7 +341,7 @@ impl<'a> Wait<'a> {
             self.streams.iter().for_each(|&h| one(h));
             return false;
         };
-        let mut hot = Vec::new();
+        let mut hot = HotList::new();
         let left = engine.set_hot(set, &mut hot);
         hot.into_iter().for_each(one);
         left
