@@ -30,10 +30,9 @@ fn java(stage: &Stage<'_>, more: &[&str]) -> Vec<String> {
     words(&[&all, more].concat())
 }
 
-/// So long until the compiler of a virtual machine is done with the loop, ms.
-fn warm_up(bench: &Bench, size: usize, how: &str) -> String {
-    format!("{size} {} {how}", bench.ms * 4)
-}
+/// So long until the compiler of a virtual machine is done with the loop over a socket, or with all that lies under a remote call, ms.
+const COMPILED: usize = 1000;
+const COMPILED_RMI: usize = 4000;
 
 /// Row `java`.
 pub fn echo(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
@@ -51,10 +50,10 @@ pub fn echo(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         let start = |way: Way| java(&stage, &["PingPong", "call", caller, both.port(way.mode)]);
         let ask = |size: usize, how: &str| format!("{size} {} {how}", bench.ms * 2);
         let plan = Plan::new("java", format!("{name}, 64 B round trips"), Unit::Ns, Asked::Times(15.0));
-        lines.push(called(&stage, plan, start, &ask(64, "echo"), &warm_up(bench, 64, "echo"), |ns| ns));
+        lines.push(called(&stage, plan, start, &ask(64, "echo"), &format!("64 {COMPILED} echo"), |ns| ns));
         if caller != "select" {
             let plan = Plan::new("java", format!("{name}, 64 KiB writes"), Unit::GBs, Asked::Times(8.0));
-            let (question, first) = (ask(65536, "stream"), warm_up(bench, 65536, "stream"));
+            let (question, first) = (ask(65536, "stream"), format!("65536 {COMPILED} stream"));
             lines.push(called(&stage, plan, start, &question, &first, |ns| 65536.0 / ns));
         }
     }
@@ -79,5 +78,5 @@ pub fn rmi(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let plan = Plan::new("rmi", what, Unit::Ns, Asked::Times(3.0));
     let start = |way: Way| java(&stage, &["PingPong", "call", "rmi", registries.port(way.mode)]);
     let question = format!("8 {} echo", bench.ms * 2);
-    Ok(vec![called(&stage, plan, start, &question, &warm_up(bench, 8, "echo"), |ns| ns)])
+    Ok(vec![called(&stage, plan, start, &question, &format!("8 {COMPILED_RMI} echo"), |ns| ns)])
 }
