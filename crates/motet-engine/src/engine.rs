@@ -15,6 +15,7 @@ use crate::driver::{Connecting, Driver};
 use crate::family::Place;
 use crate::heritage::{self, Found};
 use crate::log::Log;
+use crate::pace::Pace;
 use crate::peer::Peer;
 use crate::set::Set;
 use motet_sys::fds::PrivateFd;
@@ -101,8 +102,8 @@ pub struct Local {
     pub in_set: AtomicBool,
     /// Whether the set looks at the stream, or did when the stream left it.
     pub hot: AtomicBool,
-    /// When a blocking receive last found the gate closed.
-    pub waited: AtomicU64,
+    /// The blocking receives that found the gate closed, or had to do with a peer on their own CPU.
+    pub pace: Pace,
     /// Eventfds of threads that sleep on the stream inside the engine's own blocking calls.
     pub sleepers: Forkable<Vec<i32>>,
     /// Whether the stream is among the engine's unread ones.

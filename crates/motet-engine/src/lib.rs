@@ -24,6 +24,7 @@ pub mod engine;
 pub mod family;
 pub mod heritage;
 pub mod log;
+mod pace;
 pub mod peer;
 pub mod reason;
 pub mod route;

@@ -11,6 +11,7 @@ use wire::{attach_tx, describe};
 
 use crate::base::Kernel;
 use crate::engine::{Engine, Handle, Local, Up};
+use crate::pace::is_near;
 use crate::reason::Reason;
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
 use motet_sys::{socket, thread};
@@ -168,14 +169,18 @@ impl Engine {
         {
             self.attach_rx(&Up { handle, record, local, slot: *slot });
         }
-        let spin = if local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
+        // Where both ends take turns on one CPU the gate stays open, so nobody would ask how lively that is.
+        let slow = blocking
+            && record.rx.near.load(Relaxed) != 0
+            && slot.is_some_and(|slot| !local.pace.is_lively(|| is_near(&Up { handle, record, local, slot })));
+        let spin = if slow || local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
         // The sender knows which of the two sizes holds now.
         let large = self.options.single_copy.min(self.options.single_copy_far);
         let ask = rx::Ask { blocking, peek, kernel_only, spin, large };
         if blocking {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
-        let may_raise = || (!blocking || crate::wait::lively(&local.waited)) && local.sets_may_raise(handle);
+        let may_raise = || (!blocking || local.pace.is_lively(|| false)) && local.sets_may_raise(handle);
         let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.may_linger());
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),

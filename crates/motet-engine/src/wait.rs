@@ -4,12 +4,13 @@
 //! (sleep in the kernel: every gate is closed). Between the steps the wait spins outside the kernel while that pays.
 
 use crate::engine::{Engine, Handle, Up};
+use crate::pace::{Pace, is_near, ticks};
 use crate::set::{HotList, Set};
 use crate::stream::EVIDENCE;
 use motet_proto::{gate, rx, spin};
 use motet_sys::{clock, thread};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// What the adapter does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,13 +56,11 @@ static FAILED: AtomicU32 = AtomicU32::new(0);
 /// kernel, which takes a good part of such an exchange.
 static QUICK: AtomicBool = AtomicBool::new(false);
 const EAGER: u64 = 2_000;
-/// When a wait of the process last found nothing.
-static LAST: AtomicU64 = AtomicU64::new(0);
+/// The waits of the process that found nothing.
+static PACE: Pace = Pace::new();
 const MAX_FAILED: u32 = 9;
 /// So many times others take the CPU before a spin is given up.
 const CROWD: u32 = 2;
-/// An exchange in which waits are further apart than this (ns) gains nothing by spinning.
-const LIVELY: u64 = 5_000_000;
 
 impl<'a> Wait<'a> {
     /// A wait on these streams.
@@ -114,7 +113,7 @@ impl<'a> Wait<'a> {
         loop {
             match self.phase {
                 Phase::Fresh => {
-                    if engine.options.spin > 0 && lively(&LAST) && !skips() && self.raise(engine) {
+                    if engine.options.spin > 0 && self.is_lively(engine) && !skips() && self.raise(engine) {
                         self.begin_spin();
                         // TCP bytes sent before the gates rose are in the kernel, so it is asked soon.
                         self.probe = self.start + if QUICK.load(Relaxed) { ticks(EAGER) } else { 0 };
@@ -197,7 +196,7 @@ impl<'a> Wait<'a> {
             }
         });
         let (watched, more) = (&watched[..n], more || left);
-        let near = || watched.iter().flatten().any(|up| spin::same_cpu(&up.slot, &up.base()));
+        let near = || watched.iter().flatten().any(is_near);
         let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
         loop {
             for _ in 0..16 {
@@ -270,6 +269,15 @@ impl<'a> Wait<'a> {
         if QUICK.load(Relaxed) != quick {
             QUICK.store(quick, Relaxed);
         }
+    }
+
+    /// Whether this wait may gain something by spinning.
+    fn is_lively(&self, engine: &Engine) -> bool {
+        PACE.is_lively(|| {
+            let (mut any, mut all) = (false, true);
+            let left = self.each(engine, |up| (any, all) = (true, all && is_near(&up)));
+            any && all && !left
+        })
     }
 
     /// Opens the gates. Not where another thread watches the set already.
@@ -353,16 +361,6 @@ impl Engine {
     pub(crate) fn raise(&self, up: &Up<'_>) -> bool {
         gate::raise(up.record, &up.slot, &mut up.base(), || up.local.sets_may_raise(up.handle))
     }
-}
-
-fn ticks(ns: u64) -> u64 {
-    (ns * clock::ticks_per_1024ns()) >> 10
-}
-
-/// Whether the last wait that found nothing was lately. If not, the peer sleeps by now, and its wake-up takes longer than a spin.
-pub(crate) fn lively(last: &AtomicU64) -> bool {
-    let now = clock::ticks();
-    now.wrapping_sub(last.swap(now, Relaxed)) < ticks(LIVELY)
 }
 
 /// Whether this wait is one of those that do not spin, because others did in vain.
