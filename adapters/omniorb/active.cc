@@ -1,0 +1,96 @@
+/* active.cc: the client's side: connects; watches connections that serve callbacks (bidirectional GIOP).
+ *
+ * What it is:   omniORB's TCP address whose connections are ours once TCP has made them, and one watcher for all of them.
+ * What it isn't: a look-up of peers. Whether the other end is equipped is the engine's to find out, over the connection. */
+#include <atomic>
+
+#include "connection.h"
+
+namespace motet_omniorb {
+
+using omni::tcpActiveConnection;
+using omni::tcpAddress;
+
+/* Of the whole process, as omniORB's is. A thread is in Monitor() as long as one of the connections serves callbacks. */
+class Collection : public omni::giopActiveCollection {
+public:
+    const char *type() const override { return "giop:tcp"; }
+    void Monitor(omni::giopConnection::notifyReadable_t readable, void *cookie) override
+    {
+        while (!isEmpty())
+            if (watcher.round(-1, readable, cookie) == Watcher::FAILED) break;
+    }
+    CORBA::Boolean isEmpty() const override { return members_ == 0 || done_; }
+    void deactivate() override
+    {
+        done_ = true;
+        watcher.ring();
+    }
+    void enter()
+    {
+        members_++;
+        done_ = false;
+    }
+    void leave()
+    {
+        members_--;
+        watcher.ring();
+    }
+
+    Watcher watcher;
+
+private:
+    std::atomic<unsigned> members_{0};
+    std::atomic<bool> done_{false};
+};
+
+/* Never destroyed: threads may be in it when the process exits. */
+static Collection &collection()
+{
+    static Collection *the_one = new Collection;
+    return *the_one;
+}
+
+class ActiveConnection : public Connection<tcpActiveConnection> {
+public:
+    explicit ActiveConnection(int fd) : Connection(collection().watcher, MOTET_ROLE_CONNECTED, fd) {}
+    ~ActiveConnection() override
+    {
+        if (registered_) collection().leave();
+    }
+    omni::giopActiveCollection *registerMonitor() override
+    {
+        if (!registered_) collection().enter();
+        registered_ = true;
+        return &collection();
+    }
+
+private:
+    bool registered_ = false;
+};
+
+class Address : public tcpAddress {
+public:
+    explicit Address(const IIOP::Address &address) : tcpAddress(address), address_(address) {}
+    omni::giopAddress *duplicate() const override { return new Address(address_); }
+    omni::giopAddress *duplicate(const char *host) const override
+    {
+        IIOP::Address address;
+        address.host = host;
+        address.port = address_.port;
+        return new Address(address);
+    }
+    omni::giopActiveConnection *Connect(const omni_time_t &deadline, CORBA::ULong flags, CORBA::Boolean &timed_out) const override
+    {
+        if (address_.port == 0) return nullptr;
+        int fd = omni::tcpSocket::Connect(address_.host, address_.port, deadline, flags, timed_out);
+        return fd < 0 ? nullptr : new ActiveConnection(fd);
+    }
+
+private:
+    const IIOP::Address address_;
+};
+
+omni::giopAddress *new_address(const IIOP::Address &address) { return new Address(address); }
+
+} // namespace motet_omniorb

@@ -1,0 +1,73 @@
+/* endpoint.cc: the server's side: accepts, and watches accepted connections.
+ *
+ * What it is:   omniORB's TCP endpoint, which binds, publishes and answers for its addresses, with a watcher of ours in the place of
+ *               its own collection.
+ * What it isn't: a listener of another kind. Whoever connects is accepted from the kernel's backlog, equipped or not. */
+#include <atomic>
+#include <cerrno>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "connection.h"
+
+namespace motet_omniorb {
+
+using omni::tcpConnection;
+using omni::tcpEndpoint;
+
+class Endpoint : public tcpEndpoint {
+public:
+    explicit Endpoint(const char *param) : tcpEndpoint(param) {}
+    omni::giopConnection *AcceptAndMonitor(omni::giopConnection::notifyReadable_t readable, void *cookie) override;
+    void Poke() override;
+
+private:
+    omni::giopConnection *accept();
+
+    Watcher watcher_; /* outlives the connections: each counts as a user of this endpoint */
+    std::atomic<bool> poked_{false};
+};
+
+/* omniORB connects to itself here, to make its own thread look up. */
+void Endpoint::Poke()
+{
+    poked_ = true;
+    watcher_.ring();
+}
+
+omni::giopConnection *Endpoint::accept()
+{
+    int fd = ::accept(pd_socket, nullptr, nullptr);
+    if (fd >= 0) {
+        omni::tcpSocket::setBlocking(fd);
+        return new Connection<tcpConnection>(watcher_, MOTET_ROLE_ACCEPTED, fd, this);
+    }
+    int why = errno;
+    if (omniORB::trace(20) && why != EAGAIN) {
+        omniORB::logger log;
+        log << "accept() failed with error " << why << ", will try later\n";
+    }
+    /* The backlog stays readable until there is room. */
+    if (why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM) usleep(10000);
+    return nullptr;
+}
+
+omni::giopConnection *Endpoint::AcceptAndMonitor(omni::giopConnection::notifyReadable_t readable, void *cookie)
+{
+    while (!poked_) {
+        switch (watcher_.round(pd_socket, readable, cookie)) {
+        case Watcher::LISTENER:
+            if (omni::giopConnection *connection = accept()) return connection;
+            break;
+        case Watcher::FAILED:
+            return nullptr;
+        case Watcher::NOTHING:
+            break;
+        }
+    }
+    return nullptr;
+}
+
+omni::giopEndpoint *new_endpoint(const char *param) { return new Endpoint(param); }
+
+} // namespace motet_omniorb

@@ -1,0 +1,164 @@
+/* shim.c: the preload object of the omniORB voice: loads the adapter into programs that are CORBA programs, at the last moment.
+ *
+ * What it is:   an ORB_init() in front of omniORB's own. At its first call it looks which omniORB the process has, opens the engine
+ *               and the adapter built for that one, and calls on. Linked to libc only; knows nothing of omniORB but that name.
+ * What it isn't: needed for correctness. Where anything is missing or refused, the ORB's connections are those of any program, and
+ *               the sockets voice serves them. A program that never initialises an ORB loads nothing.
+ *
+ * Signal safety: ORB_init() is not to be called in a handler. Fork safety: a child forked while another thread is in the first
+ * call waits for nobody: pthread_once() begins anew there. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "motet.h"
+
+#define API __attribute__((visibility("default")))
+#define KILL_FILE "/etc/motet/disable" /* as the sockets voice has it */
+#define ENGINE_FILE "libmotet.so.0"
+#define ORB_LIBRARY "libomniORB4"
+/* CORBA::ORB_init(int &, char **, const char *, const char *(*)[2]) of omniORB 4.2 and 4.3. */
+#define ORB_INIT "_ZN5CORBA8ORB_initERiPPcPKcPA2_S4_"
+
+/* The settings as the process was started with them: ../sockets/environment.c. */
+const char *environment_get(const char *name);
+const char *environment_all(size_t *size);
+
+typedef void *orb_init(int *argc, char **argv, const char *identifier, const char *(*options)[2]);
+
+static orb_init *next;
+
+/* ---------------------------------------------------------------- which omniORB */
+
+struct orb {
+    char path[PATH_MAX];
+    int minor; /* of 4.MINOR, by the soname: libomniORB4.so.2 is 4.2. 0: none found */
+};
+
+/* Distributors and Python's wheels rename the file: "libomniORB4-1a2b3c.so.3.0.1". */
+static int look_at(struct dl_phdr_info *object, size_t size, void *found)
+{
+    (void)size;
+    struct orb *orb = found;
+    const char *slash = strrchr(object->dlpi_name, '/'), *name = slash ? slash + 1 : object->dlpi_name;
+    const char *version = strstr(name, ".so.");
+    if (strncmp(name, ORB_LIBRARY, strlen(ORB_LIBRARY)) != 0 || !version || strlen(object->dlpi_name) >= sizeof orb->path) return 0;
+    strcpy(orb->path, object->dlpi_name);
+    orb->minor = atoi(version + 4);
+    return 1;
+}
+
+/* ---------------------------------------------------------------- loading */
+
+/* What became of it: one line in the engine's log, where there is one. Never on the program's own output. */
+static void note(const char *what, const char *which)
+{
+    const char *given = environment_get("MOTET_LOG"), *own = given ? strstr(given, "%p") : NULL;
+    if (!given || !*given) return;
+    char path[PATH_MAX], line[PATH_MAX + 256];
+    int length = own ? snprintf(path, sizeof path, "%.*s%ld%s", (int)(own - given), given, (long)getpid(), own + 2)
+                     : snprintf(path, sizeof path, "%s", given);
+    if (length >= (int)sizeof path) return;
+    struct timespec wall, mono;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    clock_gettime(CLOCK_MONOTONIC, &mono);
+    char date[32];
+    struct tm parts;
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", gmtime_r(&wall.tv_sec, &parts));
+    length = snprintf(line, sizeof line, "%s.%06ldZ mono=%lld.%06ld pid=%ld event=omniorb what=\"%s\" file=\"%s\"\n", date, wall.tv_nsec / 1000,
+                      (long long)mono.tv_sec, mono.tv_nsec / 1000, (long)getpid(), what, which);
+    int out = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (out < 0) return;
+    ssize_t written = write(out, line, (size_t)(length < (int)sizeof line ? length : (int)sizeof line - 1));
+    (void)written;
+    close(out);
+}
+
+/* As the sockets voice decides it: what is off there is off here. */
+static bool disabled(void)
+{
+    const char *value = environment_get("MOTET_DISABLE");
+    return (value && *value && strcmp(value, "0") != 0) || getauxval(AT_SECURE) != 0 || access(KILL_FILE, F_OK) == 0 ||
+           prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 0;
+}
+
+/* A file in the folder that this object lies in. */
+static bool beside(const char *name, char *path, size_t size)
+{
+    Dl_info here;
+    if (!dladdr((void *)(uintptr_t)&beside, &here) || !here.dli_fname) return false;
+    const char *slash = strrchr(here.dli_fname, '/');
+    int folder = slash ? (int)(slash - here.dli_fname) + 1 : 0;
+    return snprintf(path, size, "%.*s%s", folder, here.dli_fname, name) < (int)size;
+}
+
+/* One engine for each process: one that another voice has brought is the one. The adapter, which is linked to it, finds it by its
+ * soname. */
+static bool open_engine(void)
+{
+    char path[PATH_MAX];
+    const char *given = environment_get("MOTET_LIBRARY");
+    if (given && *given) snprintf(path, sizeof path, "%s", given);
+    else if (!beside(ENGINE_FILE, path, sizeof path)) return false;
+    void *engine = dlopen(ENGINE_FILE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
+    if (!engine) engine = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!engine) {
+        note("the engine cannot be opened", path);
+        return false;
+    }
+    __typeof__(&motet_environment) environment = (__typeof__(environment))dlsym(engine, "motet_environment");
+    size_t size;
+    const char *all = environment_all(&size);
+    if (environment) environment(all, size);
+    return true;
+}
+
+static void load(int minor)
+{
+    char name[64], path[PATH_MAX];
+    snprintf(name, sizeof name, "libmotet_omniorb4%d.so", minor);
+    if (!beside(name, path, sizeof path)) return;
+    if (access(path, R_OK) != 0) note("no adapter for this omniORB, sockets serve it", name);
+    else if (open_engine() && dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) note("adapter loaded", path);
+    else if (*path) note("the adapter cannot be opened", path);
+}
+
+static void first_call(void)
+{
+    int kept = errno;
+    struct orb orb = {.minor = 0};
+    dl_iterate_phdr(look_at, &orb);
+    next = (orb_init *)dlsym(RTLD_NEXT, ORB_INIT);
+    /* A library of a plug-in's (Python's module) is in no scope that is searched from here. */
+    void *library = !next && orb.minor ? dlopen(orb.path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (library) next = (orb_init *)dlsym(library, ORB_INIT);
+    if (next && orb.minor && !disabled()) load(orb.minor);
+    dlerror(); /* the program asks for its own */
+    errno = kept;
+}
+
+/* ---------------------------------------------------------------- the call */
+
+API void *motet_orb_init(int *argc, char **argv, const char *identifier, const char *(*options)[2]) __asm__(ORB_INIT);
+
+void *motet_orb_init(int *argc, char **argv, const char *identifier, const char *(*options)[2])
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, first_call);
+    if (!next) abort(); /* somebody has called what nobody has */
+    return next(argc, argv, identifier, options);
+}
