@@ -7,6 +7,7 @@ use motet_engine::set::{Interest, Set};
 use motet_engine::wait::{Step, Wait};
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// struct motet_wait.
 #[repr(C, align(8))]
@@ -234,12 +235,18 @@ pub extern "C" fn motet_fork_child() {
 }
 
 /// Runs in destructors, and in `_exit` from a signal handler that interrupted the program anywhere but in the engine. So it
-/// allocates nothing, and the locks it takes are those of the engine, which that thread does not hold.
+/// allocates nothing, and the locks it takes are those of the engine, which that thread does not hold. Every voice of a process
+/// calls it; what a process has counted is told once.
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_leave() {
+    static LEFT: AtomicU32 = AtomicU32::new(0); // the process that has left: a forked child has not
     guard((), || {
         if let Some(engine) = engine() {
             engine.before_sleep();
+            let pid = motet_sys::thread::pid();
+            if LEFT.swap(pid, Relaxed) == pid {
+                return;
+            }
             engine.log_exit();
             motet_api::stats::write(engine);
         }

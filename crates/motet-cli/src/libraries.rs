@@ -4,18 +4,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, LIBRARIES, Outcome};
-use crate::survey::SHIM;
+use crate::survey::{ORB_SHIM, SHIM};
 
 /// Names that the engine's file may have, best first.
 const ENGINE: [&str; 2] = ["libmotet.so.0", "libmotet.so"];
 
-/// Both libraries, absolute.
+/// The libraries, absolute.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Libraries {
     /// libmotet_sockets.so.
     pub shim: PathBuf,
+    /// libmotet_omniorb.so, if it is there.
+    pub orb_shim: Option<PathBuf>,
     /// libmotet.so.0.
     pub engine: PathBuf,
+}
+
+impl Libraries {
+    /// What is preloaded.
+    pub fn voices(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.shim).chain(&self.orb_shim)
+    }
 }
 
 /// Finds them, or says where they were looked for.
@@ -44,7 +53,8 @@ pub fn find() -> Outcome<Libraries> {
     };
     let shim = first(&[SHIM]).ok_or_else(|| missing(SHIM))?;
     let engine = first(&ENGINE).ok_or_else(|| missing(ENGINE[0]))?;
-    Ok(Libraries { shim: usable(shim)?, engine: usable(engine)? })
+    let orb_shim = first(&[ORB_SHIM]).map(usable).transpose()?;
+    Ok(Libraries { shim: usable(shim)?, orb_shim, engine: usable(engine)? })
 }
 
 /// A path without `..`, that LD_PRELOAD can hold and whose file is a shared object.

@@ -17,7 +17,7 @@ use motet_sys::append::{Appender, OWN_OUTPUT};
 use crate::executable::{self, Search};
 use crate::failure::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
 use crate::libraries::{self, Libraries};
-use crate::survey::SHIM;
+use crate::survey::{ORB_SHIM, SHIM};
 use crate::{config, stats};
 
 /// Run a program under Motet, with all programs that it starts
@@ -83,7 +83,8 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     }
     match libraries {
         Some(libraries) if !obstacle.is_some_and(executable::Obstacle::forbids_preload) => {
-            say(format!("preloading {}, engine {}", libraries.shim.display(), libraries.engine.display()));
+            let voices: Vec<_> = libraries.voices().map(|voice| voice.display().to_string()).collect();
+            say(format!("preloading {}, engine {}", voices.join(" and "), libraries.engine.display()));
             equip(&mut command, &libraries);
         }
         _ => strip(&mut command),
@@ -183,18 +184,16 @@ fn checked(name: &str, value: &str) -> Outcome<(&'static str, String)> {
     Ok((setting.env, value.trim().to_owned()))
 }
 
-/// Puts the preload object in front of what the user preloads.
+/// Puts the preload objects in front of what the user preloads.
 fn equip(command: &mut Command, libraries: &Libraries) {
-    let mut preload = libraries.shim.clone().into_os_string();
     let others = without_shim(std::env::var_os("LD_PRELOAD"));
-    if !others.is_empty() {
-        preload.push(":");
-        preload.push(others);
-    }
+    let others = Some(others).filter(|others| !others.is_empty());
+    let all: Vec<OsString> = libraries.voices().map(|voice| voice.clone().into_os_string()).chain(others).collect();
+    let preload = all.join(OsStr::new(":"));
     command.env("LD_PRELOAD", preload).env("MOTET_LIBRARY", &libraries.engine);
 }
 
-/// Takes the preload object of an outer `motet run` out.
+/// Takes the preload objects of an outer `motet run` out.
 fn strip(command: &mut Command) {
     let others = without_shim(std::env::var_os("LD_PRELOAD"));
     if others.is_empty() {
@@ -208,8 +207,11 @@ fn without_shim(preload: Option<OsString>) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let preload = preload.unwrap_or_default();
     let parts = preload.as_bytes().split(|b| *b == b' ' || *b == b':').filter(|part| !part.is_empty());
-    let others: Vec<&[u8]> =
-        parts.filter(|part| Path::new(OsStr::from_bytes(part)).file_name() != Some(OsStr::new(SHIM))).collect();
+    let is_ours = |part: &&[u8]| {
+        let name = Path::new(OsStr::from_bytes(part)).file_name();
+        [SHIM, ORB_SHIM].iter().any(|voice| name == Some(OsStr::new(voice)))
+    };
+    let others: Vec<&[u8]> = parts.filter(|part| !is_ours(part)).collect();
     OsString::from_vec(others.join(&b':'))
 }
 
@@ -245,6 +247,7 @@ mod tests {
         let kept = |text: &str| without_shim(Some(text.into())).into_string().unwrap();
         assert_eq!(kept("/x/libmotet_sockets.so"), "");
         assert_eq!(kept("/a.so:/x/libmotet_sockets.so /b.so"), "/a.so:/b.so");
+        assert_eq!(kept("/x/libmotet_sockets.so:/x/libmotet_omniorb.so:/b.so"), "/b.so");
         assert_eq!(kept("/not-libmotet_sockets.so"), "/not-libmotet_sockets.so");
         assert_eq!(without_shim(None), "");
     }

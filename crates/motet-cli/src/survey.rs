@@ -15,6 +15,8 @@ use crate::procfs;
 
 /// The preload object's file name.
 pub const SHIM: &str = "libmotet_sockets.so";
+/// The preload object of the omniORB voice, which may be missing.
+pub const ORB_SHIM: &str = "libmotet_omniorb.so";
 
 /// How the memory between two processes is called.
 const SEGMENT: &str = "motet-segment";

@@ -104,7 +104,8 @@ impl Stage {
             // The build may lie where only root can read it.
             let own = folder.join("motet");
             fs::create_dir_all(&own).expect("a folder for the build");
-            for file in ["motet", "libmotet.so.0", "libmotet_sockets.so"] {
+            let all = ["motet", "libmotet.so.0", "libmotet_sockets.so", "libmotet_omniorb.so", "libmotet_omniorb42.so"];
+            for file in all.iter().filter(|file| libraries.join(file).exists()) {
                 copy(&libraries.join(file), &own.join(file));
             }
         }

@@ -14,13 +14,28 @@ use crate::probe::What;
 
 /// All of them.
 pub fn checks() -> Vec<Check> {
-    vec![libraries_found(), memfd(), rendezvous(), sock_diag(), cookies(), single_copy()]
+    vec![libraries_found(), orb_voice(), memfd(), rendezvous(), sock_diag(), cookies(), single_copy()]
 }
 
 fn libraries_found() -> Check {
     let found = libraries::find();
     let good = found.as_ref().map_or(String::new(), |l| format!("{}, {}", l.shim.display(), l.engine.display()));
     Check::essential("libraries", found.map_err(|f| f.message), &good, "what `motet run` loads into programs")
+}
+
+/// The adapters that lie beside the preload object of the omniORB voice, by the version that they are made for.
+fn orb_voice() -> Check {
+    let shim = libraries::find().ok().and_then(|libraries| libraries.orb_shim);
+    let built = |minor: &u32| {
+        let file = shim.as_ref().map(|shim| shim.with_file_name(format!("libmotet_omniorb4{minor}.so")));
+        file.is_some_and(|file| file.is_file())
+    };
+    let versions: Vec<String> = [2, 3].iter().filter(|minor| built(minor)).map(|minor| format!("4.{minor}")).collect();
+    if versions.is_empty() {
+        Check::new("omniORB adapter", Verdict::Limited, "not built", "CORBA programs are served as any sockets program")
+    } else {
+        Check::new("omniORB adapter", Verdict::Ok, format!("for {}", versions.join(", ")), "streams under the ORB itself")
+    }
 }
 
 fn memfd() -> Check {
