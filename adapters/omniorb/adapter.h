@@ -30,6 +30,9 @@
 #include <omniORB4/tcpConnection.h>
 #include <omniORB4/tcpEndpoint.h>
 
+#include <poll.h>
+#include <sys/socket.h>
+
 #include "motet.h"
 
 namespace motet_omniorb {
@@ -38,6 +41,14 @@ namespace motet_omniorb {
 int64_t now();
 /* An absolute time of omniORB's, which is wall-clock; INT64_MAX for none. */
 int64_t monotonic(const omni_time_t &deadline);
+
+/* line.cc. The C library's own functions: those that the sockets voice puts in front take this descriptor for a connection that may
+ * become theirs, as they have seen it being made and nothing since. */
+struct Kernel {
+    decltype(&::recv) recv;
+    decltype(&::ppoll) ppoll;
+};
+const Kernel &kernel();
 
 /* transport.cc. False where this omniORB has no transport of that name to stand in for. */
 bool stand_in_for_tcp();

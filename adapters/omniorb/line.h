@@ -27,10 +27,11 @@ public:
     motet_stream stream() const { return stream_; }
 
 private:
+    int recv_blocking(void *data, size_t size);
+
     motet_stream stream_ = 0;
     const int fd_;
     std::atomic<bool> shut_{false};
-    bool has_deadline_ = false; /* of the one thread that receives: the ORB sees to that */
 };
 
 } // namespace motet_omniorb

@@ -15,9 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <ctime>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace motet_omniorb {
@@ -103,7 +101,7 @@ static int wait_in_kernel(int fd, int64_t until)
     struct pollfd polled = {fd, POLLIN, 0};
     int64_t left = std::max<int64_t>(until - now(), 0);
     struct timespec timeout = {left / 1000000000, left % 1000000000};
-    long found = syscall(SYS_ppoll, &polled, 1, &timeout, nullptr, 0);
+    int found = kernel().ppoll(&polled, 1, &timeout, nullptr);
     return found > 0 ? 0 : found == 0 ? -ETIMEDOUT : -errno;
 }
 
@@ -202,8 +200,7 @@ bool Watcher::ask_kernel(int64_t until)
         timeout.tv_sec = rest / 1000000000;
         timeout.tv_nsec = rest % 1000000000;
     }
-    /* Not through the interposed poll(): the sockets voice knows these descriptors as ones that nobody uses. */
-    return syscall(SYS_ppoll, polled_.data(), polled_.size(), left, nullptr, 0) >= 0 || errno == EINTR;
+    return kernel().ppoll(polled_.data(), polled_.size(), left, nullptr) >= 0 || errno == EINTR;
 }
 
 /* Sleeps; polled_ has the kernel's answer, with POLLIN added where there is something on the wire. */

@@ -112,6 +112,11 @@ impl Stage {
         Self { mode, folder }
     }
 
+    /// Whether this run is the one under Motet.
+    pub fn is_equipped(&self) -> bool {
+        self.mode == Mode::Equipped
+    }
+
     /// The folder of the run, empty at its beginning and removed at its end.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -215,6 +220,11 @@ impl Drop for Stage {
 }
 
 impl Started {
+    /// Its process id, which stays the same through all that stands in front of the program.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it has printed until now, both streams.
     pub fn printed(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()

@@ -1,0 +1,275 @@
+//! omniORB under the adapter of `adapters/omniorb`: what happens to connections, in both of the ORB's threading policies.
+//!
+//! `programs_middleware.rs` has the calls themselves.
+
+use motet_tests::programs::{Counters, Stage, Started, both_ways, builds, find, free_port, placed, skip};
+use motet_tests::{folder, script};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// A thread for each connection, and a pool of them.
+const POLICIES: [&str; 2] = ["1", "0"];
+const REPORT: &str = "voices";
+
+/// The program for these tests, compiled once; or why there is none.
+fn cases() -> Result<&'static Path, &'static str> {
+    static BUILT: OnceLock<Result<PathBuf, &str>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        if find("omniidl").is_none() || !Path::new("/usr/include/omniORB4/CORBA.h").exists() {
+            return Err("omniORB is not installed (examples/coupling/packages.txt)");
+        }
+        let folder = folder("omniorb-cases");
+        for ending in ["idl", "cc"] {
+            let name = format!("omniorb_cases.{ending}");
+            std::fs::copy(script(&name), folder.join(&name)).expect("a copy of the source");
+        }
+        for step in builds::omniorb(folder.to_str().expect("UTF-8"), "omniorb_cases") {
+            let output = Command::new(&step[0]).args(&step[1..]).output().expect("a compiler");
+            assert!(output.status.success(), "{step:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(folder.join("omniorb_cases"))
+    });
+    built.as_deref().map_err(|reason| *reason)
+}
+
+/// One run: the program in its place, a port, a policy, and how every process of it is started.
+struct Scene<'a> {
+    stage: &'a Stage,
+    program: String,
+    port: String,
+    policy: &'a str,
+    /// Words in front of a server's and of a client's command.
+    before: [&'a [&'a str]; 2],
+}
+
+impl<'a> Scene<'a> {
+    fn new(stage: &'a Stage, program: &Path, policy: &'a str, before: [&'a [&'a str]; 2]) -> Self {
+        Self { stage, program: placed(stage, program), port: free_port().to_string(), policy, before }
+    }
+
+    fn start(&self, before: &[&str], words: &[&str]) -> Started {
+        let report = self.stage.path(REPORT);
+        let environment = [("ORBthreadPerConnectionPolicy", self.policy), ("MOTET_SHIM_REPORT", &report)];
+        let own = [self.program.as_str(), words[0], &self.port];
+        self.stage.start_with(&[before, &own, &words[1..]].concat(), &environment)
+    }
+
+    fn serve(&self) -> Started {
+        self.start(self.before[0], &["serve"]).says("ready")
+    }
+
+    fn client(&self, words: &[&str]) -> Started {
+        self.start(self.before[1], words)
+    }
+
+    fn told(&self, words: &[&str]) -> String {
+        self.client(words).finish()
+    }
+
+    /// Has the server end, and waits for that.
+    fn end(&self, server: Started) -> String {
+        self.told(&["end"]);
+        server.finish()
+    }
+}
+
+/// Bytes that connections of the adapter sent over shared memory, and how many connections there were.
+fn by_the_adapter(stage: &Stage) -> (u64, usize) {
+    let report = std::fs::read_to_string(stage.path(REPORT)).unwrap_or_default();
+    let fast = |line: &str| line.split_once("sent_fast=")?.1.split(' ').next()?.parse::<u64>().ok();
+    let lines: Vec<&str> = report.lines().filter(|line| line.starts_with("voice=omniorb ")).collect();
+    (lines.iter().filter_map(|line| fast(line)).sum(), lines.len())
+}
+
+/// Runs the scene in both policies, plainly and under Motet, with these words in front of servers and clients.
+#[track_caller]
+fn each_way(test: &str, before: [&[&str]; 2], scene: impl Fn(&Scene<'_>) -> String) -> Option<Counters> {
+    let program = match cases() {
+        Ok(program) => program,
+        Err(reason) => return skip(test, reason),
+    };
+    both_ways(test, &[], |stage| {
+        let run = |policy| scene(&Scene::new(stage, program, policy, before));
+        POLICIES.map(run).join("")
+    })
+}
+
+#[test]
+fn connections_are_the_adapters() {
+    let test = "connections_are_the_adapters";
+    let Ok(program) = cases() else { return skip(test, "omniORB is not installed").unwrap_or_default() };
+    for policy in POLICIES {
+        both_ways(test, &[], |stage| {
+            let scene = Scene::new(stage, program, policy, [&[], &[]]);
+            let server = scene.serve();
+            let told = scene.told(&["add", "20000"]);
+            let mapped = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap_or_default();
+            let loaded = mapped.contains("libmotet_omniorb42.so");
+            assert_eq!(loaded, stage.is_equipped(), "{mapped}");
+            scene.end(server);
+            let (fast, connections) = by_the_adapter(stage);
+            if stage.is_equipped() {
+                assert!(connections >= 2 && fast > 0, "{connections} connections, {fast} bytes over shared memory");
+            } else {
+                assert_eq!(connections, 0);
+            }
+            told
+        });
+    }
+}
+
+#[test]
+fn a_program_without_an_orb_loads_nothing() {
+    let maps = both_ways("a_program_without_an_orb_loads_nothing", &[], |stage| {
+        let maps = stage.run(&["cat", "/proc/self/maps"]);
+        assert_eq!(maps.contains("libmotet_sockets.so"), stage.is_equipped(), "{maps}");
+        for library in ["libmotet_omniorb42.so", "libmotet.so", "libomniORB4"] {
+            assert!(!maps.contains(library), "{library} in {maps}");
+        }
+        String::new()
+    });
+    drop(maps);
+}
+
+#[test]
+fn callbacks_come_during_calls() {
+    each_way("callbacks_come_during_calls", [&[], &[]], |scene| {
+        let server = scene.serve();
+        let told = scene.told(&["callback"]) + &scene.told(&["callback", "bidir"]);
+        scene.end(server);
+        told
+    });
+}
+
+#[test]
+fn threads_call_at_once_short_beside_long() {
+    each_way("threads_call_at_once_short_beside_long", [&[], &[]], |scene| {
+        let server = scene.serve();
+        let told = scene.told(&["together"]);
+        scene.end(server);
+        told
+    });
+}
+
+#[test]
+fn all_of_it_on_one_cpu() {
+    let pinned: &[&str] = &["taskset", "-c", "0"];
+    each_way("all_of_it_on_one_cpu", [pinned, pinned], |scene| {
+        let server = scene.serve();
+        let told = scene.told(&["add", "3000"]) + &scene.told(&["callback"]) + &scene.told(&["together"]);
+        scene.end(server);
+        told
+    });
+}
+
+#[test]
+fn a_shutdown_wakes_whoever_waits_on_an_idle_connection() {
+    each_way("a_shutdown_wakes_whoever_waits_on_an_idle_connection", [&[], &[]], |scene| {
+        let server = scene.serve();
+        // Its input ends at once, but only after it has called may the server end.
+        let idle = scene.start(&["sh", "-c", "sleep 2 | \"$@\"", "sh"], &["idle"]).says("called");
+        let began = Instant::now();
+        let told = scene.end(server);
+        let took = began.elapsed();
+        assert!(took < Duration::from_millis(1500), "the server took {took:?} to end");
+        idle.finish();
+        told
+    });
+}
+
+#[test]
+fn a_killed_server_is_an_error_soon() {
+    each_way("a_killed_server_is_an_error_soon", [&[], &[]], |scene| {
+        // "Soon" is 100 ms, which a busy machine may take for itself: one in three tries must do.
+        let mut told = String::new();
+        for _ in 0..3 {
+            let server = scene.serve();
+            told = scene.told(&["killed"]);
+            drop(server);
+            if told.contains("soon") {
+                break;
+            }
+        }
+        assert!(told.contains("COMM_FAILURE") && told.contains("soon"), "{told}");
+        told
+    });
+}
+
+#[test]
+fn calls_have_their_time_limits() {
+    each_way("calls_have_their_time_limits", [&[], &[]], |scene| {
+        let server = scene.serve();
+        let told = scene.told(&["late"]);
+        assert!(told.contains("after its time"), "{told}");
+        scene.end(server);
+        told
+    });
+}
+
+#[test]
+fn one_end_may_be_unequipped() {
+    const PLAIN: &[&str] = &["env", "-u", "LD_PRELOAD"];
+    for before in [[PLAIN, &[]], [&[], PLAIN]] {
+        let counters = each_way("one_end_may_be_unequipped", before, |scene| {
+            let server = scene.serve();
+            let told =
+                scene.told(&["add", "500"]) + &scene.told(&["callback", "bidir"]) + &scene.told(&["together"]);
+            scene.end(server);
+            if scene.stage.is_equipped() {
+                let (fast, connections) = by_the_adapter(scene.stage);
+                assert!(connections > 0 && fast == 0, "{connections} connections, {fast} bytes over shared memory");
+            }
+            told
+        });
+        if let Some(counters) = counters {
+            assert_eq!(counters.sent_fast, 0, "{}", counters.lines);
+        }
+    }
+}
+
+#[test]
+fn a_hundred_clients_have_one_server() {
+    each_way("a_hundred_clients_have_one_server", [&[], &[]], |scene| {
+        let server = scene.serve();
+        let clients: Vec<Started> = (0..100).map(|_| scene.client(&["add", "20"])).collect();
+        let told: String = clients.into_iter().map(Started::finish).collect();
+        assert_eq!(told, "added\n".repeat(100));
+        scene.end(server);
+        told
+    });
+}
+
+#[test]
+fn the_naming_service_and_its_client_are_as_ever() {
+    let test = "the_naming_service_and_its_client_are_as_ever";
+    let counters = both_ways(test, &["omniNames", "nameclt"], |stage| {
+        let (port, report) = (free_port(), stage.path(REPORT));
+        let environment = [("MOTET_SHIM_REPORT", report.as_str())];
+        let folder = stage.folder().to_str().expect("UTF-8").to_owned();
+        let log = stage.path("names.log");
+        let words = ["omniNames", "-start", &port.to_string(), "-datadir", &folder, "-errlog", &log];
+        let server = stage.start_with(&words, &environment).listens(port);
+        let root = format!("NameService=corbaloc:iiop:127.0.0.1:{port}/NameService");
+        let client = |words: &[&str]| {
+            let all = [&["nameclt", "-ORBInitRef", &root], words].concat();
+            stage.start_with(&all, &environment).finish()
+        };
+        let mut told = client(&["bind_new_context", "here"]);
+        for name in ["here/one", "here/two"] {
+            told += &client(&["bind", name, "corbaloc:iiop:127.0.0.1:1/object"]);
+        }
+        told += &client(&["unbind", "here/one"]);
+        told += &client(&["list", "here"]);
+        assert!(told.contains("two") && !told.contains("one"), "{told}");
+        server.stop(15);
+        if stage.is_equipped() {
+            assert!(by_the_adapter(stage).1 >= 5, "the adapter is not in use");
+        }
+        told
+    });
+    if let Some(counters) = counters {
+        assert!(counters.upgraded > 0, "{}", counters.lines);
+    }
+}
