@@ -111,6 +111,19 @@ fn off_takes_an_outer_run_out() {
 }
 
 #[test]
+fn the_omniorb_voice_is_preloaded_where_it_is_there() {
+    let folder = equipped("two-voices");
+    folder.compile("libmotet_omniorb.so", "int motet_orb_stand_in;", &["-shared", "-fPIC"]);
+    let inner = env!("CARGO_BIN_EXE_motet");
+    let script = format!(
+        "echo $LD_PRELOAD; {inner} run -- sh -c 'echo $LD_PRELOAD'; {inner} run --off -- sh -c 'echo [$LD_PRELOAD]'"
+    );
+    let at = folder.path().display();
+    let both = format!("{at}/libmotet_sockets.so:{at}/libmotet_omniorb.so");
+    assert_eq!(finish(&mut shell(&folder, &[], &script)).1, format!("{both}\n{both}\n[]\n"));
+}
+
+#[test]
 fn programs_that_cannot_be_equipped_run_plainly_and_say_so_only_when_asked() {
     let folder = equipped("static");
     let program = folder.compile("static", "int main(void) { return 5; }", &["-static"]);

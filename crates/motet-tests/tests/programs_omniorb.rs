@@ -104,7 +104,7 @@ fn connections_are_the_adapters() {
         both_ways(test, &[], |stage| {
             let scene = Scene::new(stage, program, policy, [&[], &[]]);
             let server = scene.serve();
-            let told = scene.told(&["add", "20000"]);
+            let told = scene.told(&["add", "2000"]);
             let mapped = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap_or_default();
             let loaded = mapped.contains("libmotet_omniorb42.so");
             assert_eq!(loaded, stage.is_equipped(), "{mapped}");
@@ -122,7 +122,7 @@ fn connections_are_the_adapters() {
 
 #[test]
 fn a_program_without_an_orb_loads_nothing() {
-    let maps = both_ways("a_program_without_an_orb_loads_nothing", &[], |stage| {
+    both_ways("a_program_without_an_orb_loads_nothing", &[], |stage| {
         let maps = stage.run(&["cat", "/proc/self/maps"]);
         assert_eq!(maps.contains("libmotet_sockets.so"), stage.is_equipped(), "{maps}");
         for library in ["libmotet_omniorb42.so", "libmotet.so", "libomniORB4"] {
@@ -130,7 +130,6 @@ fn a_program_without_an_orb_loads_nothing() {
         }
         String::new()
     });
-    drop(maps);
 }
 
 #[test]
@@ -158,7 +157,7 @@ fn all_of_it_on_one_cpu() {
     let pinned: &[&str] = &["taskset", "-c", "0"];
     each_way("all_of_it_on_one_cpu", [pinned, pinned], |scene| {
         let server = scene.serve();
-        let told = scene.told(&["add", "3000"]) + &scene.told(&["callback"]) + &scene.told(&["together"]);
+        let told = scene.told(&["add", "500"]) + &scene.told(&["callback"]) + &scene.told(&["together"]);
         scene.end(server);
         told
     });
@@ -168,13 +167,13 @@ fn all_of_it_on_one_cpu() {
 fn a_shutdown_wakes_whoever_waits_on_an_idle_connection() {
     each_way("a_shutdown_wakes_whoever_waits_on_an_idle_connection", [&[], &[]], |scene| {
         let server = scene.serve();
-        // Its input ends at once, but only after it has called may the server end.
-        let idle = scene.start(&["sh", "-c", "sleep 2 | \"$@\"", "sh"], &["idle"]).says("called");
+        // It keeps its connection as long as its input lasts.
+        let idle = scene.start(&["sh", "-c", "sleep 30 | \"$@\"", "sh"], &["idle"]).says("called");
         let began = Instant::now();
         let told = scene.end(server);
         let took = began.elapsed();
-        assert!(took < Duration::from_millis(1500), "the server took {took:?} to end");
-        idle.finish();
+        assert!(took < Duration::from_secs(10), "the server took {took:?} to end");
+        drop(idle);
         told
     });
 }
@@ -214,8 +213,7 @@ fn one_end_may_be_unequipped() {
     for before in [[PLAIN, &[]], [&[], PLAIN]] {
         let counters = each_way("one_end_may_be_unequipped", before, |scene| {
             let server = scene.serve();
-            let told =
-                scene.told(&["add", "500"]) + &scene.told(&["callback", "bidir"]) + &scene.told(&["together"]);
+            let told = scene.told(&["add", "200"]) + &scene.told(&["callback", "bidir"]) + &scene.told(&["together"]);
             scene.end(server);
             if scene.stage.is_equipped() {
                 let (fast, connections) = by_the_adapter(scene.stage);
@@ -262,6 +260,8 @@ fn the_naming_service_and_its_client_are_as_ever() {
         }
         told += &client(&["unbind", "here/one"]);
         told += &client(&["list", "here"]);
+        // A reference has the port and the time in it.
+        let told: String = told.lines().filter(|line| !line.starts_with("IOR:")).collect();
         assert!(told.contains("two") && !told.contains("one"), "{told}");
         server.stop(15);
         if stage.is_equipped() {

@@ -34,7 +34,12 @@ fn orb_voice() -> Check {
     if versions.is_empty() {
         Check::new("omniORB adapter", Verdict::Limited, "not built", "CORBA programs are served as any sockets program")
     } else {
-        Check::new("omniORB adapter", Verdict::Ok, format!("for {}", versions.join(", ")), "streams under the ORB itself")
+        Check::new(
+            "omniORB adapter",
+            Verdict::Ok,
+            format!("for {}", versions.join(", ")),
+            "streams under the ORB itself",
+        )
     }
 }
 
