@@ -132,9 +132,13 @@ static void load(int minor)
     char name[64], path[PATH_MAX];
     snprintf(name, sizeof name, "libmotet_omniorb4%d.so", minor);
     if (!beside(name, path, sizeof path)) return;
-    if (access(path, R_OK) != 0) note("no adapter for this omniORB, sockets serve it", name);
-    else if (open_engine() && dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) note("adapter loaded", path);
-    else if (*path) note("the adapter cannot be opened", path);
+    if (access(path, R_OK) != 0) {
+        note("no adapter for this omniORB, sockets serve it", name);
+        return;
+    }
+    if (!open_engine()) return;
+    bool loaded = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) != NULL;
+    note(loaded ? "adapter loaded" : "the adapter cannot be opened", path);
 }
 
 static void first_call(void)

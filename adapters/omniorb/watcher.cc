@@ -81,12 +81,13 @@ void Watch::set(int now, bool data_in_buffer)
 void Watch::clear()
 {
     Watcher::Lock lock(watcher_.lock_);
-    wanted_ = at_once_ = false;
+    wanted_ = at_once_ = buffered_ = false; /* whoever calls this reads next, the buffer first */
     if (held_ >= 0) {
         watcher_.held_[held_] = nullptr;
         held_ = -1;
         watcher_.ring();
     }
+    forget(watcher_.found_, this);
     /* After this the connection may be deleted. */
     while (watcher_.told_ == this) {
         watcher_.waiting_++;
