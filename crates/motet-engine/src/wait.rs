@@ -56,8 +56,9 @@ static FAILED: AtomicU32 = AtomicU32::new(0);
 /// kernel, which takes a good part of such an exchange.
 static QUICK: AtomicBool = AtomicBool::new(false);
 const EAGER: u64 = 2_000;
-/// The waits of the process that found nothing.
+/// The waits of the process that found nothing; those among them that only looked.
 static PACE: Pace = Pace::new();
+static LOOKS: Pace = Pace::new();
 const MAX_FAILED: u32 = 9;
 /// So many times others take the CPU before a spin is given up.
 const CROWD: u32 = 2;
@@ -108,6 +109,10 @@ impl<'a> Wait<'a> {
             return Step::Ready;
         }
         if !may_block {
+            // A program that does nothing but look spins already: what it waits for may come through the ring.
+            if engine.options.spin > 0 && LOOKS.is_lively(|| true) {
+                self.raise(engine);
+            }
             return Step::Probe;
         }
         loop {
