@@ -128,6 +128,11 @@ impl<'e> Up<'e> {
     pub fn base(&self) -> Kernel<'e> {
         Kernel::new(self.local, self.handle)
     }
+
+    /// Whether the peer was last seen on this CPU.
+    pub fn is_near(&self) -> bool {
+        motet_proto::spin::same_cpu(&self.slot, &self.base())
+    }
 }
 
 const CHUNK: usize = 64;

@@ -11,7 +11,6 @@ use wire::{attach_tx, describe};
 
 use crate::base::Kernel;
 use crate::engine::{Engine, Handle, Local, Up};
-use crate::pace::is_near;
 use crate::reason::Reason;
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
 use motet_sys::{socket, thread};
@@ -172,7 +171,7 @@ impl Engine {
         // Where both ends take turns on one CPU the gate stays open, so nobody would ask how lively that is.
         let slow = blocking
             && record.rx.near.load(Relaxed) != 0
-            && slot.is_some_and(|slot| !local.pace.is_lively(|| is_near(&Up { handle, record, local, slot })));
+            && slot.is_some_and(|slot| !local.pace.is_lively(|| Up { handle, record, local, slot }.is_near()));
         let spin = if slow || local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
         // The sender knows which of the two sizes holds now.
         let large = self.options.single_copy.min(self.options.single_copy_far);

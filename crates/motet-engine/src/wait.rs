@@ -4,7 +4,7 @@
 //! (sleep in the kernel: every gate is closed). Between the steps the wait spins outside the kernel while that pays.
 
 use crate::engine::{Engine, Handle, Up};
-use crate::pace::{Pace, is_near, ticks};
+use crate::pace::{Pace, ticks};
 use crate::set::{HotList, Set};
 use crate::stream::EVIDENCE;
 use motet_proto::{gate, rx, spin};
@@ -201,7 +201,7 @@ impl<'a> Wait<'a> {
             }
         });
         let (watched, more) = (&watched[..n], more || left);
-        let near = || watched.iter().flatten().any(is_near);
+        let near = || watched.iter().flatten().any(Up::is_near);
         let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
         loop {
             for _ in 0..16 {
@@ -280,7 +280,7 @@ impl<'a> Wait<'a> {
     fn is_lively(&self, engine: &Engine) -> bool {
         PACE.is_lively(|| {
             let (mut any, mut all) = (false, true);
-            let left = self.each(engine, |up| (any, all) = (true, all && is_near(&up)));
+            let left = self.each(engine, |up| (any, all) = (true, all && up.is_near()));
             any && all && !left
         })
     }
