@@ -10,7 +10,7 @@ pub(crate) use wire::addresses;
 use wire::{attach_tx, describe};
 
 use crate::base::Kernel;
-use crate::engine::{Engine, Handle, Local, Up};
+use crate::engine::{Engine, Handle, Up};
 use crate::reason::Reason;
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
 use motet_sys::{socket, thread};
@@ -24,8 +24,6 @@ pub const EBADF: Errno = 9;
 pub const EMFILE: Errno = 24;
 /// Interposed waits may be followed by this many receives that find nothing before the gate closes (invariant 4).
 pub const EVIDENCE: u32 = 2;
-/// Sends that need the kernel, less half of the others, after which a stream sends over TCP alone for a while.
-const MIXED: u32 = 16;
 
 /// How a descriptor comes to the engine.
 #[derive(Debug, Clone, Copy)]
@@ -36,21 +34,6 @@ pub struct Taken {
     pub lazy: bool,
     /// Whoever reads from the connection does so through the engine: not only waits there.
     pub receives: bool,
-}
-
-impl Local {
-    /// Notes a send; true when this one should go over TCP, whatever it is. A program that sends headers itself and bodies with sendfile()
-    /// would use both paths for every message, and pay for both.
-    #[inline(always)]
-    fn mixes(&self, kernel_only: bool) -> bool {
-        let mixed = self.mixed.load(Relaxed);
-        if kernel_only {
-            self.mixed.store((mixed + 2).min(2 * MIXED), Relaxed);
-        } else if mixed > 0 {
-            self.mixed.store(mixed - 1, Relaxed);
-        }
-        mixed > MIXED
-    }
 }
 
 impl Engine {
@@ -110,7 +93,7 @@ impl Engine {
             attach_tx(record, slot, &mut base);
         }
         let ask = tx::Ask {
-            kernel_only: kernel_only | local.mixes(kernel_only),
+            kernel_only,
             nonblocking,
             large: self.options.single_copy,
             large_far: self.options.single_copy_far,
