@@ -212,10 +212,11 @@ static void one(uint64_t seed, uint64_t hang)
         nap_ms(1 + (int)(next_random(&state) % 20));
         pid_t one = sides[next_random(&state) % 2];
         if (with('t') && left == SIDES && next_random(&state) % 4 == 0) {
-            shared->stops++;
+            shared->stops++; /* odd until it is over: threads hear of it one after another, some long after this kill() */
             kill(one, SIGSTOP);
             nap_ms(1 + (int)(next_random(&state) % 30));
             kill(one, SIGCONT);
+            shared->stops++;
         }
     }
     if (failed || shared->failed) {

@@ -78,7 +78,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "spin",
         env: "MOTET_SPIN",
         kind: Kind::Nanoseconds { max: 1_000_000_000 },
-        default: "30us",
+        default: "60us",
         help: "How long a waiting call looks at shared memory before it sleeps in the kernel. 0 never spins.",
         apply: |c, v| c.spin = v.number(),
     },

@@ -84,8 +84,6 @@ pub struct Local {
     pub connected: AtomicBool,
     /// Whether its voice receives through the engine, not only waits there.
     pub receives: AtomicBool,
-    /// How much speaks for TCP alone, as every other send needs the kernel anyway.
-    pub mixed: AtomicU32,
     /// Voices that have taken the stream; the last one that closes it ends it.
     pub voices: AtomicU32,
     /// The wire, once it is up.
@@ -127,6 +125,11 @@ impl<'e> Up<'e> {
     #[inline(always)]
     pub fn base(&self) -> Kernel<'e> {
         Kernel::new(self.local, self.handle)
+    }
+
+    /// Whether the peer was last seen on this CPU.
+    pub fn is_near(&self) -> bool {
+        motet_proto::spin::same_cpu(&self.slot, &self.base())
     }
 }
 
@@ -279,7 +282,6 @@ impl Engine {
         let handle = (index as u64 + 1) << 32 | u64::from(generation);
         let local = self.local(index)?;
         local.hot.store(false, Ordering::Relaxed);
-        local.mixed.store(0, Ordering::Relaxed);
         local.voices.store(1, Ordering::Relaxed);
         local.handle.store(handle, Ordering::Release);
         Some((handle, record, local))

@@ -1,7 +1,5 @@
 //! How far apart the waits of an exchange are: whether spinning has anything to gain at all.
 
-use crate::engine::Up;
-use motet_proto::spin;
 use motet_sys::clock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -28,11 +26,6 @@ impl Pace {
         let since = now.wrapping_sub(self.0.swap(now, Relaxed));
         since < ticks(LIVELY) && (since < ticks(LIVELY_NEAR) || (now >> 8).is_multiple_of(ANYWAY) || !near())
     }
-}
-
-/// Whether the peer was last seen on this CPU.
-pub fn is_near(up: &Up<'_>) -> bool {
-    spin::same_cpu(&up.slot, &up.base())
 }
 
 /// So many ns in ticks.

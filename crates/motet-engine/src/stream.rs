@@ -10,8 +10,7 @@ pub(crate) use wire::addresses;
 use wire::{attach_tx, describe};
 
 use crate::base::Kernel;
-use crate::engine::{Engine, Handle, Local, Up};
-use crate::pace::is_near;
+use crate::engine::{Engine, Handle, Up};
 use crate::reason::Reason;
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
 use motet_sys::{socket, thread};
@@ -25,8 +24,6 @@ pub const EBADF: Errno = 9;
 pub const EMFILE: Errno = 24;
 /// Interposed waits may be followed by this many receives that find nothing before the gate closes (invariant 4).
 pub const EVIDENCE: u32 = 2;
-/// Sends that need the kernel, less half of the others, after which a stream sends over TCP alone for a while.
-const MIXED: u32 = 16;
 
 /// How a descriptor comes to the engine.
 #[derive(Debug, Clone, Copy)]
@@ -37,21 +34,6 @@ pub struct Taken {
     pub lazy: bool,
     /// Whoever reads from the connection does so through the engine: not only waits there.
     pub receives: bool,
-}
-
-impl Local {
-    /// Notes a send; true when this one should go over TCP, whatever it is. A program that sends headers itself and bodies with sendfile()
-    /// would use both paths for every message, and pay for both.
-    #[inline(always)]
-    fn mixes(&self, kernel_only: bool) -> bool {
-        let mixed = self.mixed.load(Relaxed);
-        if kernel_only {
-            self.mixed.store((mixed + 2).min(2 * MIXED), Relaxed);
-        } else if mixed > 0 {
-            self.mixed.store(mixed - 1, Relaxed);
-        }
-        mixed > MIXED
-    }
 }
 
 impl Engine {
@@ -111,7 +93,7 @@ impl Engine {
             attach_tx(record, slot, &mut base);
         }
         let ask = tx::Ask {
-            kernel_only: kernel_only | local.mixes(kernel_only),
+            kernel_only,
             nonblocking,
             large: self.options.single_copy,
             large_far: self.options.single_copy_far,
@@ -172,7 +154,7 @@ impl Engine {
         // Where both ends take turns on one CPU the gate stays open, so nobody would ask how lively that is.
         let slow = blocking
             && record.rx.near.load(Relaxed) != 0
-            && slot.is_some_and(|slot| !local.pace.is_lively(|| is_near(&Up { handle, record, local, slot })));
+            && slot.is_some_and(|slot| !local.pace.is_lively(|| Up { handle, record, local, slot }.is_near()));
         let spin = if slow || local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
         // The sender knows which of the two sizes holds now.
         let large = self.options.single_copy.min(self.options.single_copy_far);

@@ -4,7 +4,7 @@
 //! (sleep in the kernel: every gate is closed). Between the steps the wait spins outside the kernel while that pays.
 
 use crate::engine::{Engine, Handle, Up};
-use crate::pace::{Pace, is_near, ticks};
+use crate::pace::{Pace, ticks};
 use crate::set::{HotList, Set};
 use crate::stream::EVIDENCE;
 use motet_proto::{gate, rx, spin};
@@ -56,8 +56,9 @@ static FAILED: AtomicU32 = AtomicU32::new(0);
 /// kernel, which takes a good part of such an exchange.
 static QUICK: AtomicBool = AtomicBool::new(false);
 const EAGER: u64 = 2_000;
-/// The waits of the process that found nothing.
+/// The waits of the process that found nothing; those among them that only looked.
 static PACE: Pace = Pace::new();
+static LOOKS: Pace = Pace::new();
 const MAX_FAILED: u32 = 9;
 /// So many times others take the CPU before a spin is given up.
 const CROWD: u32 = 2;
@@ -108,6 +109,10 @@ impl<'a> Wait<'a> {
             return Step::Ready;
         }
         if !may_block {
+            // A program that does nothing but look spins already: what it waits for may come through the ring.
+            if engine.options.spin > 0 && LOOKS.is_lively(|| true) {
+                self.raise(engine);
+            }
             return Step::Probe;
         }
         loop {
@@ -196,7 +201,7 @@ impl<'a> Wait<'a> {
             }
         });
         let (watched, more) = (&watched[..n], more || left);
-        let near = || watched.iter().flatten().any(is_near);
+        let near = || watched.iter().flatten().any(Up::is_near);
         let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
         loop {
             for _ in 0..16 {
@@ -275,7 +280,7 @@ impl<'a> Wait<'a> {
     fn is_lively(&self, engine: &Engine) -> bool {
         PACE.is_lively(|| {
             let (mut any, mut all) = (false, true);
-            let left = self.each(engine, |up| (any, all) = (true, all && is_near(&up)));
+            let left = self.each(engine, |up| (any, all) = (true, all && up.is_near()));
             any && all && !left
         })
     }

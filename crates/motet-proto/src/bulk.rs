@@ -23,6 +23,45 @@ const REVIEW: u64 = 16 << 20;
 /// A stream through the caches that is as fast as this (MB/s) needs no other way.
 const FAST: u32 = 12_000;
 
+/// So many bytes that went over TCP past an open gate show that the sender means it: it sends files, say, whose heads alone would fit the ring.
+const PASSING: u32 = 1 << 20;
+/// A byte from the ring outweighs so many of those.
+const USE: u32 = 64;
+/// Of bytes received over TCP behind a closed gate, one in so many speaks for another look.
+const FORGET: u32 = 16;
+
+/// Notes `n` bytes that came over TCP while the gate was open.
+pub fn passed(record: &Record, n: usize) {
+    let passed = record.rx.passed.load(Relaxed).saturating_add(n as u32);
+    record.rx.passed.store(passed.min(2 * PASSING), Relaxed);
+}
+
+/// Whether bulk data comes past the gate as a rule: then receives do not open it, and shut it when they find it open. Waits open it all the
+/// same: what comes first may be short.
+pub fn passes(record: &Record) -> bool {
+    record.rx.passed.load(Relaxed) >= PASSING
+}
+
+/// Notes `n` bytes received over TCP while the gate was closed.
+pub fn came_behind(record: &Record, n: usize) {
+    forgive(record, n as u32 / FORGET);
+}
+
+/// Notes `n` bytes from the ring.
+#[inline(always)]
+pub fn took_from_ring(record: &Record, n: usize) {
+    took(record, n);
+    forgive(record, (n as u32).saturating_mul(USE));
+}
+
+#[inline(always)]
+fn forgive(record: &Record, n: u32) {
+    let passed = record.rx.passed.load(Relaxed);
+    if passed > 0 {
+        record.rx.passed.store(passed.saturating_sub(n), Relaxed);
+    }
+}
+
 /// Notes a take of `n` bytes.
 #[inline(always)]
 pub fn took(record: &Record, n: usize) {

@@ -64,7 +64,7 @@ pub(crate) fn widen<B: Base>(record: &Record, slot: &Slot, base: &mut B) {
 /// gate stays closed. False when the ring has bytes; nothing is registered then.
 pub fn enter_kernel<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
-    if record.rx.ready.load(Relaxed) != 0 && !lower(record, slot) {
+    if record.rx.ready.load(Relaxed) != 0 && !shut(record, slot) {
         return false;
     }
     enter(record);
@@ -107,7 +107,7 @@ pub fn leave_kernel<B: Base>(record: &Record, base: &mut B) {
 /// Closes the gate over an empty ring. False when the ring has bytes.
 pub fn close_gate<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
-    record.rx.ready.load(Relaxed) == 0 || lower(record, slot)
+    record.rx.ready.load(Relaxed) == 0 || shut(record, slot)
 }
 
 /// Closes the gate whatever the ring holds: its bytes stay readable, what follows them goes over TCP, and the kernel
@@ -115,7 +115,7 @@ pub fn close_gate<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
 pub fn close_gate_over_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
     record.rx.ready.load(Relaxed) == 0 || {
-        let empty = lower(record, slot);
+        let empty = shut(record, slot);
         if !empty {
             slot.inward().gate.lower();
         }
@@ -151,8 +151,8 @@ pub(crate) fn leave(record: &Record) {
     record.rx.busy.store(record.rx.busy.load(Relaxed).saturating_sub(1), Relaxed);
 }
 
-/// Closes the gate; false when the ring has bytes.
-fn lower(record: &Record, slot: &Slot) -> bool {
+/// Closes the gate, under the lock; false when the ring has bytes.
+pub(crate) fn shut(record: &Record, slot: &Slot) -> bool {
     resync(record, slot) && slot.inward().gate.lower_empty(record.rx.head.load(Relaxed))
 }
 

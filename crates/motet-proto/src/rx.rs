@@ -5,7 +5,7 @@
 
 use crate::gate::{
     Settled, clean, close_gate, enter, enter_anyway, enter_kernel, hold, leave, raise, recount, recount_locked, settle,
-    widen,
+    shut, widen,
 };
 use crate::lock::{Acquired, acquire};
 use crate::spin::{Spun, paid, should_spin, spin, woke};
@@ -111,6 +111,7 @@ pub fn begin<B: Base>(
             && !ask.kernel_only
             && (ask.blocking || record.rx.evidence.load(Relaxed) > 0)
             && !slot.inward().gate.tail().1
+            && !bulk::passes(record)
             && base.tcp_pending() > 0
             && raise(record, slot, base, &may_raise)
             && let Some(step) = take_pending(record, slot, base, bufs, ask.peek)
@@ -205,6 +206,7 @@ pub fn end<B: Base>(record: &Record, base: &mut B, received: usize) {
         leave(record);
     }
     bulk::took(record, received);
+    bulk::came_behind(record, received);
     woke(record, base);
 }
 
@@ -353,7 +355,7 @@ fn advance<B: Base>(record: &Record, slot: &Slot, base: &mut B, head: u64, n: us
         Advance::Done => {
             rx.head.store(head + n as u64, Relaxed);
             hear(record, lines.gate.ack.load(Relaxed));
-            bulk::took(record, n);
+            bulk::took_from_ring(record, n);
             if n >= bulk::LARGE && rx.wide.load(Relaxed) == 0 {
                 widen(record, slot, base);
             }
@@ -416,7 +418,15 @@ fn take_pending<B: Base>(
         return Some(Step::Failed(ECONNRESET));
     }
     match take_tcp(record, base, bufs, 0, pending, peek) {
-        Take::Done(n) if n > 0 => Some(Step::Done(n)),
+        Take::Done(n) if n > 0 => {
+            if !peek {
+                bulk::passed(record, n);
+            }
+            if bulk::passes(record) {
+                shut(record, slot);
+            }
+            Some(Step::Done(n))
+        }
         _ => None,
     }
 }

@@ -1,4 +1,5 @@
-//! Bytes that a program moves past Motet: counted where their place among the others is certain, a reset where it is not.
+//! Bytes that a program moves past Motet: counted where their place among the others is certain, a reset where it is not. And bytes that
+//! go past a gate that is open.
 
 mod support;
 
@@ -167,4 +168,34 @@ fn what_follows_unread_ring_bytes_over_tcp_takes_them_along() {
     assert!(raise(&world));
     put(&world, 8);
     assert_eq!(receive(&world), rx::Step::Done(8));
+}
+
+/// A sender whose bulk data need the kernel (files, say) makes an open gate worth nothing to receives; a ring in use, or a long time
+/// behind a closed gate, makes up for it.
+#[test]
+fn receives_shut_a_gate_that_bulk_data_pass() {
+    let world = world();
+    let rx = &world.sides[1].record.rx;
+    let passes_once = || {
+        send_tcp(&world, 1000);
+        assert!(raise(&world));
+        assert_eq!(receive(&world), rx::Step::Done(1000));
+        world.sides[1].slot.inward().gate.tail().1
+    };
+    let (mut open, mut rounds) = (true, 0);
+    while open {
+        open = passes_once();
+        rounds += 1;
+    }
+    assert!((1000..1100).contains(&rounds), "shut after {rounds} KB");
+    assert!(!passes_once(), "a wait opens it, the next receive shuts it");
+    assert!(raise(&world));
+    for _ in 0..100 {
+        put(&world, 200);
+        assert_eq!(receive(&world), rx::Step::Done(200));
+    }
+    assert_eq!(rx.passed.load(Relaxed), 0, "short messages through the ring outweigh the rest");
+    rx.passed.store(u32::MAX, Relaxed);
+    assert!(!passes_once());
+    assert!(rx.passed.load(Relaxed) < u32::MAX, "what is known is bounded");
 }

@@ -15,6 +15,13 @@ fn a_select_server_echoes() {
 }
 
 #[test]
+fn programs_that_only_look_take_the_fast_path() {
+    for how in ["poll", "select", "epoll", "edge"] {
+        both("pollers", &[how, "3000"]).took_the_fast_path(64_000);
+    }
+}
+
+#[test]
 fn a_level_triggered_epoll_server_echoes() {
     both("waiters", &["epoll", "40", "100"]);
     both("waiters", &["epoll-pwait2", "40", "100"]);

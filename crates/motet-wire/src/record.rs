@@ -110,6 +110,8 @@ pub struct Rx {
     pub quiet: AtomicU64,
     /// See `quiet`.
     pub probed: AtomicU64,
+    /// TCP bytes that came although the gate was open, weighed against those that used it: `motet_proto::bulk`.
+    pub passed: AtomicU32,
 }
 
 /// What becomes of a stream.
