@@ -21,6 +21,12 @@ pub struct Libraries {
 }
 
 impl Libraries {
+    /// The same, with the omniORB voice only if it is wanted.
+    pub fn with_orb(mut self, wanted: bool) -> Self {
+        self.orb_shim.take_if(|_| !wanted);
+        self
+    }
+
     /// What is preloaded.
     pub fn voices(&self) -> impl Iterator<Item = &PathBuf> {
         std::iter::once(&self.shim).chain(&self.orb_shim)

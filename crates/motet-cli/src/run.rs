@@ -81,7 +81,8 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     if let Some(obstacle) = obstacle {
         say(format!("{} stays on plain TCP: {obstacle}", file.display()));
     }
-    match libraries {
+    let orb = given(&settings, "MOTET_OMNIORB").map_or(loaded.config.omniorb, |value| value.eq_ignore_ascii_case("on"));
+    match libraries.map(|libraries| libraries.with_orb(orb)) {
         Some(libraries) if !obstacle.is_some_and(executable::Obstacle::forbids_preload) => {
             let voices: Vec<_> = libraries.voices().map(|voice| voice.display().to_string()).collect();
             say(format!("preloading {}, engine {}", voices.join(" and "), libraries.engine.display()));
@@ -138,10 +139,15 @@ fn settings(arguments: &Arguments) -> Outcome<(Vec<(&'static str, String)>, Load
 
 /// The log that the program will write, if any.
 fn log_file(settings: &[(&'static str, String)], loaded: &Loaded) -> Option<PathBuf> {
-    match settings.iter().rev().find(|(name, _)| *name == "MOTET_LOG") {
-        Some((_, path)) => (!path.is_empty()).then(|| path.into()),
+    match given(settings, "MOTET_LOG") {
+        Some(path) => (!path.is_empty()).then(|| path.into()),
         None => loaded.config.log.clone(),
     }
+}
+
+/// What the command line says of a setting: the last word counts.
+fn given<'a>(settings: &'a [(&'static str, String)], variable: &str) -> Option<&'a str> {
+    settings.iter().rev().find(|(name, _)| *name == variable).map(|(_, value)| value.as_str())
 }
 
 /// Whether a log can be written there. With `%p` only its folder is looked at.

@@ -111,7 +111,7 @@ fn off_takes_an_outer_run_out() {
 }
 
 #[test]
-fn the_omniorb_voice_is_preloaded_where_it_is_there() {
+fn the_omniorb_voice_is_preloaded_where_it_is_wanted() {
     let folder = equipped("two-voices");
     folder.compile("libmotet_omniorb.so", "int motet_orb_stand_in;", &["-shared", "-fPIC"]);
     let inner = env!("CARGO_BIN_EXE_motet");

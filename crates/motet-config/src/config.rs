@@ -21,6 +21,8 @@ pub struct Config {
     pub memory: u64,
     /// Huge pages are asked for, for large rings.
     pub huge_pages: bool,
+    /// The omniORB voice is preloaded, too.
+    pub omniorb: bool,
     /// Nanoseconds of spinning before a sleep; 0 never spins.
     pub spin: u64,
     /// Single copy may be tried.
@@ -88,6 +90,7 @@ impl Default for Config {
             streams: 0,
             memory: 0,
             huge_pages: false,
+            omniorb: false,
             spin: 0,
             single_copy: false,
             single_copy_min: 0,

@@ -75,6 +75,14 @@ pub const SETTINGS: &[Setting] = &[
         apply: |c, v| c.huge_pages = v.choice() == 1,
     },
     Setting {
+        name: "omniorb",
+        env: "MOTET_OMNIORB",
+        kind: Kind::Choice(&["off", "on"]),
+        default: "off",
+        help: "Meet omniORB at its transport (an adapter in the ORB) instead of at its sockets. Off as long as it is no faster.",
+        apply: |c, v| c.omniorb = v.choice() == 1,
+    },
+    Setting {
         name: "spin",
         env: "MOTET_SPIN",
         kind: Kind::Nanoseconds { max: 1_000_000_000 },
