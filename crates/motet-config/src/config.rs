@@ -138,7 +138,7 @@ mod tests {
             assert!(setting.kind.parse(setting.default).is_ok(), "{}", setting.name);
         }
         let config = Config::default();
-        assert_eq!((config.ring, config.streams, config.spin, config.hot), (65536, 16384, 30000, 64));
+        assert_eq!((config.ring, config.streams, config.spin, config.hot), (65536, 16384, 60000, 64));
         assert!(config.single_copy && !config.disable);
     }
 
