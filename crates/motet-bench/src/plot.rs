@@ -118,7 +118,9 @@ fn draw<B: DrawingBackend>(
     for curve in curves {
         let shade = colour(&curve.name);
         // Lines that lie upon one another stay visible by the size of their points.
-        let (colour, radius) = (COLOURS[shade], [5, 8, 4, 5, 6, 7, 4][shade]);
+        // What lies under a line has its colour, but paler.
+        let strength = if curve.name.starts_with("transport alone") { 0.4 } else { 1.0 };
+        let (colour, radius) = (COLOURS[shade].mix(strength), [5, 8, 4, 5, 6, 7, 4][shade]);
         let line: Vec<(f64, f64)> = curve.points.iter().map(|(size, s)| (*size as f64, s.median)).collect();
         let bars = curve.points.iter().map(|(size, s)| {
             PathElement::new(vec![(*size as f64, s.min), (*size as f64, s.max)], colour.mix(0.45).stroke_width(3))

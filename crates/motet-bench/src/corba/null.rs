@@ -33,9 +33,7 @@ pub fn measure(ends: &Ends<'_>, wires: &Wires<'_>) -> Result<Vec<Line>> {
             .floors(&plain.floors)
             .against(
                 found.of((Path::Tcp, tcp), 0).and_then(|all| Quantity::of("p99", &all.p99, Unit::Ns)),
-                &found
-                    .of((Path::Tcp, tcp), 0)
-                    .map_or(Vec::new(), |all| each([&all.median.values, &all.p99], |[m, p]| m / p)),
+                &[], // a ratio of the two would say nothing
             ),
     ];
     for voice in Path::VOICES {

@@ -53,7 +53,7 @@ fn there_and_back(measured: &Measured, voice: Path) -> Vec<Line> {
     let mut lines = Vec::new();
     lines.extend(against(measured, voice, Path::Tcp, call, plain.then_some(5.0)));
     lines.extend(against(measured, voice, Path::Unix, call, beside_unix));
-    if let (Some(ours), Some(engine)) = (measured.rate(voice, call), measured.net(Wire::Engine, Two)) {
+    if let (true, Some(ours), Some(engine)) = (plain, measured.rate(voice, call), measured.net(Wire::Engine, Two)) {
         lines.push(
             Line::new("rate", format!("{}, beside the engine's own ping-pong", title(measured, call, voice)))
                 .figure(Quantity::of("D", &ours.values, Unit::GBs))

@@ -86,7 +86,7 @@ pub fn measure(ends: &Ends<'_>, wires: &Wires<'_>, kind: &'static str, size: usi
         others.push(Box::new(move |_| Ok(figures::parse(&local.borrow_mut().line(&question)?)?.median)));
     }
     let mpi = kind == "octet";
-    if MODELLED.contains(&kind) {
+    if kind != "string" {
         others.extend(wires.contestants(NOTHING, mpi));
         others.extend(wires.contestants(size, mpi));
     }
