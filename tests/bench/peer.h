@@ -122,20 +122,18 @@ static inline int by_value(const void *a, const void *b)
 }
 
 /* Does `block` again and again: a fifth of `ms` to warm up, then `ms` of measuring. `block(context, count)` does `count`
- * operations; `count` is fixed, or 0: as many as take about 0.3 ms, for which ever longer blocks are tried. Prints the figures, ns divided by `share`. */
+ * operations; `count` is fixed, or 0: as many as take about 0.3 ms. Prints the figures, ns divided by `share`. */
 static inline void measure(void (*block)(void *, long), void *context, long count, double ms, double share)
 {
     enum { MOST = 1 << 16 };
     double *blocks = malloc(MOST * sizeof *blocks);
-    long probe = count ? count : 1;
+    long probe = count ? count : 64;
     double start = now(), last;
-    for (;;) {
+    do {
         last = now();
         block(context, probe);
         last = now() - last;
-        if (now() - start >= ms * 2e5) break;
-        if (!count && probe < 4096 && last < 1e5) probe *= 2;
-    }
+    } while (now() - start < ms * 2e5);
     if (!count) {
         double fit = 3e5 / (last / probe);
         count = fit < 1 ? 1 : fit > 1e6 ? 1000000 : (long)fit;

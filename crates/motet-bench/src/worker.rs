@@ -139,17 +139,13 @@ fn connect(host: &str, port: &str, kind: &str) -> Result<Pipe> {
 /// As `measure` of `tests/bench/peer.h`.
 fn measure(count: usize, ms: usize, share: f64, mut block: impl FnMut(usize) -> Result<()>) -> Result<String> {
     let time = Duration::from_millis(ms as u64);
-    let mut probe = count.max(1);
+    let probe = if count > 0 { count } else { 64 };
     let start = Instant::now();
     let last = loop {
         let begun = Instant::now();
         block(probe)?;
-        let last = begun.elapsed();
         if start.elapsed() >= time / 5 {
-            break last;
-        }
-        if count == 0 && probe < 4096 && last < Duration::from_micros(100) {
-            probe *= 2;
+            break begun.elapsed();
         }
     };
     let fit = (3e5 / (last.as_nanos() as f64 / probe as f64)).clamp(1.0, 1e6);
