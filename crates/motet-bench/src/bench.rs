@@ -104,7 +104,8 @@ impl Bench {
         self.find("libmotet.so.0")
     }
 
-    fn find(&self, name: &str) -> Result<PathBuf> {
+    /// A library of Motet's, built or installed.
+    pub fn find(&self, name: &str) -> Result<PathBuf> {
         match self.libraries.iter().map(|folder| folder.join(name)).find(|path| path.exists()) {
             Some(path) => Ok(path.canonicalize()?),
             None => bail!("{name} is not built (run `make build`, or say --libdir)"),

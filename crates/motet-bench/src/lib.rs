@@ -6,10 +6,11 @@
 //!
 //! How it measures: [`pair`] starts two processes on CPUs chosen by [`place`]; they are programs of `tests/bench` or our own
 //! executable as a `worker`; [`stage`] starts other people's programs. [`tune`] measures where the ways of copying cross, for
-//! `motet tune`. [`report`] is the data; [`table`] and [`plot`] show it.
+//! `motet tune`. [`corba`] is a tool of its own, that looks at one library alone. [`report`] is the data; [`table`] and [`plot`] show it.
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod corba;
 pub mod floor;
 pub mod pair;
 pub mod place;
@@ -29,22 +30,19 @@ use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The command line of `motet bench`.
+/// How to measure and what to print: of `motet bench` and of its tools.
 #[derive(Debug, Default, clap::Args)]
-pub struct Options {
-    /// A short run of about a minute: fewer and shorter repetitions
+pub struct Manner {
+    /// A short run: fewer and shorter repetitions
     #[arg(long)]
     pub quick: bool,
-    /// Only these rows (letters or names of the table, `curves`, or `programs`: all that have names)
-    #[arg(long, value_name = "ROW", value_delimiter = ',')]
-    pub only: Vec<String>,
     /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
     /// Print the table as Markdown
     #[arg(long, conflicts_with = "json")]
     pub markdown: bool,
-    /// Folder for the plots, latency and bandwidth as SVG and PNG
+    /// Folder for the plots, as SVG and PNG
     #[arg(long, value_name = "DIR", default_value = "report/bench")]
     pub plots: PathBuf,
     /// Repetitions of each measurement (at least 5)
@@ -53,6 +51,21 @@ pub struct Options {
     /// Folder of libmotet.so.0 and libmotet_sockets.so
     #[arg(long, value_name = "DIR")]
     pub libdir: Option<PathBuf>,
+}
+
+/// The command line of `motet bench`.
+#[derive(Debug, Default, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Options {
+    /// A tool instead of the rows
+    #[command(subcommand)]
+    pub tool: Option<Tool>,
+    /// How to measure and what to print
+    #[command(flatten)]
+    pub manner: Manner,
+    /// Only these rows (letters or names of the table, `curves`, or `programs`: all that have names)
+    #[arg(long, value_name = "ROW", value_delimiter = ',')]
+    pub only: Vec<String>,
     /// A report of the coupled demo to take its row from
     #[arg(long, value_name = "FILE", default_value = "report/report.json")]
     pub demo_report: PathBuf,
@@ -61,43 +74,68 @@ pub struct Options {
     pub worker: Vec<String>,
 }
 
+/// What looks at one library alone.
+#[derive(Debug, clap::Subcommand)]
+pub enum Tool {
+    /// Measure CORBA calls over every path: empty calls, sequences, strings, and where their time goes
+    Corba(corba::Options),
+}
+
+impl Options {
+    /// The manner that counts: the tool's own, where one is asked for.
+    pub fn manner(&mut self) -> &mut Manner {
+        match &mut self.tool {
+            Some(Tool::Corba(corba)) => &mut corba.manner,
+            None => &mut self.manner,
+        }
+    }
+}
+
 /// Measures and prints. `prefix`: the words that lead to this command in the executable that runs, as in `motet bench`.
 pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
     if !options.worker.is_empty() {
         return worker::run(&options.worker);
     }
+    if let Some(Tool::Corba(corba)) = &options.tool {
+        let report = corba::measure(begin(&corba.manner, prefix)?, corba.pair.as_deref())?;
+        return show(&report, &corba.manner);
+    }
     let wanted = rows::chosen(&options.only)?;
-    let mut bench = Bench::new(prefix, options.quick, options.libdir.as_deref())?;
-    if let Some(repetitions) = options.repetitions {
+    let bench = begin(&options.manner, prefix)?;
+    show(&measure(&bench, &wanted, options)?, &options.manner)
+}
+
+fn begin(manner: &Manner, prefix: &[&str]) -> Result<Bench> {
+    let mut bench = Bench::new(prefix, manner.quick, manner.libdir.as_deref())?;
+    if let Some(repetitions) = manner.repetitions {
         bench.repetitions = repetitions.into();
         bench.of_programs = repetitions.into();
     }
-    let report = measure(&bench, &wanted, options)?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else if options.markdown {
-        print!("{}", table::markdown(&report));
+    Ok(bench)
+}
+
+fn show(report: &Report, manner: &Manner) -> Result<()> {
+    if manner.json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else if manner.markdown {
+        print!("{}", table::markdown(report));
     } else {
-        print!("{}", table::terminal(&report));
+        print!("{}", table::terminal(report));
     }
     if !report.curves.is_empty() {
-        let folder = &options.plots;
+        let folder = &manner.plots;
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let files = plot::all(folder, &report)?;
+        let files = plot::all(folder, report)?;
         eprintln!("plots: {}", files.join(" "));
     }
     Ok(())
 }
 
 fn measure(bench: &Bench, wanted: &[&rows::Row], options: &Options) -> Result<Report> {
-    let bar = indicatif::ProgressBar::new(wanted.len() as u64 + 1);
-    let style = indicatif::ProgressStyle::with_template("{spinner} [{pos}/{len}] {msg}")?;
-    bar.set_style(style);
-    bar.enable_steady_tick(Duration::from_secs(1)); // seldom: it takes time of a CPU that is measured
+    let bar = progress(wanted.len() as u64 + 1)?;
     let (mut lines, mut curves) = (Vec::new(), Vec::new());
     bar.set_message("floor");
-    let copies: Vec<f64> =
-        (0..5).map(|_| 65536e-9 / floor::copy(bench.cpus.pair[0], 65536, 1, Duration::from_millis(20))).collect();
+    let copies = copies(bench);
     for row in wanted {
         bar.inc(1);
         bar.set_message(row.title);
@@ -113,18 +151,35 @@ fn measure(bench: &Bench, wanted: &[&rows::Row], options: &Options) -> Result<Re
     if lines.is_empty() && curves.is_empty() {
         bail!("nothing was measured");
     }
+    Ok(Report { machine: machine(bench, &copies), lines, curves })
+}
+
+/// Where a run stands, for whoever waits.
+fn progress(steps: u64) -> Result<indicatif::ProgressBar> {
+    let bar = indicatif::ProgressBar::new(steps);
+    bar.set_style(indicatif::ProgressStyle::with_template("{spinner} [{pos}/{len}] {msg}")?);
+    bar.enable_steady_tick(Duration::from_secs(1)); // seldom: it takes time of a CPU that is measured
+    Ok(bar)
+}
+
+/// One core's copy of 64 KiB within its cache, GB/s, a few times.
+fn copies(bench: &Bench) -> Vec<f64> {
+    (0..5).map(|_| 65536e-9 / floor::copy(bench.cpus.pair[0], 65536, 1, Duration::from_millis(20))).collect()
+}
+
+/// What was measured on, once all is measured.
+fn machine(bench: &Bench, copies: &[f64]) -> Machine {
     let [floors, exchanges] = bench.floors();
     let fast = floors.iter().filter(|&&f| f <= floor::FAST).count();
     let here = motet_config::profile::Machine::here();
-    let machine = Machine {
+    Machine {
         processor: if here.processor.is_empty() { "unknown processor".into() } else { here.processor },
         kernel: here.kernel,
         cpus: bench.cpus.count(),
         floor: Spread::of(&floors),
         exchange: Spread::of(&exchanges),
         floor_fast: fast as f64 / floors.len().max(1) as f64,
-        copy: Spread::of(&copies),
+        copy: Spread::of(copies),
         repetitions: (bench.repetitions, bench.ms),
-    };
-    Ok(Report { machine, lines, curves })
+    }
 }

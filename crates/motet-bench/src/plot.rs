@@ -2,7 +2,7 @@
 //!
 //! The font travels in the program, so that text does not depend on what a machine has installed.
 
-use crate::report::{Curve, Report};
+use crate::report::{Curve, Report, Unit};
 use crate::table::bytes;
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -12,23 +12,59 @@ use std::path::Path;
 
 const FONT: &str = "sans-serif";
 const SIZE: (u32, u32) = (1200, 800);
-/// Colours that also people with a colour vision deficiency tell apart (Okabe and Ito 2008): floor, engine, sockets, TCP.
-const COLOURS: [RGBColor; 4] =
-    [RGBColor(90, 90, 90), RGBColor(0, 114, 178), RGBColor(0, 158, 115), RGBColor(213, 94, 0)];
+/// Colours that also people with a colour vision deficiency tell apart (Okabe and Ito 2008): floor, engine, sockets, TCP; then the
+/// unix transport, the CORBA voice and MPI.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(90, 90, 90),
+    RGBColor(0, 114, 178),
+    RGBColor(0, 158, 115),
+    RGBColor(213, 94, 0),
+    RGBColor(230, 159, 0),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+];
 
-/// Draws both plots in both formats; the names of the files.
+/// A picture: the name of its curves and of its files, and what is written on it. What has no picture is in the JSON output alone.
+struct Plot {
+    name: &'static str,
+    title: &'static str,
+    x: &'static str,
+    y: &'static str,
+}
+
+const fn plot(name: &'static str, title: &'static str, x: &'static str, y: &'static str) -> Plot {
+    Plot { name, title, x, y }
+}
+
+const PLOTS: [Plot; 8] = [
+    plot("latency", "One way of a message: time over its size", "size of a message", "one way"),
+    plot("bandwidth", "Stream: bandwidth over the size of a message", "size of a message", "bandwidth"),
+    plot(
+        "corba-time-octet-inout",
+        "CORBA call with octets there and back: time over their size",
+        "octets each way",
+        "round trip",
+    ),
+    plot("corba-rate-octet-inout", "CORBA, sequence of octet there and back: D = 2S / (T - RTT)", "S", "D"),
+    plot("corba-rate-octet-out", "CORBA, sequence of octet back into fresh memory: D = S / (T - RTT)", "S", "D"),
+    plot("corba-rate-octet-refill", "CORBA, sequence of octet back into warm memory: D = S / (T - RTT)", "S", "D"),
+    plot("corba-rate-struct-inout", "CORBA, sequence of struct there and back: D = 2S / (T - RTT)", "S", "D"),
+    plot("corba-strings", "CORBA request with a string: time over its length", "length", "round trip"),
+];
+
+/// Draws every plot that there are curves for in both formats; the names of the files.
 pub fn all(folder: &Path, report: &Report) -> Result<Vec<String>> {
     let _ = register_font(FONT, FontStyle::Normal, dejavu::sans::regular());
     let _ = register_font(FONT, FontStyle::Bold, dejavu::sans::bold());
     let mut files = Vec::new();
-    for plot in ["latency", "bandwidth"] {
-        let curves: Vec<&Curve> = report.curves.iter().filter(|curve| curve.plot == plot).collect();
+    for plot in &PLOTS {
+        let curves: Vec<&Curve> = report.curves.iter().filter(|curve| curve.plot == plot.name).collect();
         if curves.is_empty() {
             continue;
         }
         let caption = format!("{}; medians, bars from smallest to largest", report.machine.processor);
         for kind in ["svg", "png"] {
-            let path = folder.join(format!("{plot}.{kind}"));
+            let path = folder.join(format!("{}.{kind}", plot.name));
             let drawn = if kind == "svg" {
                 let area = SVGBackend::new(&path, SIZE).into_drawing_area();
                 draw(&area, plot, &curves, &caption).map_err(|e| e.to_string())
@@ -45,26 +81,21 @@ pub fn all(folder: &Path, report: &Report) -> Result<Vec<String>> {
 
 fn draw<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
-    plot: &str,
+    plot: &Plot,
     curves: &[&Curve],
     caption: &str,
 ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-    let latency = plot == "latency";
+    let times = curves.iter().all(|curve| curve.unit == Unit::Ns);
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let sizes = points().map(|(size, _)| *size as f64);
     let (left, right) = (sizes.clone().fold(f64::MAX, f64::min), sizes.fold(1.0, f64::max));
     let low = points().map(|(_, s)| s.min).fold(f64::MAX, f64::min);
     let high = points().map(|(_, s)| s.max).fold(0.0, f64::max);
     area.fill(&WHITE)?;
-    let title = if latency {
-        "One way of a message: time over its size"
-    } else {
-        "Stream: bandwidth over the size of a message"
-    };
-    let area = area.margin(14, 0, 0, 0).titled(title, (FONT, 30).into_font().style(FontStyle::Bold))?;
+    let area = area.margin(14, 0, 0, 0).titled(plot.title, (FONT, 30).into_font().style(FontStyle::Bold))?;
     let area = area.titled(caption, (FONT, 17).into_font().color(&BLACK.mix(0.7)))?;
     // The legend: above the latencies, where room is made for it; below the bandwidths, at the right.
-    let top = if latency { decade(high).1 * 20.0 } else { decade(high).1 };
+    let top = if times { decade(high).1 * 20.0 } else { decade(high).1 };
     let mut chart = ChartBuilder::on(&area)
         .margin(16)
         .margin_right(40)
@@ -73,10 +104,10 @@ fn draw<B: DrawingBackend>(
         .build_cartesian_2d((left..right).log_scale().base(2.0), (decade(low).0..top).log_scale())?;
     chart
         .configure_mesh()
-        .x_desc("size of a message")
-        .y_desc(if latency { "one way" } else { "bandwidth" })
+        .x_desc(plot.x)
+        .y_desc(plot.y)
         .x_label_formatter(&|size| bytes(size.round() as usize))
-        .y_label_formatter(&|value| if latency { time(*value) } else { rate(*value) })
+        .y_label_formatter(&|value| if times { time(*value) } else { rate(*value) })
         .x_labels(14)
         .y_labels(12)
         .label_style((FONT, 17))
@@ -87,7 +118,9 @@ fn draw<B: DrawingBackend>(
     for curve in curves {
         let shade = colour(&curve.name);
         // Lines that lie upon one another stay visible by the size of their points.
-        let (colour, radius) = (COLOURS[shade], [5, 8, 4, 5][shade]);
+        // What lies under a line has its colour, but paler.
+        let strength = if curve.name.starts_with("transport alone") { 0.4 } else { 1.0 };
+        let (colour, radius) = (COLOURS[shade].mix(strength), [5, 8, 4, 5, 6, 7, 4][shade]);
         let line: Vec<(f64, f64)> = curve.points.iter().map(|(size, s)| (*size as f64, s.median)).collect();
         let bars = curve.points.iter().map(|(size, s)| {
             PathElement::new(vec![(*size as f64, s.min), (*size as f64, s.max)], colour.mix(0.45).stroke_width(3))
@@ -101,7 +134,7 @@ fn draw<B: DrawingBackend>(
     }
     chart
         .configure_series_labels()
-        .position(if latency { SeriesLabelPosition::UpperLeft } else { SeriesLabelPosition::LowerRight })
+        .position(if times { SeriesLabelPosition::UpperLeft } else { SeriesLabelPosition::LowerRight })
         .margin(14)
         .legend_area_size(34)
         .label_font((FONT, 18))
@@ -115,8 +148,11 @@ fn draw<B: DrawingBackend>(
 fn colour(name: &str) -> usize {
     match name {
         name if name.contains("engine") => 1,
-        name if name.contains("under Motet") => 2,
-        name if name.contains("plain TCP") => 3,
+        name if name.contains("under Motet") || name.contains("sockets voice") => 2,
+        name if name.contains("plain TCP") || name.contains("kernel TCP") => 3,
+        name if name.contains("unix transport") => 4,
+        name if name.contains("CORBA voice") => 5,
+        name if name.contains("MPI") => 6,
         _ => 0,
     }
 }

@@ -67,6 +67,8 @@ pub enum Bound {
     AtMost(f64),
     /// It must not be smaller.
     AtLeast(f64),
+    /// The ratio must not differ from 1 by more than this part.
+    Within(f64),
 }
 
 /// Whether the bound was reached.
@@ -206,6 +208,7 @@ impl Line {
                 let reached = |value: f64| match bound {
                     Bound::AtMost(b) => value <= b,
                     Bound::AtLeast(b) => value >= b,
+                    Bound::Within(b) => (value - 1.0).abs() <= b,
                 };
                 let (low, high) = s.interval;
                 match near && (reached(low) || reached(high)) {
@@ -232,8 +235,8 @@ impl Line {
 /// One line of a plot.
 #[derive(Debug, Clone, Serialize)]
 pub struct Curve {
-    /// `latency` or `bandwidth`.
-    pub plot: &'static str,
+    /// The plot that it belongs to; one without a picture is for the JSON output alone.
+    pub plot: String,
     /// What it shows.
     pub name: String,
     /// Unit of the values.
@@ -255,5 +258,14 @@ mod tests {
         let noisy = Line::new("d", "").against(None, &[0.5, 0.9, 0.95, 0.96, 1.5]);
         assert_eq!(noisy.nearly(Bound::AtLeast(0.98)).verdict, Verdict::Unclear);
         assert_eq!(Line::new("d", "").bound(Bound::AtLeast(0.98)).verdict, Verdict::NotMeasured);
+    }
+
+    #[test]
+    fn a_model_may_err_to_both_sides() {
+        let within = |ratio| Line::new("d", "").against(None, &[ratio]).bound(Bound::Within(0.15)).verdict;
+        assert_eq!(
+            [0.84, 0.86, 1.14, 1.16].map(within),
+            [Verdict::Missed, Verdict::Met, Verdict::Met, Verdict::Missed]
+        );
     }
 }

@@ -15,7 +15,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -79,17 +79,22 @@ impl<'a> Stage<'a> {
     pub fn new(bench: &'a Bench) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("motet-bench-").tempdir()?;
         give_away(folder.path())?;
-        let mut equipment = bench.sockets()?;
-        if is_root() {
-            for (_, file) in &mut equipment {
-                let name = PathBuf::from(&*file);
-                let copy = folder.path().join(name.file_name().context("a library without a name")?);
-                fs::copy(&name, &copy)?;
-                *file = copy.into_os_string();
-            }
+        let mut stage = Self { bench, folder, equipment: bench.sockets()?, logs: Cell::new(0) };
+        for at in 0..stage.equipment.len() {
+            stage.equipment[at].1 = stage.readable(Path::new(&stage.equipment[at].1))?.into_os_string();
         }
-        equipment.push(("MOTET_STATS".into(), folder.path().join("stats").into_os_string()));
-        Ok(Self { bench, folder, equipment, logs: Cell::new(0) })
+        stage.equipment.push(("MOTET_STATS".into(), stage.path("stats").into()));
+        Ok(stage)
+    }
+
+    /// A library where the programs' user can read it: a copy in the folder, when root measures.
+    pub fn readable(&self, library: &Path) -> Result<PathBuf> {
+        if !is_root() {
+            return Ok(library.to_path_buf());
+        }
+        let copy = self.folder.path().join(library.file_name().context("a library without a name")?);
+        fs::copy(library, &copy).with_context(|| format!("cannot copy {}", library.display()))?;
+        Ok(copy)
     }
 
     /// The path of a file in the folder; of the folder itself, with a slash at its end, when `name` is empty.
@@ -183,7 +188,7 @@ impl<'a> Stage<'a> {
     pub fn both_say<W: AsRef<str>>(&self, words: &[W]) -> Result<Both> {
         let start = |mode| self.server(mode, words, Ready::Says("port "));
         let servers = [start(Mode::Plain)?, start(Mode::Motet)?];
-        let ports = [servers[0].port()?, servers[1].port()?];
+        let ports = [servers[0].said("port")?, servers[1].said("port")?];
         Ok(Both { servers, ports })
     }
 
@@ -210,8 +215,13 @@ impl<'a> Stage<'a> {
 
     /// Starts a caller, of a program that answers lines `SIZE MS …` with figures.
     pub fn caller<W: AsRef<str>>(&self, way: Way, words: &[W]) -> Result<Caller> {
+        self.caller_with(way, words, &[])
+    }
+
+    /// The same, with environment variables.
+    pub fn caller_with<W: AsRef<str>>(&self, way: Way, words: &[W], environment: &[(&str, &str)]) -> Result<Caller> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
-        let mut command = self.command(way.mode, &[&LIMITED, words.as_slice()].concat(), &[]);
+        let mut command = self.command(way.mode, &[&LIMITED, words.as_slice()].concat(), environment);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let child = self.bench.cpus.on(Some(self.cpu(way.placement)), || command.spawn());
         let mut child = child.with_context(|| format!("cannot start {}", words[0]))?;
@@ -265,10 +275,11 @@ impl Server {
         fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    fn port(&self) -> Result<String> {
+    /// What it printed behind `word`, on the first line that begins with that.
+    pub fn said(&self, word: &str) -> Result<String> {
         let printed = self.printed();
-        let port = printed.lines().find_map(|line| line.strip_prefix("port "));
-        Ok(port.context("a server did not say its port")?.to_owned())
+        let told = printed.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+        Ok(told.with_context(|| format!("a server did not say its {word}"))?.to_owned())
     }
 
     fn until(&mut self, mut reached: impl FnMut(&str) -> bool) -> Result<()> {
@@ -308,6 +319,11 @@ pub struct Caller {
 impl Caller {
     /// Asks with one line; what it measured.
     pub fn ask(&mut self, question: &str) -> Result<Timing> {
+        parse(&self.line(question)?)
+    }
+
+    /// Asks with one line; what it printed.
+    pub fn line(&mut self, question: &str) -> Result<String> {
         let input = self.input.as_mut().context("its input is closed")?;
         let asked = writeln!(input, "{question}");
         let mut line = String::new();
@@ -315,7 +331,7 @@ impl Caller {
         if asked.is_err() || line.is_empty() {
             bail!("{} ended while it was measured", self.name);
         }
-        parse(&line)
+        Ok(line)
     }
 }
 

@@ -70,6 +70,7 @@ fn cells(line: &Line) -> [String; 8] {
     let asked = match line.bound {
         Some(Bound::AtMost(b)) => format!("<= {}", judged(line, b)),
         Some(Bound::AtLeast(b)) => format!(">= {}", judged(line, b)),
+        Some(Bound::Within(b)) => format!("1 +- {}", number(b)),
         None => String::new(),
     };
     [

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 pub fn run(words: &[String]) -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        ["ping", kind, "serve"] => serve_ping(accept_one(&listen()?, kind)?),
+        ["ping", kind, "serve"] => serve_ping(accept_one(&listen()?, kind)?, false),
+        ["ping", kind, "serve", "fresh"] => serve_ping(accept_one(&listen()?, kind)?, true),
         ["ping", kind, "call", host, port, size, ms] => {
             call_ping(connect(host, port, kind)?, number(size)?, number(ms)?)
         }
@@ -163,14 +164,20 @@ fn measure(count: usize, ms: usize, share: f64, mut block: impl FnMut(usize) -> 
     Ok(format!("{:.1} {:.1} {total}", crate::stats::median(&blocks) / share, mean / share))
 }
 
-fn serve_ping(mut pipe: Pipe) -> Result<()> {
+/// `fresh`: each message arrives in memory of its own, as it does where a library allocates for every message.
+fn serve_ping(mut pipe: Pipe, fresh: bool) -> Result<()> {
     let mut size = [0; 8];
     if !pipe.fill(&mut size)? {
         return Ok(());
     }
-    let mut data = vec![0; u64::from_ne_bytes(size) as usize];
+    let size = u64::from_ne_bytes(size) as usize;
+    let mut data = vec![0; size];
     while pipe.fill(&mut data)? {
         pipe.write_all(&data)?;
+        if fresh {
+            drop(std::mem::take(&mut data)); // first given back, then asked for: the stub's order
+            data = vec![0; size];
+        }
     }
     Ok(())
 }

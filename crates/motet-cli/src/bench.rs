@@ -11,7 +11,7 @@ pub struct Arguments {
 
 /// Measures and prints.
 pub fn run(mut arguments: Arguments, json: bool) -> Outcome {
-    arguments.options.json |= json;
+    arguments.options.manner().json |= json;
     motet_bench::run(&arguments.options, &["bench"]).map_err(|e| Failure::new(FAILED, format!("{e:#}")))?;
     Ok(0)
 }

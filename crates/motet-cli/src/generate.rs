@@ -20,7 +20,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Manual pages: motet.1 and one for each subcommand
+    /// Manual pages: motet.1 and one for each subcommand, and for theirs
     Man {
         /// Where to
         folder: PathBuf,
@@ -60,15 +60,22 @@ fn completions(folder: &Path, command: Command) -> std::io::Result<()> {
 fn manual(folder: &Path, mut command: Command) -> std::io::Result<()> {
     fs::create_dir_all(folder)?;
     command.build();
-    for sub in visible(&command) {
-        let name = format!("motet-{}", sub.get_name());
-        let page = folder.join(format!("{name}.1"));
-        write(&page, Man::new(sub.display_name(name.clone()).after_help("")).title(name), false)?;
-    }
-    write(&folder.join("motet.1"), Man::new(command.after_help("")), true)
+    pages(folder, "motet", &command)?;
+    write(&folder.join("motet.1"), Man::new(command.after_help("")), true, true)
 }
 
-fn write(path: &Path, man: Man, whole: bool) -> std::io::Result<()> {
+/// One page for each subcommand of the command called `of`, and for theirs.
+fn pages(folder: &Path, of: &str, command: &Command) -> std::io::Result<()> {
+    for sub in visible(command) {
+        let name = format!("{of}-{}", sub.get_name());
+        pages(folder, &name, &sub)?;
+        let (page, subcommands) = (folder.join(format!("{name}.1")), sub.has_subcommands());
+        write(&page, Man::new(sub.display_name(name.clone()).after_help("")).title(name), subcommands, false)?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, man: Man, subcommands: bool, whole: bool) -> std::io::Result<()> {
     let man = man.source(concat!("motet ", env!("CARGO_PKG_VERSION"))).manual("Motet");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
@@ -76,8 +83,10 @@ fn write(path: &Path, man: Man, whole: bool) -> std::io::Result<()> {
     man.render_synopsis_section(&mut page)?;
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
-    if whole {
+    if subcommands {
         man.render_subcommands_section(&mut page)?;
+    }
+    if whole {
         environment().to_writer(&mut page)?;
         files().to_writer(&mut page)?;
     }

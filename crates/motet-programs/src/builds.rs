@@ -5,7 +5,7 @@ pub fn omniorb(folder: &str, name: &str) -> [Vec<String>; 2] {
     let path = |ending: &str| format!("{folder}/{name}{ending}");
     let stubs = ["omniidl", "-bcxx", "-C", folder, &path(".idl")].map(str::to_owned).into();
     let (source, generated) = (path(".cc"), path("SK.cc"));
-    let flags = ["c++", "-O1", "-w", "-std=c++17", "-pthread", "-I", folder, "-o"];
+    let flags = ["c++", "-O2", "-w", "-std=c++17", "-pthread", "-I", folder, "-o"];
     let libraries = ["-lomniORB4", "-lomnithread"];
     let files = [path(""), source, generated];
     let all = flags.iter().map(|f| (*f).to_owned()).chain(files).chain(libraries.map(str::to_owned));
@@ -33,3 +33,6 @@ pub const MPIRUN_OVER_TCP: [&str; 13] = [
     "btl_tcp_if_include",
     "lo",
 ];
+
+/// Open MPI's ranks on this host, over what it chooses itself: shared memory.
+pub const MPIRUN: [&str; 4] = ["mpirun", "--oversubscribe", "--bind-to", "none"];

@@ -40,7 +40,7 @@ fn measure(bench: &Bench, plot: &'static str, sizes: &[usize]) -> Result<Vec<Cur
         eprintln!("{plot}: no line of C sockets under Motet: {error:#}");
     }
     let unit = if latency { Unit::Ns } else { Unit::GBs };
-    let curve = |name: &str| Curve { plot, name: name.to_owned(), unit, points: Vec::new() };
+    let curve = |name: &str| Curve { plot: plot.to_owned(), name: name.to_owned(), unit, points: Vec::new() };
     let mut curves: Vec<Curve> = [FLOOR[usize::from(!latency)], LINES[0], LINES[1], LINES[2]].map(curve).into();
     for &size in sizes {
         let arguments = call(bench, size, &[]);

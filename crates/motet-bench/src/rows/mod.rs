@@ -7,7 +7,7 @@ mod engine;
 mod fallback;
 mod idle;
 mod pool;
-mod programs;
+pub(crate) mod programs;
 mod short;
 mod sockets;
 
@@ -77,7 +77,13 @@ pub fn chosen(only: &[String]) -> Result<Vec<&'static Row>> {
 }
 
 /// Median ns of one operation of `program` with the ends placed so.
-fn once(bench: &Bench, program: &Program, placement: Placement, turn: usize, arguments: &[String]) -> Result<f64> {
+pub(crate) fn once(
+    bench: &Bench,
+    program: &Program,
+    placement: Placement,
+    turn: usize,
+    arguments: &[String],
+) -> Result<f64> {
     Ok(measure(program, arguments, &bench.cpus, bench.cpus.of(placement, turn))?.median)
 }
 
@@ -141,7 +147,7 @@ fn rates(series: &Series, size: usize) -> Series {
 
 /// The repetitions that count against TCP, of the voice and of TCP: those with a fast floor. Where there are fewer than `enough`, all
 /// are shown, and the answer says that they do not count.
-fn counted(enough: usize, motet: &Series, tcp: &Series) -> (Series, Series, bool) {
+pub(crate) fn counted(enough: usize, motet: &Series, tcp: &Series) -> (Series, Series, bool) {
     let fast = motet.fast();
     if fast.len() >= enough.min(5) {
         (motet.at(&fast), tcp.at(&fast), true)
@@ -151,7 +157,7 @@ fn counted(enough: usize, motet: &Series, tcp: &Series) -> (Series, Series, bool
 }
 
 /// Of plain TCP on one CPU and on two, the placement that took less time, and its name.
-fn better<'a>(one: &'a Series, two: &'a Series) -> (&'a Series, &'static str) {
+pub(crate) fn better<'a>(one: &'a Series, two: &'a Series) -> (&'a Series, &'static str) {
     if median(&one.values) <= median(&two.values) { (one, "one CPU") } else { (two, "two CPUs") }
 }
 

@@ -45,23 +45,31 @@ pub fn openmpi(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         return line;
     }
     let stage = Stage::new(bench)?;
+    let program = mpi(&stage)?;
+    let mut lines = Vec::new();
+    for (size, name) in [(64, "64 B one way"), (65536, "64 KiB one way")] {
+        let plan = Plan::new("openmpi", format!("Open MPI, btl tcp, {name}"), Unit::Ns, Asked::Shown);
+        lines.push(plan.measure(&stage, |way| mpi_one_way(&stage, way, &builds::MPIRUN_OVER_TCP, &program, size)));
+    }
+    Ok(lines)
+}
+
+/// The ping-pong between two ranks, compiled.
+pub(crate) fn mpi(stage: &Stage<'_>) -> Result<String> {
     stage.file("peer.h", PEER)?;
     let source = stage.file("mpi.c", include_str!("../../../../../tests/bench/mpi.c"))?;
     let program = stage.path("mpi");
     stage.build(&builds::mpi(&source, &program))?;
-    let mut lines = Vec::new();
-    for (size, name) in [("64", "64 B one way"), ("65536", "64 KiB one way")] {
-        let plan = Plan::new("openmpi", format!("Open MPI, btl tcp, {name}"), Unit::Ns, Asked::Shown);
-        lines.push(plan.measure(&stage, |way| {
-            // mpirun stays with rank 0; each rank goes to its own CPU by itself.
-            let cpus = [stage.cpu(way.placement), bench.cpus.pair[0]].map(|cpu| cpu.to_string());
-            let ms = (bench.ms * 2).to_string();
-            let ranks = ["-n", "2", &program, &cpus[0], &cpus[1], size, &ms];
-            let told = stage.client(way, &[&builds::MPIRUN_OVER_TCP[..], &ranks].concat())?;
-            Ok(crate::pair::parse(&told)?.median)
-        }));
-    }
-    Ok(lines)
+    Ok(program)
+}
+
+/// ns for one way of a message of `size` between two ranks, which `launcher` starts.
+pub(crate) fn mpi_one_way(stage: &Stage<'_>, way: Way, launcher: &[&str], program: &str, size: usize) -> Result<f64> {
+    // mpirun stays with rank 0; each rank goes to its own CPU by itself.
+    let cpus = [stage.cpu(way.placement), stage.bench.cpus.pair[0]].map(|cpu| cpu.to_string());
+    let (size, ms) = (size.to_string(), (stage.bench.ms * 2).to_string());
+    let told = stage.client(way, &[launcher, &["-n", "2", program, &cpus[0], &cpus[1], &size, &ms]].concat())?;
+    Ok(crate::pair::parse(&told)?.median)
 }
 
 /// Row `zeromq`.

@@ -6,7 +6,7 @@
 
 mod c;
 mod java;
-mod middleware;
+pub(crate) mod middleware;
 mod python;
 mod redis;
 mod servers;
