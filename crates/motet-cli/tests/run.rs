@@ -120,7 +120,9 @@ fn the_omniorb_voice_is_preloaded_where_it_is_wanted() {
     );
     let at = folder.path().display();
     let both = format!("{at}/libmotet_sockets.so:{at}/libmotet_omniorb.so");
-    assert_eq!(finish(&mut shell(&folder, &[], &script)).1, format!("{both}\n{both}\n[]\n"));
+    assert_eq!(finish(&mut shell(&folder, &["--set", "omniorb=on"], &script)).1, format!("{both}\n{both}\n[]\n"));
+    let one = format!("{at}/libmotet_sockets.so\n");
+    assert_eq!(finish(&mut shell(&folder, &[], "echo $LD_PRELOAD")).1, one);
 }
 
 #[test]
