@@ -51,7 +51,8 @@ impl<'a> Scene<'a> {
 
     fn start(&self, before: &[&str], words: &[&str]) -> Started {
         let report = self.stage.path(REPORT);
-        let environment = [("ORBthreadPerConnectionPolicy", self.policy), ("MOTET_OMNIORB", "on"), ("MOTET_SHIM_REPORT", &report)];
+        let environment =
+            [("ORBthreadPerConnectionPolicy", self.policy), ("MOTET_OMNIORB", "on"), ("MOTET_SHIM_REPORT", &report)];
         let own = [self.program.as_str(), words[0], &self.port];
         self.stage.start_with(&[before, &own, &words[1..]].concat(), &environment)
     }
