@@ -98,7 +98,7 @@ pub fn begin<B: Base>(
                 retries = 0;
                 continue;
             }
-            Take::InFlight if recount(record, base) => continue,
+            Take::InFlight if recount(record, slot, base) => continue,
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight | Take::Retry => {
                 before_sleep(base);
@@ -204,9 +204,9 @@ pub fn end<B: Base>(record: &Record, base: &mut B, received: usize) {
     if !matches!(held, Acquired::Stale) {
         record.rx.tcp.store(record.rx.tcp.load(Relaxed) + received as u64, Relaxed);
         leave(record);
+        bulk::took(record, received);
+        bulk::came_behind(record, received);
     }
-    bulk::took(record, received);
-    bulk::came_behind(record, received);
     woke(record, base);
 }
 
@@ -247,10 +247,11 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
     if tail.wrapping_sub(head) > slot.in_ring(rx.wide.load(Relaxed) != 0).size() {
         return broken(record);
     }
-    if rx.mark_known.load(Relaxed) == 0 {
+    // More TCP bytes than precede the ring: as far as we know. The producer may have taken bytes back since, and somebody read those past us.
+    if rx.mark_known.load(Relaxed) == 0 || rx.tcp.load(Relaxed) > rx.mark.load(Relaxed) {
         match settle(record, slot, tail) {
             Settled::Same if rx.tcp.load(Relaxed) < rx.mark.load(Relaxed) => {
-                recount_locked(record, base);
+                recount_locked(record, slot, base);
             }
             Settled::Same => {}
             Settled::Moved => return Take::Retry,

@@ -170,6 +170,25 @@ fn what_follows_unread_ring_bytes_over_tcp_takes_them_along() {
     assert_eq!(receive(&world), rx::Step::Done(8));
 }
 
+/// The mark that the reader knows is that of an epoch whose last bytes the sender has taken back, and the program has read past us.
+#[test]
+fn bytes_taken_back_and_read_past_motet_are_in_order() {
+    let world = world();
+    send_tcp(&world, 30);
+    assert!(raise(&world));
+    put(&world, 10);
+    read_past(&world, 10);
+    assert_eq!(world.receive(1, 1, 4, LOOK), rx::Step::Done(4));
+    read_past(&world, 16);
+    world.before_sleep(0, 0);
+    assert_eq!(world.in_ring(1), 0);
+    read_past(&world, 10);
+    assert_eq!(receive(&world), rx::Step::Failed(motet_proto::EAGAIN));
+    assert!(raise(&world));
+    put(&world, 8);
+    assert_eq!(receive(&world), rx::Step::Done(8));
+}
+
 /// A sender whose bulk data need the kernel (files, say) makes an open gate worth nothing to receives; a ring in use, or a long time
 /// behind a closed gate, makes up for it.
 #[test]

@@ -245,7 +245,7 @@ fn the_naming_service_and_its_client_are_as_ever() {
     let test = "the_naming_service_and_its_client_are_as_ever";
     let counters = both_ways(test, &["omniNames", "nameclt"], |stage| {
         let (port, report) = (free_port(), stage.path(REPORT));
-        let environment = [("MOTET_SHIM_REPORT", report.as_str())];
+        let environment = [("MOTET_OMNIORB", "on"), ("MOTET_SHIM_REPORT", report.as_str())];
         let folder = stage.folder().to_str().expect("UTF-8").to_owned();
         let log = stage.path("names.log");
         let words = ["omniNames", "-start", &port.to_string(), "-datadir", &folder, "-errlog", &log];

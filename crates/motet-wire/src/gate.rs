@@ -71,7 +71,8 @@ pub struct ConsumerLine {
     pub cpu: AtomicU32,
     /// Times that the consumer met TAKEN.
     met: AtomicU32,
-    /// 1 once the consumer has received through the engine: it is no program that only waits there and reads elsewhere.
+    /// 1 once the consumer has received through the engine: it is no program that only waits there and reads elsewhere. 2 once it has
+    /// been found to do both.
     pub receives: AtomicU32,
     _reserved: [AtomicU32; 11],
 }

@@ -1,9 +1,9 @@
 //! `motet bench corba`: CORBA calls over every path there is, by the method of the papers.
 //!
 //! What it is: an ordinary omniORB program (`tests/bench/corba.cc`) run over kernel TCP, omniORB's own unix transport and Motet's
-//! voices in one run, everything in turn ([`paths`]); beside it the transports alone ([`wires`]). From that come the empty call and its
-//! split ([`null`]), rates over sizes ([`sequences`], [`rates`]) with the model of HP-CORBA ([`figures`]), and the sweep of the Crisp
-//! ORB paper ([`strings`]). What it is not: a test of what arrives; `crates/motet-tests` does that with the same program.
+//! voices in one run, everything in turn (`paths`); beside it the transports alone (`wires`). From that come the empty call and its
+//! split (`null`), rates over sizes (`sequences`, `rates`) with the model of HP-CORBA (`figures`), and the sweep of the Crisp
+//! ORB paper (`strings`). What it is not: a test of what arrives; `crates/motet-tests` does that with the same program.
 
 mod figures;
 mod null;
