@@ -419,11 +419,14 @@ fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u
                     break;
                 }
             }
-            Err(ECONNRESET | EPIPE) => {
-                broken(record); // spent after all: the next call tells it
+            // Spent after all: the next call tells it. (After a shutdown of our own EPIPE means nothing, and the peer still reads the ring.)
+            Err(errno) => {
+                let shut = tx.ready.load(Relaxed) == FINISHED || base.tcp_alive();
+                if errno == ECONNRESET || errno == EPIPE && !shut {
+                    broken(record);
+                }
                 break;
             }
-            Err(_) => break,
         }
     }
     Some(head)

@@ -190,6 +190,23 @@ fn bytes_taken_back_and_read_past_motet_are_in_order() {
     assert_eq!(receive(&world), rx::Step::Done(8));
 }
 
+/// TCP was full when the sender shut down; what is left in the ring is the reader's to take, and no sign of a broken connection.
+#[test]
+fn bytes_left_in_the_ring_at_a_half_close_stay_there() {
+    let world = world();
+    send_tcp(&world, 10);
+    assert!(raise(&world));
+    put(&world, 20);
+    let me = &world.sides[0];
+    me.end.connection(|c| c.inject(0, Fault::Again(100)));
+    assert!(!tx::take_back(&me.record, &me.slot, &mut world.base(0, 0)));
+    tx::finish(&me.record, &me.slot, &mut world.base(0, 0));
+    me.end.connection(|c| c.finish(0));
+    assert!(!tx::take_back(&me.record, &me.slot, &mut world.base(0, 0)));
+    assert_eq!(me.record.state(), State::Attached);
+    assert_eq!(receive(&world), rx::Step::Done(30));
+}
+
 /// A sender whose bulk data need the kernel (files, say) makes an open gate worth nothing to receives; a ring in use, or a long time
 /// behind a closed gate, makes up for it.
 #[test]
