@@ -23,7 +23,7 @@ use motet_sys::forkable::Forkable;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::{memory, thread};
 use motet_wire::node::{self, Node};
-use motet_wire::record::{Record, State};
+use motet_wire::record::{Record, Rx, State, Tx};
 use motet_wire::slot::{Slot, SlotCell};
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -350,58 +350,37 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything but the generation and the locks (closing left them free), back to nothing.
+/// Everything but the generation and the locks (closing left them free), back to nothing. The halves are taken apart field by field, so
+/// that a new one cannot be forgotten.
 fn reset(record: &Record) {
     let Record { tx, rx, life, events, who } = record;
-    for word in [
-        &tx.tail,
-        &tx.head_seen,
-        &tx.tcp,
-        &tx.alive,
-        &tx.returned,
-        &rx.head,
-        &rx.tcp,
-        &rx.mark,
-        &tx.copied,
-        &rx.copied,
-        &tx.review,
-        &tx.spent,
-        &tx.lingered,
-        &rx.slept,
-        &rx.quiet,
-        &rx.probed,
-    ] {
+    #[rustfmt::skip]
+    let Tx {
+        lock: _, tail, head_seen, tcp, mark, busy, ready, alive, returned, copied, hopeful, may_copy, wide, way, window,
+        rates: [through, around], last, spent, lingered, review,
+    } = tx;
+    mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
+    for word in [tail, head_seen, tcp, alive, returned, copied, spent, lingered, review] {
         word.store(0, Ordering::Relaxed);
     }
-    tx.mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
-    for word in [&rx.moved, &life.deadline, &events.raised, &events.spin_miss, &events.spilled] {
+    for word in [busy, ready, hopeful, may_copy, wide, way, window, through, around, last] {
+        word.store(0, Ordering::Relaxed);
+    }
+    #[rustfmt::skip]
+    let Rx {
+        lock: _, head, tcp, mark, busy, ready, mark_known, skip, failed, evidence, moved, copied, wide, bulk, bulk_ring, near,
+        slept, quiet, probed, passed,
+    } = rx;
+    for word in [head, tcp, mark, moved, copied, slept, quiet, probed] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [busy, ready, mark_known, skip, failed, evidence, wide, bulk, bulk_ring, near, passed] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [&life.deadline, &events.raised, &events.spin_miss, &events.spilled] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&events.downgraded, &events.single_copy, &events.lost_put, &who.cookies[0], &who.cookies[1]] {
-        word.store(0, Ordering::Relaxed);
-    }
-    for word in [
-        &tx.busy,
-        &tx.ready,
-        &tx.hopeful,
-        &tx.may_copy,
-        &tx.wide,
-        &tx.last,
-        &tx.way,
-        &tx.window,
-        &tx.rates[0],
-        &tx.rates[1],
-        &rx.wide,
-        &rx.bulk,
-        &rx.bulk_ring,
-        &rx.near,
-        &rx.busy,
-        &rx.ready,
-        &rx.mark_known,
-        &rx.skip,
-        &rx.failed,
-        &rx.evidence,
-    ] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking] {

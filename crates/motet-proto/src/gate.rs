@@ -5,6 +5,7 @@
 use crate::lock::{Acquired, Held, acquire};
 use crate::rx::broken;
 use crate::{Base, bulk};
+use motet_wire::gate::HERE_AND_ELSEWHERE;
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
@@ -97,7 +98,7 @@ pub(crate) fn recount_locked<B: Base>(record: &Record, slot: &Slot, base: &mut B
     let read = base.tcp_read(counted);
     if read != counted {
         record.rx.tcp.store(read, Relaxed);
-        slot.inward().consumer.receives.store(2, Relaxed);
+        slot.inward().consumer.receives.store(HERE_AND_ELSEWHERE, Relaxed);
     }
     read
 }

@@ -10,7 +10,7 @@ use crate::gate::{
 use crate::lock::{Acquired, acquire};
 use crate::spin::{Spun, paid, should_spin, spin, woke};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EINTR, Errno, bulk, transfer};
-use motet_wire::gate::{Advance, INLINE};
+use motet_wire::gate::{Advance, HERE, INLINE};
 use motet_wire::record::{Record, State, UNORDERED};
 use motet_wire::ring::scatter;
 use motet_wire::slot::Slot;
@@ -158,7 +158,7 @@ pub fn begin<B: Base>(
             }
         }
         if slot.inward().consumer.receives.load(Relaxed) == 0 {
-            slot.inward().consumer.receives.store(1, Relaxed); // once: the producer reads that line
+            slot.inward().consumer.receives.store(HERE, Relaxed); // once: the producer reads that line
         }
         if enter_kernel(record, slot, base) {
             if ask.blocking {

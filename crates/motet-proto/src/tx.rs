@@ -4,7 +4,7 @@
 
 use crate::lock::{Acquired, acquire};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EPIPE, Errno, bulk, transfer};
-use motet_wire::gate::{Broken, INLINE, Mode};
+use motet_wire::gate::{Broken, HERE, INLINE, Mode};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::gather;
 use motet_wire::slot::{Lines, Slot};
@@ -318,7 +318,7 @@ pub fn is_unread(record: &Record, slot: &Slot) -> bool {
 /// it would see them too late, so they go ahead over TCP; unless the peer is known to receive through the engine. True: begin anew.
 #[cold]
 pub fn follow<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    if slot.outward().consumer.receives.load(Relaxed) == 1 || record.tx.busy.load(Relaxed) != 1 {
+    if slot.outward().consumer.receives.load(Relaxed) == HERE || record.tx.busy.load(Relaxed) != 1 {
         return false;
     }
     end(record, base, 0);

@@ -62,6 +62,11 @@ pub struct MarkLine {
     _reserved: [AtomicU32; 13],
 }
 
+/// The consumer has received through the engine: it is no program that only waits there and reads elsewhere.
+pub const HERE: u32 = 1;
+/// It has been found to do both.
+pub const HERE_AND_ELSEWHERE: u32 = 2;
+
 /// Written by the consumer (and, under TAKEN, by the producer).
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -71,8 +76,7 @@ pub struct ConsumerLine {
     pub cpu: AtomicU32,
     /// Times that the consumer met TAKEN.
     met: AtomicU32,
-    /// 1 once the consumer has received through the engine: it is no program that only waits there and reads elsewhere. 2 once it has
-    /// been found to do both.
+    /// How the consumer receives, as far as it knows: 0, [`HERE`] or [`HERE_AND_ELSEWHERE`].
     pub receives: AtomicU32,
     _reserved: [AtomicU32; 11],
 }
