@@ -8,7 +8,9 @@
  *                 active.cc      the client's side: connects; watches connections that serve callbacks (bidirectional GIOP)
  *                 connection.h   an omniORB TCP connection whose payload goes through a stream
  *                 line.cc        its stream: send, receive, deadlines, shutdown
+ *                 memory.cc      where large sequences arrive
  *                 watcher.cc     real readiness: who hears when a connection has something to read
+ *                 limits.cc      the largest message
  *                 life.cc        fork and exit
  * What it isn't: a protocol, on either side. GIOP is omniORB's, rings and gates are the engine's (include/motet.h). Names, ports,
  *               IORs, transport rules and logs are those of the TCP connection, which is always made and is always there.

@@ -3,8 +3,8 @@
  * What it is:   omniORB's two calls on whole connections, each one call of the engine's where nothing has to be waited for.
  * What it isn't: a buffer. The ORB's pointers (for a large sequence the application's own) go down as they are.
  *
- * Threads: one sends, another receives, any may shut down; the ORB has a lock for each direction. A stream has one deadline, which
- * is the receiver's; a sender with a deadline of its own never blocks in the engine but waits for room here. */
+ * Threads: one sends, another receives, any may shut down; the ORB has a lock for each direction. Sleeps are this file's, in the
+ * kernel, where a shutdown of the connection ends them. */
 #include "line.h"
 
 #include <cerrno>
@@ -86,65 +86,66 @@ Line::~Line()
 
 /* ---------------------------------------------------------------- payload */
 
-static int wait_for_room(int fd, int64_t deadline)
+/* Until the descriptor has the event. 0: the time is up. */
+static int await(int fd, short event, int64_t until)
 {
-    int64_t left = deadline - now();
-    if (left <= 0) return 0;
-    struct pollfd polled = {fd, POLLOUT, 0};
-    struct timespec timeout = {left / SECOND, left % SECOND};
-    return kernel().ppoll(&polled, 1, &timeout, nullptr);
+    struct pollfd polled = {fd, event, 0};
+    struct timespec left = {0, 0};
+    if (until == INT64_MAX) return kernel().ppoll(&polled, 1, nullptr, nullptr);
+    if (int64_t rest = until - now(); rest > 0) left = {rest / SECOND, rest % SECOND};
+    return kernel().ppoll(&polled, 1, &left, nullptr);
 }
 
+/* What goes at once needs no clock: a deadline counts for what has to be waited for. */
 int Line::send(const void *data, size_t size, const omni_time_t &deadline)
 {
-    int64_t until = monotonic(deadline);
-    int flags = MSG_NOSIGNAL | (deadline ? MSG_DONTWAIT : 0);
+    const int flags = MSG_NOSIGNAL | (deadline ? MSG_DONTWAIT : 0);
+    int64_t until = 0;
     for (;;) {
-        if (deadline && now() >= until) return 0;
         ssize_t sent = motet_send(stream_, data, size, flags);
         if (__builtin_expect(sent > 0, 1)) return (int)sent;
         if (shut_.load(std::memory_order_relaxed) || (sent != -EAGAIN && sent != -EINTR)) return -1;
-        if (sent == -EAGAIN && deadline && wait_for_room(fd_, until) < 0 && errno != EINTR) return -1;
+        if (!deadline) continue;
+        if (!until) until = monotonic(deadline);
+        int room = sent == -EAGAIN ? await(fd_, POLLOUT, until) : 1;
+        if (room == 0) return 0;
+        if (room < 0 && errno != EINTR) return -1;
     }
 }
 
-/* Without a deadline the sleep is the kernel's own receive: one system call where a wake-up by poll() would need two. */
-int Line::recv_blocking(void *data, size_t size)
+/* The same. Without a deadline the sleep is the kernel's own receive: one system call where poll() would need two. */
+int Line::receive(void *data, size_t size, const omni_time_t &deadline)
 {
     struct iovec iov = {data, size};
+    int64_t until = 0;
     while (__builtin_expect(!shut_.load(std::memory_order_acquire), 1)) {
         ssize_t step = motet_recv_begin(stream_, &iov, 1, 0, 1);
         if (__builtin_expect(step > 0, 1)) return (int)step;
-        if (step == MOTET_KERNEL) {
-            ssize_t got = kernel().recv(fd_, data, size, 0);
+        if (step == -EINTR || step == -EAGAIN) continue;
+        if (step != MOTET_KERNEL && step != MOTET_POLL) return -1;
+        if (!until) until = monotonic(deadline);
+        const bool polls = step == MOTET_POLL || until != INT64_MAX;
+        int found = polls ? await(fd_, POLLIN, until) : 1;
+        if (step == MOTET_POLL) {
+            motet_recv_wait_end(stream_);
+        } else {
+            ssize_t got = found > 0 ? kernel().recv(fd_, data, size, polls ? MSG_DONTWAIT : 0) : -1;
             int why = errno;
             motet_recv_end(stream_, got, 0);
             if (got > 0) return (int)got;
-            if (got == 0 || (why != EINTR && why != EAGAIN)) return -1;
-        } else if (step == MOTET_POLL) {
-            struct pollfd polled = {fd_, POLLIN, 0};
-            kernel().ppoll(&polled, 1, nullptr, nullptr);
-            motet_recv_wait_end(stream_);
-        } else if (step != -EINTR && step != -EAGAIN) {
-            return -1;
+            if (got == 0 || (found > 0 && why != EINTR && why != EAGAIN)) return -1;
         }
+        if (found == 0) return 0;
     }
     return -1;
 }
 
 int Line::recv(void *data, size_t size, const omni_time_t &deadline)
 {
-    if (__builtin_expect(!deadline, 1)) return recv_blocking(data, size);
-    int64_t until = monotonic(deadline);
-    if (now() >= until) return 0;
-    motet_set_deadline(stream_, until); /* motet_recv_begin() knows none, so it never has to be taken back */
-    while (!shut_.load(std::memory_order_acquire)) {
-        ssize_t got = motet_recv(stream_, data, size, 0);
-        if (got > 0) return (int)got;
-        if (got == -ETIMEDOUT) return 0;
-        if (got != -EAGAIN && got != -EINTR) return -1;
-    }
-    return -1;
+    arriving_.announce(data, size);
+    int got = receive(data, size, deadline);
+    arriving_.came(data, got > 0 ? got : 0);
+    return got;
 }
 
 void Line::shutdown()

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "adapter.h"
+#include "memory.h"
 
 namespace motet_omniorb {
 
@@ -27,10 +28,11 @@ public:
     motet_stream stream() const { return stream_; }
 
 private:
-    int recv_blocking(void *data, size_t size);
+    int receive(void *data, size_t size, const omni_time_t &deadline);
 
     motet_stream stream_ = 0;
     const int fd_;
+    Arriving arriving_;
     std::atomic<bool> shut_{false};
 };
 

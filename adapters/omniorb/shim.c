@@ -39,8 +39,10 @@ const char *environment_get(const char *name);
 const char *environment_all(size_t *size);
 
 typedef void *orb_init(int *argc, char **argv, const char *identifier, const char *(*options)[2]);
+typedef void initialised(const char *message);
 
 static orb_init *next;
+static initialised *tell; /* the adapter, where there is one */
 
 /* ---------------------------------------------------------------- which omniORB */
 
@@ -137,8 +139,9 @@ static void load(int minor)
         return;
     }
     if (!open_engine()) return;
-    bool loaded = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) != NULL;
-    note(loaded ? "adapter loaded" : "the adapter cannot be opened", path);
+    void *adapter = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (adapter) tell = (initialised *)dlsym(adapter, "motet_omniorb_initialised");
+    note(adapter ? "adapter loaded" : "the adapter cannot be opened", path);
 }
 
 static void first_call(void)
@@ -164,5 +167,7 @@ void *motet_orb_init(int *argc, char **argv, const char *identifier, const char 
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, first_call);
     if (!next) abort(); /* somebody has called what nobody has */
-    return next(argc, argv, identifier, options);
+    void *orb = next(argc, argv, identifier, options);
+    if (tell) tell(environment_get("MOTET_OMNIORB_MESSAGE"));
+    return orb;
 }

@@ -87,6 +87,9 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
             let voices: Vec<_> = libraries.voices().map(|voice| voice.display().to_string()).collect();
             say(format!("preloading {}, engine {}", voices.join(" and "), libraries.engine.display()));
             equip(&mut command, &libraries);
+            if orb && given(&settings, "MOTET_OMNIORB_MESSAGE").is_none() {
+                command.env("MOTET_OMNIORB_MESSAGE", loaded.config.omniorb_message.to_string());
+            }
         }
         _ => strip(&mut command),
     }

@@ -23,6 +23,8 @@ pub struct Config {
     pub huge_pages: bool,
     /// The omniORB voice is preloaded, too.
     pub omniorb: bool,
+    /// Bytes of the largest message of omniORB's; 0: what the ORB has.
+    pub omniorb_message: u64,
     /// Nanoseconds of spinning before a sleep; 0 never spins.
     pub spin: u64,
     /// Single copy may be tried.
@@ -91,6 +93,7 @@ impl Default for Config {
             memory: 0,
             huge_pages: false,
             omniorb: false,
+            omniorb_message: 0,
             spin: 0,
             single_copy: false,
             single_copy_min: 0,

@@ -78,9 +78,18 @@ pub const SETTINGS: &[Setting] = &[
         name: "omniorb",
         env: "MOTET_OMNIORB",
         kind: Kind::Choice(&["off", "on"]),
-        default: "off",
-        help: "Meet omniORB at its transport (an adapter in the ORB) instead of at its sockets. Off as long as it is no faster.",
+        default: "on",
+        help: "Meet omniORB at its transport (an adapter in the ORB). Off leaves its connections to the sockets voice.",
         apply: |c, v| c.omniorb = v.choice() == 1,
+    },
+    Setting {
+        name: "omniorb_message",
+        env: "MOTET_OMNIORB_MESSAGE",
+        kind: Kind::Bytes { min: 0, max: u32::MAX as u64, power_of_two: false },
+        default: "256MiB",
+        help: "The largest message that omniORB sends and takes under Motet, where the program and its user set none \
+               (giopMaxMsgSize). 0 leaves the ORB's own limit, 2 MiB.",
+        apply: |c, v| c.omniorb_message = v.number(),
     },
     Setting {
         name: "spin",
