@@ -1,4 +1,4 @@
-/* life.c: the process's turns: fork, confinement, exit. (exec and spawn: exec.c.)
+/* life.c: the process's turns: fork, the first thread, confinement, exit. (exec and spawn: exec.c.)
  *
  * What it is:   fork handlers that stop the table and the engine for the moment of the copy; gates closed for good when the
  *               process is about to confine its system calls; the engine's leave at exit.
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/single_threaded.h>
 
 /* ---------------------------------------------------------------- fork */
 
@@ -38,6 +39,14 @@ __attribute__((constructor(102))) static void life_begin(void)
     table_note_process();
     pthread_atfork(fork_prepare, fork_parent, fork_child);
     errno = kept;
+}
+
+/* ---------------------------------------------------------------- threads */
+
+SHIM_API int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+{
+    if (UNLIKELY(__libc_single_threaded) && !engine_disabled()) shim_make_room();
+    return REAL(pthread_create)(thread, attributes, run, argument);
 }
 
 /* ---------------------------------------------------------------- confinement */

@@ -261,6 +261,7 @@ void interest_after_fork(bool child);
 
 void life_leave(void);
 int shim_private_number(int fd); /* moves a descriptor of ours above the program's range */
+void shim_make_room(void);       /* for that range, while it costs nothing */
 
 /* ---------------------------------------------------------------- the C library's own functions (real.c) */
 
@@ -275,6 +276,7 @@ struct posix_spawnattr;
     X(int, fcntl, (int, int, ...))                                                                                      \
     X(int, poll, (struct pollfd *, nfds_t, int))                                                                        \
     X(int, socket, (int, int, int))                                                                                     \
+    X(int, pthread_create, (pthread_t *, const pthread_attr_t *, void *(*)(void *), void *))                            \
     X(int, connect, (int, const struct sockaddr *, socklen_t))                                                          \
     X(int, accept, (int, struct sockaddr *, socklen_t *))                                                               \
     X(int, accept4, (int, struct sockaddr *, socklen_t *, int))                                                         \

@@ -249,13 +249,31 @@ bool table_blocks(int fd, uint64_t word)
 
 /* ---------------------------------------------------------------- private numbers */
 
+/* As crates/motet-sys/src/fds.rs has it. */
+#define PRIVATE_FROM 1024
+
+static int private_from(void)
+{
+    struct rlimit limit;
+    rlim_t soft = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : PRIVATE_FROM;
+    rlim_t most = soft - soft / 4;
+    return (int)(most < PRIVATE_FROM ? most : PRIVATE_FROM);
+}
+
+/* The kernel keeps descriptors in a table that grows with their numbers. Once there are threads it waits for all CPUs whenever the
+ * table grows (10 ms measured), before that it takes 10 us. */
+void shim_make_room(void)
+{
+    int kept = errno, high = -1;
+    for (int fd = 0; fd < 3 && high < 0; fd++) high = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, private_from());
+    if (high >= 0) REAL(close)(high);
+    errno = kept;
+}
+
 /* Takes ownership of fd and returns it at a number that programs do not reach, or -1 with fd closed. */
 int shim_private_number(int fd)
 {
-    struct rlimit limit;
-    rlim_t soft = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
-    int base = soft > 65536 ? 16384 : (int)(soft - soft / 4);
-    int high = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, base);
+    int high = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, private_from());
     REAL(close)(fd);
     if (high >= SHIM_SLOTS) {
         REAL(close)(high);

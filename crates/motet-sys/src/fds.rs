@@ -5,6 +5,9 @@ use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// Where private descriptors begin, below which select() works. The kernel's table of descriptors grows with their numbers,
+/// by 8 bytes each; in a process with threads it waits for every CPU, too, each time (the sockets voice makes room in time).
+const FROM: u64 = 1024;
 /// Descriptors that can be told apart.
 const TRACKED: usize = 1 << 20;
 static PRIVATE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKED / 64];
@@ -18,7 +21,7 @@ impl PrivateFd {
     /// Moves a descriptor out of the program's way.
     pub fn new(fd: OwnedFd) -> Self {
         let (soft, _) = limit();
-        let floor = (soft - soft / 4).min(TRACKED as u64 - 1024) as i32;
+        let floor = (soft - soft / 4).min(FROM) as i32;
         let high = rustix::io::fcntl_dupfd_cloexec(&fd, floor);
         let fd = high.unwrap_or(fd);
         mark(fd.as_raw_fd(), true);
