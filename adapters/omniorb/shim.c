@@ -112,6 +112,8 @@ static bool beside(const char *name, char *path, size_t size)
  * soname. */
 static bool open_engine(void)
 {
+    bool (*shared)(void) = (bool (*)(void))dlsym(RTLD_DEFAULT, "motet_sockets_open_engine");
+    if (shared) return shared();
     char path[PATH_MAX];
     const char *given = environment_get("MOTET_LIBRARY");
     if (given && *given) snprintf(path, sizeof path, "%s", given);

@@ -115,6 +115,9 @@ bool engine_open(void)
     return opened;
 }
 
+/* For another voice that brings the engine into this process: its descriptors are to be hidden here, and its streams to end well. */
+SHIM_API bool motet_sockets_open_engine(void) { return !engine_disabled() && engine_open(); }
+
 void engine_stayed_plain(enum shim_reason reason)
 {
     if (engine_is_open() && shim_depth == 0) ENGINE_DO(engine.stayed_plain(reason));
