@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <strings.h>
 
 #include "adapter.h"
+#include "memory.h"
 
 namespace motet_omniorb {
 
@@ -38,12 +40,13 @@ static bool is_set()
     return false;
 }
 
-/* The shim calls this when the ORB is initialised, with the setting as the process was started with it, or null. */
-extern "C" __attribute__((visibility("default"))) void motet_omniorb_initialised(const char *message)
+/* The shim calls this when the ORB is initialised, with the settings as the process was started with them, or null. */
+extern "C" __attribute__((visibility("default"))) void motet_omniorb_initialised(const char *message, const char *huge)
 {
     unsigned long long wanted = message && *message ? bytes(message) : MESSAGE;
     wanted = std::min<unsigned long long>(wanted, 0xffffffff);
     if (wanted > omni::orbParameters::giopMaxMsgSize && !is_set()) omni::orbParameters::giopMaxMsgSize = (CORBA::ULong)wanted;
+    Arriving::asks = !huge || strcasecmp(huge, "off") != 0;
 }
 
 } // namespace motet_omniorb

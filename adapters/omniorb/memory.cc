@@ -12,9 +12,11 @@ namespace motet_omniorb {
 
 static constexpr uintptr_t PAGE = 4096;
 
+std::atomic<bool> Arriving::asks{true};
+
 void Arriving::prepare(uintptr_t begin, size_t size)
 {
-    if (begin == next_) return; /* the rest of a block that comes in parts */
+    if (begin == next_ || !asks.load(std::memory_order_relaxed)) return; /* the rest of a block that comes in parts */
     const uintptr_t first = begin & ~(PAGE - 1), end = (begin + size + PAGE - 1) & ~(PAGE - 1);
     madvise((void *)first, end - first, MADV_HUGEPAGE);
 }

@@ -2,6 +2,7 @@
 #ifndef MOTET_OMNIORB_MEMORY_H
 #define MOTET_OMNIORB_MEMORY_H
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,6 +16,8 @@ public:
     {
         if (__builtin_expect(size >= LARGE, 0)) prepare((uintptr_t)data, size);
     }
+    /* The setting, for all. */
+    static std::atomic<bool> asks;
     /* So many of them have come. */
     void came(const void *data, size_t size) { next_ = (uintptr_t)data + size; }
 

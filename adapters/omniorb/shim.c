@@ -39,7 +39,7 @@ const char *environment_get(const char *name);
 const char *environment_all(size_t *size);
 
 typedef void *orb_init(int *argc, char **argv, const char *identifier, const char *(*options)[2]);
-typedef void initialised(const char *message);
+typedef void initialised(const char *message, const char *huge);
 
 static orb_init *next;
 static initialised *tell; /* the adapter, where there is one */
@@ -170,6 +170,6 @@ void *motet_orb_init(int *argc, char **argv, const char *identifier, const char 
     pthread_once(&once, first_call);
     if (!next) abort(); /* somebody has called what nobody has */
     void *orb = next(argc, argv, identifier, options);
-    if (tell) tell(environment_get("MOTET_OMNIORB_MESSAGE"));
+    if (tell) tell(environment_get("MOTET_OMNIORB_MESSAGE"), environment_get("MOTET_OMNIORB_HUGE"));
     return orb;
 }

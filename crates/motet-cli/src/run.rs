@@ -11,7 +11,7 @@ use std::process::Command;
 
 use clap::Args;
 use motet_config::profile::Found;
-use motet_config::{Loaded, Place, SETTINGS, Setting};
+use motet_config::{Config, Loaded, Place, SETTINGS, Setting};
 use motet_sys::append::{Appender, OWN_OUTPUT};
 
 use crate::executable::{self, Search};
@@ -87,8 +87,8 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
             let voices: Vec<_> = libraries.voices().map(|voice| voice.display().to_string()).collect();
             say(format!("preloading {}, engine {}", voices.join(" and "), libraries.engine.display()));
             equip(&mut command, &libraries);
-            if orb && given(&settings, "MOTET_OMNIORB_MESSAGE").is_none() {
-                command.env("MOTET_OMNIORB_MESSAGE", loaded.config.omniorb_message.to_string());
+            if orb {
+                tell_orb(&mut command, &settings, &loaded.config);
             }
         }
         _ => strip(&mut command),
@@ -105,6 +105,18 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         return stats::run(command, program, json);
     }
     Err(cannot_start(program, &command.exec()))
+}
+
+/// The omniORB voice knows the environment only, so it is told what the file says.
+fn tell_orb(command: &mut Command, settings: &[(&'static str, String)], config: &Config) {
+    let huge = if config.omniorb_huge { "on" } else { "off" };
+    for (name, value) in
+        [("MOTET_OMNIORB_MESSAGE", config.omniorb_message.to_string()), ("MOTET_OMNIORB_HUGE", huge.to_owned())]
+    {
+        if given(settings, name).is_none() {
+            command.env(name, value);
+        }
+    }
 }
 
 /// Variables to set for the program: `--set`, `--on` and `--off`, all checked, on top of what is set already.

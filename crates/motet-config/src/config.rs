@@ -25,6 +25,8 @@ pub struct Config {
     pub omniorb: bool,
     /// Bytes of the largest message of omniORB's; 0: what the ORB has.
     pub omniorb_message: u64,
+    /// omniORB's large receives ask for huge pages.
+    pub omniorb_huge: bool,
     /// Nanoseconds of spinning before a sleep; 0 never spins.
     pub spin: u64,
     /// Single copy may be tried.
@@ -94,6 +96,7 @@ impl Default for Config {
             huge_pages: false,
             omniorb: false,
             omniorb_message: 0,
+            omniorb_huge: false,
             spin: 0,
             single_copy: false,
             single_copy_min: 0,

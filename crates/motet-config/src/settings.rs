@@ -92,6 +92,14 @@ pub const SETTINGS: &[Setting] = &[
         apply: |c, v| c.omniorb_message = v.number(),
     },
     Setting {
+        name: "omniorb_huge",
+        env: "MOTET_OMNIORB_HUGE",
+        kind: Kind::Choice(&["off", "on"]),
+        default: "on",
+        help: "Ask for huge pages where omniORB receives 4 MiB and more at once: fresh memory then takes one page fault for 2 MiB.",
+        apply: |c, v| c.omniorb_huge = v.choice() == 1,
+    },
+    Setting {
         name: "spin",
         env: "MOTET_SPIN",
         kind: Kind::Nanoseconds { max: 1_000_000_000 },
