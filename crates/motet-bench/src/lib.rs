@@ -97,7 +97,7 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
         return worker::run(&options.worker);
     }
     if let Some(Tool::Corba(corba)) = &options.tool {
-        let report = corba::measure(begin(&corba.manner, prefix)?, corba.pair.as_deref())?;
+        let report = corba::measure(begin(&corba.manner, prefix)?, corba)?;
         return show(&report, &corba.manner);
     }
     let wanted = rows::chosen(&options.only)?;

@@ -87,13 +87,15 @@ impl<'a> Stage<'a> {
         Ok(stage)
     }
 
-    /// A library where the programs' user can read it: a copy in the folder, when root measures.
+    /// A library where the programs' user can read it: a copy in the folder, when root measures. It is made once, as programs run with it.
     pub fn readable(&self, library: &Path) -> Result<PathBuf> {
         if !is_root() {
             return Ok(library.to_path_buf());
         }
         let copy = self.folder.path().join(library.file_name().context("a library without a name")?);
-        fs::copy(library, &copy).with_context(|| format!("cannot copy {}", library.display()))?;
+        if !copy.exists() {
+            fs::copy(library, &copy).with_context(|| format!("cannot copy {}", library.display()))?;
+        }
         Ok(copy)
     }
 

@@ -2,10 +2,11 @@
 //!
 //! What it is: an ordinary omniORB program (`tests/bench/corba.cc`) run over kernel TCP, omniORB's own unix transport and Motet's
 //! voices in one run, everything in turn (`paths`); beside it the transports alone (`wires`). From that come the empty call and its
-//! split (`null`), rates over sizes (`sequences`, `rates`) with the model of HP-CORBA (`figures`), and the sweep of the Crisp
+//! split (`null`), what huge pages are worth (`memory`), rates over sizes (`sequences`, `rates`) with the model of HP-CORBA (`figures`), and the sweep of the Crisp
 //! ORB paper (`strings`). What it is not: a test of what arrives; `crates/motet-tests` does that with the same program.
 
 mod figures;
+mod memory;
 mod null;
 mod paths;
 mod rates;
@@ -14,10 +15,12 @@ mod strings;
 mod wires;
 
 use crate::bench::Bench;
-use crate::report::{Line, Report};
+use crate::report::{Curve, Line, Report};
 use crate::stage::Stage;
 use anyhow::Result;
-use paths::Ends;
+use clap::ValueEnum;
+use indicatif::ProgressBar;
+use paths::{Ends, Pair, Variant};
 use wires::Wires;
 
 /// The command line of `motet bench corba`.
@@ -29,53 +32,89 @@ pub struct Options {
     /// Another ORB's pair of ends instead of omniORB's: the command to which `serve` and `call URI` are added (docs/corba.md)
     #[arg(long, value_name = "COMMAND")]
     pub pair: Option<String>,
+    /// Only these parts
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    pub only: Vec<Part>,
 }
 
-/// Everything. What fails is a line that says why; what else was measured is shown.
-pub fn measure(mut bench: Bench, pair: Option<&str>) -> Result<Report> {
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// The empty call, on every path and in several configurations, and the transport's part of it
+    Null,
+    /// What huge pages are worth
+    Memory,
+    /// Sequences and strings from 4 B to 64 MiB, and the model
+    Sequences,
+    /// Requests with 1 to 2000 B
+    Strings,
+}
+
+/// Everything, or only some parts. What fails is a line that says why; what else was measured is shown.
+pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
     bench.ms = if bench.quick { 10 } else { 40 }; // of very many questions
     let bench = &bench;
-    let sizes = sequences::sizes(bench.quick);
-    let bar = crate::progress((sizes.len() * sequences::TYPES.len() + 3) as u64)?;
-    bar.set_message("programs");
     let copies = crate::copies(bench);
     let stage = Stage::new(bench)?;
-    let ends = Ends::open(&stage, pair)?;
+    let pair = Pair::of(&stage, options.pair.as_deref())?;
+    let ends = Ends::open(&stage, &pair, Variant::USUAL)?;
     let wires = Wires::new(&stage)?;
-    let (mut lines, mut curves, mut measured) = (Vec::new(), Vec::new(), Vec::new());
-    bar.inc(1);
-    bar.set_message("the empty call");
-    lines.extend(
-        null::measure(&ends, &wires)
-            .unwrap_or_else(|e| vec![Line::not_measured("null", "empty call", format!("{e:#}"))]),
-    );
-    for kind in sequences::TYPES {
-        for &size in &sizes {
-            bar.inc(1);
-            bar.set_message(format!("{kind}, {}", crate::table::bytes(size)));
-            match sequences::measure(&ends, &wires, kind, size) {
-                Ok(found) => measured.push(found),
-                Err(error) => {
-                    lines.push(Line::not_measured(
-                        "rate",
-                        format!("{kind}, {}", crate::table::bytes(size)),
-                        format!("{error:#}"),
-                    ));
-                }
+    let parts = Part::value_variants().iter().filter(|part| options.only.is_empty() || options.only.contains(part));
+    let parts: Vec<Part> = parts.copied().filter(|&part| pair.is_own() || part != Part::Memory).collect();
+    let sizes = sequences::sizes(bench.quick);
+    let steps = |part: &Part| if *part == Part::Sequences { sizes.len() * sequences::TYPES.len() } else { 1 };
+    let bar = crate::progress(parts.iter().map(steps).sum::<usize>() as u64)?;
+    let (mut lines, mut curves) = (Vec::new(), Vec::new());
+    for part in parts {
+        let (row, what) = part.title();
+        bar.set_message(what);
+        let found = match part {
+            Part::Null => null::measure(&ends, &wires).map(|mut lines| {
+                lines.extend(null::VARIANTS.iter().flat_map(|variant| null::variant(&stage, &pair, variant)));
+                (lines, Vec::new())
+            }),
+            Part::Memory => memory::measure(&ends, &pair),
+            Part::Strings => strings::measure(&ends, &wires),
+            Part::Sequences => Ok(all_sequences(&ends, &wires, &sizes, &bar)),
+        };
+        match found {
+            Ok(found) => {
+                lines.extend(found.0);
+                curves.extend(found.1);
             }
+            Err(error) => lines.push(Line::not_measured(row, what, format!("{error:#}"))),
         }
-    }
-    lines.extend(rates::lines(&ends, &measured));
-    curves.extend(rates::curves(&measured));
-    bar.inc(1);
-    bar.set_message("strings of 1 to 2000 B");
-    match strings::measure(&ends, &wires) {
-        Ok(found) => {
-            lines.extend(found.0);
-            curves.extend(found.1);
-        }
-        Err(error) => lines.push(Line::not_measured("strings", "strings of 1 to 2000 B", format!("{error:#}"))),
+        bar.inc(u64::from(part != Part::Sequences));
     }
     bar.finish_and_clear();
     Ok(Report { machine: crate::machine(bench, &copies), lines, curves })
+}
+
+impl Part {
+    /// The row of a failure, and what is being done.
+    fn title(self) -> (&'static str, &'static str) {
+        match self {
+            Part::Null => ("null", "the empty call"),
+            Part::Memory => ("memory", "receive memory"),
+            Part::Sequences => ("rate", "sequences"),
+            Part::Strings => ("strings", "strings of 1 to 2000 B"),
+        }
+    }
+}
+
+fn all_sequences(ends: &Ends<'_>, wires: &Wires<'_>, sizes: &[usize], bar: &ProgressBar) -> (Vec<Line>, Vec<Curve>) {
+    let (mut lines, mut measured) = (Vec::new(), Vec::new());
+    for kind in sequences::TYPES {
+        for &size in sizes {
+            let what = format!("{kind}, {}", crate::table::bytes(size));
+            bar.inc(1);
+            bar.set_message(what.clone());
+            match sequences::measure(ends, wires, kind, size) {
+                Ok(found) => measured.push(found),
+                Err(error) => lines.push(Line::not_measured("rate", what, format!("{error:#}"))),
+            }
+        }
+    }
+    lines.extend(rates::lines(ends, &measured));
+    (lines, rates::curves(&measured))
 }

@@ -1,12 +1,13 @@
 //! The empty call: its time on every path, and what part of it is the transport's.
 
 use super::figures::each;
-use super::paths::{Answers, Ends, Path, on};
+use super::paths::{Answer, Answers, Ends, Pair, Path, Place, Variant, on};
 use super::wires::{Wire, Wires};
 use crate::bench::Series;
 use crate::place::Placement::{One, Two};
 use crate::report::{Bound, Line, Quantity, Unit};
 use crate::rows::counted;
+use crate::stage::Stage;
 use crate::stats::median;
 use anyhow::{Context, Result};
 
@@ -54,6 +55,36 @@ pub fn measure(ends: &Ends<'_>, wires: &Wires<'_>) -> Result<Vec<Line>> {
             Some(format!("callers under Motet sent {:.0} % of their bytes through shared memory", part * 100.0));
     }
     Ok(lines)
+}
+
+/// An empty call between ends that are configured otherwise: what it is called, and the ORB's options.
+pub const VARIANTS: [(&str, &[&str]); 2] = [
+    ("time limits of 10 s", &["-ORBclientCallTimeOutPeriod", "10000", "-ORBserverCallTimeOutPeriod", "10000"]),
+    ("a pool of threads", &["-ORBthreadPerConnectionPolicy", "0"]),
+];
+
+/// The voices beside kernel TCP, and the CORBA voice beside the sockets voice, in such a configuration.
+pub fn variant(stage: &Stage<'_>, pair: &Pair, &(name, options): &(&str, &[&str])) -> Vec<Line> {
+    let what = format!("empty call, {name}");
+    let measured = || -> Result<Vec<Line>> {
+        let paths = [Path::Tcp, Path::Sockets, Path::Corba];
+        let ends = Ends::open(stage, pair, Variant { options, paths: &paths, ..Variant::USUAL })?;
+        let question = format!("null - 0 {}", stage.bench.ms);
+        let found = ends.contest((stage.bench.repetitions, true), ends.places(false), &[question], Vec::new())?;
+        let tcp = found.better(Path::Tcp, 0).context("kernel TCP answered nothing")?;
+        let [tcp, sockets, corba] =
+            [(Path::Tcp, tcp), (Path::Sockets, Two), (Path::Corba, Two)].map(|place| (place, found.of(place, 0)));
+        let beside = |ours: (Place, Option<&Answer>), theirs: (Place, Option<&Answer>)| {
+            let (series, others) = (&ours.1?.median, &theirs.1?.median);
+            let figure = |((path, place), _): (Place, Option<&Answer>), values: &[f64]| {
+                Quantity::of(format!("{}, {}", path.name(), on(place)), values, Unit::Ns)
+            };
+            let line = Line::new("null", what.clone()).figure(figure(ours, &series.values)).floors(&series.floors);
+            Some(line.against(figure(theirs, &others.values), &others.over(series)))
+        };
+        Ok([beside(sockets, tcp), beside(corba, tcp), beside(corba, sockets)].into_iter().flatten().collect())
+    };
+    measured().unwrap_or_else(|error| vec![Line::not_measured("null", what.clone(), format!("{error:#}"))])
 }
 
 /// A voice beside kernel TCP and the unix transport, each with its better placement; then both ends on one CPU.

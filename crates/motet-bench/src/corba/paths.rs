@@ -87,8 +87,24 @@ struct End {
     _server: Server,
 }
 
+/// How the ends of a measurement differ from the usual ones.
+#[derive(Debug, Clone, Copy)]
+pub struct Variant<'v> {
+    /// Options of omniORB's, for both ends. Another ORB's pair has no variants.
+    pub options: &'v [&'v str],
+    /// For both ends, too.
+    pub environment: &'v [(&'v str, &'v str)],
+    /// Paths that take part.
+    pub paths: &'v [Path],
+}
+
+impl Variant<'_> {
+    /// What everybody gets.
+    pub const USUAL: Self = Self { options: &[], environment: &[], paths: &Path::ALL };
+}
+
 /// Whose ends are measured.
-enum Pair {
+pub enum Pair {
     /// omniORB's, `tests/bench/corba.cc`, which takes the ORB's options.
     Own(String),
     /// Somebody else's: the words to which `serve` and `call` are added.
@@ -96,11 +112,24 @@ enum Pair {
 }
 
 impl Pair {
+    /// `pair`, or the program for omniORB, which is built.
+    pub fn of(stage: &Stage<'_>, pair: Option<&str>) -> Result<Self> {
+        Ok(match pair {
+            Some(words) => Pair::Other(words.split_whitespace().map(str::to_owned).collect()),
+            None => Pair::Own(compiled(stage)?),
+        })
+    }
+
+    /// Whether it is omniORB, whose options are known.
+    pub fn is_own(&self) -> bool {
+        matches!(self, Pair::Own(_))
+    }
+
     /// The words that start an end.
-    fn words<'w>(&'w self, verb: &[&'w str], endpoint: Option<&'w str>) -> Vec<&'w str> {
+    fn words<'w>(&'w self, verb: &[&'w str], options: &[&'w str], endpoint: Option<&'w str>) -> Vec<&'w str> {
         match self {
             Pair::Own(program) => {
-                let mut words = [&[program.as_str()], verb, &["-ORBgiopMaxMsgSize", LARGEST_MESSAGE]].concat();
+                let mut words = [&[program.as_str()], verb, &["-ORBgiopMaxMsgSize", LARGEST_MESSAGE], options].concat();
                 words.extend(endpoint.into_iter().flat_map(|endpoint| ["-ORBendPoint", endpoint]));
                 words
             }
@@ -113,7 +142,8 @@ impl Pair {
 pub struct Ends<'a> {
     /// Where they run.
     pub stage: &'a Stage<'a>,
-    pair: Pair,
+    pair: &'a Pair,
+    variant: Variant<'a>,
     open: Vec<End>,
     missing: Vec<(Path, String)>,
 }
@@ -140,14 +170,10 @@ pub struct Answers {
 }
 
 impl<'a> Ends<'a> {
-    /// Starts the servers: of `pair`, or of the program for omniORB, which is built first.
-    pub fn open(stage: &'a Stage<'a>, pair: Option<&str>) -> Result<Self> {
-        let pair = match pair {
-            Some(words) => Pair::Other(words.split_whitespace().map(str::to_owned).collect()),
-            None => Pair::Own(compiled(stage)?),
-        };
-        let mut ends = Self { stage, pair, open: Vec::new(), missing: Vec::new() };
-        for path in Path::ALL {
+    /// Starts the servers.
+    pub fn open(stage: &'a Stage<'a>, pair: &'a Pair, variant: Variant<'a>) -> Result<Self> {
+        let mut ends = Self { stage, pair, variant, open: Vec::new(), missing: Vec::new() };
+        for &path in variant.paths {
             match ends.serve(path) {
                 Ok(end) => ends.open.push(end),
                 Err(error) if path == Path::Tcp => return Err(error),
@@ -158,11 +184,13 @@ impl<'a> Ends<'a> {
     }
 
     fn serve(&self, path: Path) -> Result<End> {
-        if matches!((path, &self.pair), (Path::Unix, Pair::Other(_))) {
+        if path == Path::Unix && !self.pair.is_own() {
             bail!("this transport is omniORB's");
         }
-        let kit = Kit::of(path, self.stage)?;
-        let words = self.pair.words(&["serve"], Some(&kit.endpoint));
+        let mut kit = Kit::of(path, self.stage)?;
+        let given = self.variant.environment.iter();
+        kit.environment.extend(given.map(|&(name, value)| (name.to_owned(), value.to_owned())));
+        let words = self.pair.words(&["serve"], self.variant.options, Some(&kit.endpoint));
         let server = self.stage.server_with(kit.mode, &words, &kit.environment(), Ready::Says("object "))?;
         Ok(End { path, uri: server.said("object")?, kit, _server: server })
     }
@@ -183,7 +211,7 @@ impl<'a> Ends<'a> {
     /// Starts a caller.
     pub fn caller(&self, (path, placement): Place) -> Result<Caller> {
         let end = self.open.iter().find(|end| end.path == path).context("no such path")?;
-        let words = self.pair.words(&["call", &end.uri], None);
+        let words = self.pair.words(&["call", &end.uri], self.variant.options, None);
         self.stage.caller_with(Way { mode: end.kit.mode, placement }, &words, &end.kit.environment())
     }
 

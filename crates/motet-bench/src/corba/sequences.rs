@@ -6,7 +6,7 @@
 use super::paths::{Answers, Ends, Path};
 use super::wires::{Wire, Wires};
 use super::{figures, figures::each};
-use crate::bench::{Contestant, Series};
+use crate::bench::{Bench, Contestant, Series};
 use crate::place::Placement::{self, Two};
 use anyhow::Result;
 use std::cell::RefCell;
@@ -72,10 +72,15 @@ pub fn sizes(quick: bool) -> Vec<usize> {
     if quick { vec![64, 4096, 65536, 1 << 20, 16 << 20] } else { (2..=26).step_by(2).map(|bits| 1 << bits).collect() }
 }
 
+/// How long to ask for calls of this size, ms: of the largest there are to be several.
+pub fn patience(bench: &Bench, size: usize) -> u64 {
+    bench.ms * if size >= 4 << 20 { 5 } else { 1 }
+}
+
 /// Measures one type at one size.
 pub fn measure(ends: &Ends<'_>, wires: &Wires<'_>, kind: &'static str, size: usize) -> Result<Measured> {
     let bench = ends.stage.bench;
-    let question = |word: &str| format!("{word} {kind} {size} {}", bench.ms);
+    let question = |word: &str| format!("{word} {kind} {size} {}", patience(bench, size));
     let calls = if kind == "string" { &Call::ALL[..3] } else { &Call::ALL };
     let questions: Vec<String> =
         ["null"].into_iter().chain(calls.iter().map(|call| call.word())).map(question).collect();
