@@ -73,7 +73,7 @@ pub fn sizes(quick: bool) -> Vec<usize> {
 }
 
 /// How long to ask for calls of this size, ms: of the largest there are to be several.
-pub fn patience(bench: &Bench, size: usize) -> u64 {
+pub fn patience(bench: &Bench, size: usize) -> usize {
     bench.ms * if size >= 4 << 20 { 5 } else { 1 }
 }
 
