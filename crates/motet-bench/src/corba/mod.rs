@@ -34,7 +34,7 @@ pub struct Options {
     pub pair: Option<String>,
     /// Only these parts
     #[arg(long, value_name = "PART", value_delimiter = ',')]
-    pub only: Vec<Part>,
+    pub parts: Vec<Part>,
 }
 
 /// What can be measured by itself.
@@ -59,7 +59,7 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
     let pair = Pair::of(&stage, options.pair.as_deref())?;
     let ends = Ends::open(&stage, &pair, Variant::USUAL)?;
     let wires = Wires::new(&stage)?;
-    let parts = Part::value_variants().iter().filter(|part| options.only.is_empty() || options.only.contains(part));
+    let parts = Part::value_variants().iter().filter(|part| options.parts.is_empty() || options.parts.contains(part));
     let parts: Vec<Part> = parts.copied().filter(|&part| pair.is_own() || part != Part::Memory).collect();
     let sizes = sequences::sizes(bench.quick);
     let steps = |part: &Part| if *part == Part::Sequences { sizes.len() * sequences::TYPES.len() } else { 1 };
