@@ -2,10 +2,11 @@
 //!
 //! What it is: an ordinary omniORB program (`tests/bench/corba.cc`) run over kernel TCP, omniORB's own unix transport and Motet's
 //! voices in one run, everything in turn (`paths`); beside it the transports alone (`wires`). From that come the empty call and its
-//! split (`null`), rates over sizes (`sequences`, `rates`) with the model of HP-CORBA (`figures`), and the sweep of the Crisp
-//! ORB paper (`strings`). What it is not: a test of what arrives; `crates/motet-tests` does that with the same program.
+//! split (`null`), the instructions that Motet adds to it (`instructions`), rates over sizes (`sequences`, `rates`) with the model of
+//! HP-CORBA (`figures`), and the sweep of the Crisp ORB paper (`strings`). What it is not: a test of what arrives; `crates/motet-tests` does that with the same program.
 
 mod figures;
+mod instructions;
 mod null;
 mod paths;
 mod rates;
@@ -36,7 +37,7 @@ pub fn measure(mut bench: Bench, pair: Option<&str>) -> Result<Report> {
     bench.ms = if bench.quick { 10 } else { 40 }; // of very many questions
     let bench = &bench;
     let sizes = sequences::sizes(bench.quick);
-    let bar = crate::progress((sizes.len() * sequences::TYPES.len() + 3) as u64)?;
+    let bar = crate::progress((sizes.len() * sequences::TYPES.len() + 4) as u64)?;
     bar.set_message("programs");
     let copies = crate::copies(bench);
     let stage = Stage::new(bench)?;
@@ -48,6 +49,12 @@ pub fn measure(mut bench: Bench, pair: Option<&str>) -> Result<Report> {
     lines.extend(
         null::measure(&ends, &wires)
             .unwrap_or_else(|e| vec![Line::not_measured("null", "empty call", format!("{e:#}"))]),
+    );
+    bar.inc(1);
+    bar.set_message("instructions of the empty call");
+    lines.extend(
+        instructions::measure(&ends)
+            .unwrap_or_else(|e| vec![Line::not_measured("instructions", "added to an empty call", format!("{e:#}"))]),
     );
     for kind in sequences::TYPES {
         for &size in &sizes {
