@@ -2,6 +2,7 @@
 //
 //   corba serve                  prints "object URI" and serves until its object is told to end
 //   corba call URI               for each line "OP TYPE SIZE MS" of its input prints "MEDIAN P99 MEAN COUNT": ns of one OP, and how many
+//                                OP TYPE SIZE NUMBERx: exactly so many calls, not timed, by which its input is answered with "NUMBER"
 //   corba check URI SIZE...      every OP and every TYPE with data of these sizes; prints what was equal, ends the server
 //
 // Each takes options of the ORB behind (-ORBendPoint giop:unix:PATH, -ORBgiopMaxMsgSize BYTES).
@@ -200,7 +201,8 @@ static int call(motet_bench::Peer_ptr peer)
         std::string op, type;
         size_t size = 0;
         double ms = 0;
-        std::istringstream(line) >> op >> type >> size >> ms;
+        char unit = 0;
+        std::istringstream(line) >> op >> type >> size >> ms >> unit;
         Block block;
         if (op == "null") block = [=](long count) { while (count-- > 0) peer->null(); };
         for_each_type([&](const char *name, auto kind) {
@@ -210,7 +212,13 @@ static int call(motet_bench::Peer_ptr peer)
             std::fprintf(stderr, "corba: cannot measure `%s`\n", line.c_str());
             return 2;
         }
-        measure(block, ms);
+        if (unit == 'x') {
+            block((long)ms);
+            std::printf("%ld\n", (long)ms);
+            std::fflush(stdout);
+        } else {
+            measure(block, ms);
+        }
     }
     return 0;
 }

@@ -57,6 +57,9 @@ pub enum Unit {
     /// Seconds.
     #[serde(rename = "s")]
     Seconds,
+    /// Instructions executed.
+    #[serde(rename = "instructions")]
+    Instructions,
 }
 
 /// What the issue of this project asks for.

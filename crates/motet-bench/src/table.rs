@@ -126,6 +126,7 @@ fn scale(unit: Unit, value: f64) -> (f64, &'static str) {
         Unit::Bytes => (1.0, "B"),
         Unit::Ms => (1.0, "ms"),
         Unit::Seconds => (1.0, "s"),
+        Unit::Instructions => (1.0, "instructions"),
     }
 }
 

@@ -35,6 +35,16 @@ impl Local {
 impl Engine {
     /// Sends everything, unless the call must not block.
     pub fn send(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
+        let nonblocking = flags & MSG_DONTWAIT != 0;
+        match (self.send_begin(handle, bufs, false, nonblocking), bufs) {
+            (tx::Step::Done(n), [one]) if n == one.len() => Ok(n),
+            (step, _) => self.send_on(handle, bufs, flags, step),
+        }
+    }
+
+    /// The rest of a send whose first step is this.
+    #[inline(never)]
+    fn send_on(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32, mut begun: tx::Step) -> Result<usize, Errno> {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
         let fd = local.fd.load(Relaxed);
         let total: usize = bufs.iter().map(|b| b.len()).sum();
@@ -43,7 +53,7 @@ impl Engine {
         let mut rest: Vec<IoSlice<'_>>;
         let mut left = bufs;
         loop {
-            let step = match self.send_begin(handle, left, false, flags & MSG_DONTWAIT != 0) {
+            let step = match begun {
                 tx::Step::Done(n) => Ok(n),
                 tx::Step::Failed(errno) => Err(errno),
                 tx::Step::Kernel => {
@@ -76,6 +86,7 @@ impl Engine {
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(errno),
             }
+            begun = self.send_begin(handle, left, false, flags & MSG_DONTWAIT != 0);
         }
     }
 

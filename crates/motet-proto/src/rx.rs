@@ -4,15 +4,15 @@
 //! [`crate::spin`]'s.
 
 use crate::gate::{
-    Settled, clean, close_gate, enter, enter_anyway, enter_kernel, hold, leave, raise, recount, recount_locked, settle,
-    shut, widen,
+    Settled, clean, close_gate, enter, enter_anyway, enter_kernel, hold, is_up, leave, raise, recount, recount_locked,
+    settle, shut, widen,
 };
 use crate::lock::{Acquired, acquire};
 use crate::spin::{Spun, paid, should_spin, spin, woke};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EINTR, Errno, bulk, transfer};
 use motet_wire::gate::{Advance, HERE, INLINE};
 use motet_wire::record::{Record, State, UNORDERED};
-use motet_wire::ring::scatter;
+use motet_wire::ring::{Ring, scatter};
 use motet_wire::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, Ordering::Release};
 use std::io::IoSliceMut;
@@ -48,6 +48,8 @@ pub struct Ask {
 
 /// Bytes after which the producer gets its space back while a large take goes on.
 const PIECE: usize = 64 << 10;
+/// A payload up to this is taken without further questions when it is all there is.
+const SHORT: usize = 2048;
 /// Looks at a producer that is taking bytes back before leaving the wait to the kernel.
 const PATIENCE: u32 = 64;
 /// A producer whose connection is gone and that does not finish taking bytes back within this (ns) has died of it.
@@ -55,7 +57,7 @@ const ABANDONED: u64 = 50_000_000;
 
 /// Begins a receive into `bufs`. `may_raise` is asked before the gate opens; `before_sleep` runs before [`Step::Kernel`] or
 /// [`Step::Poll`] of a blocking call; it answers whether waiting outside the kernel is better for now.
-#[inline]
+#[inline(always)]
 pub fn begin<B: Base>(
     record: &Record,
     slot: Option<&Slot>,
@@ -63,9 +65,55 @@ pub fn begin<B: Base>(
     bufs: &mut [IoSliceMut<'_>],
     ask: Ask,
     may_raise: impl Fn() -> bool,
+    before_sleep: impl FnMut(&mut B) -> bool,
+) -> Step {
+    let slot = slot.filter(|_| record.rx.ready.load(Relaxed) != 0);
+    let mut spun = None;
+    // What an exchange does every time: it takes what is there, or waits behind the open gate and then takes it.
+    if let Some(slot) = slot {
+        match take(record, slot, base, bufs, ask.peek) {
+            Take::Done(n) => return Step::Done(n),
+            Take::Empty if waits_simply(record, slot, bufs, ask) => {
+                let found = spin(record, slot, base, ask.spin, false);
+                if found == Spun::Ring
+                    && let Take::Done(n) = take(record, slot, base, bufs, ask.peek)
+                {
+                    return Step::Done(n);
+                }
+                spun = Some(found);
+            }
+            _ => {}
+        }
+    }
+    begin_in_full(record, slot, base, bufs, ask, spun, may_raise, before_sleep)
+}
+
+/// Whether a receive that found the ring empty has nothing to do but to spin.
+#[inline(always)]
+fn waits_simply(record: &Record, slot: &Slot, bufs: &[IoSliceMut<'_>], ask: Ask) -> bool {
+    ask.blocking
+        && !ask.kernel_only
+        && ask.spin > 0
+        && bufs.first().is_some_and(|first| first.len() < ask.large)
+        && !bulk::flows(record)
+        && is_up(record, slot)
+        && should_spin(record)
+}
+
+/// The same with all its cases. `slot`: a wire that is ready for use; `spun`: how a spin of this call has ended.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+fn begin_in_full<B: Base>(
+    record: &Record,
+    slot: Option<&Slot>,
+    base: &mut B,
+    bufs: &mut [IoSliceMut<'_>],
+    ask: Ask,
+    spun: Option<Spun>,
+    may_raise: impl Fn() -> bool,
     mut before_sleep: impl FnMut(&mut B) -> bool,
 ) -> Step {
-    let Some(slot) = slot.filter(|_| record.rx.ready.load(Relaxed) != 0) else {
+    let Some(slot) = slot else {
         return match hold(record, base) {
             Acquired::Reentrant => Step::Failed(EAGAIN),
             Acquired::Stale => Step::Failed(EBADF),
@@ -75,7 +123,17 @@ pub fn begin<B: Base>(
             }
         };
     };
-    let (mut spun, mut stay) = (false, false);
+    match spun {
+        Some(Spun::Woken) => return Step::Failed(EINTR),
+        Some(Spun::Kernel) => {
+            if let Some(step) = take_pending(record, slot, base, bufs, ask.peek) {
+                return step;
+            }
+        }
+        Some(Spun::Ring | Spun::Nothing) | None => {}
+    }
+    let mut spun = spun.is_some();
+    let mut stay = false;
     let mut retries = 0;
     loop {
         match take(record, slot, base, bufs, ask.peek) {
@@ -244,9 +302,46 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
     if tail == head {
         return Take::Empty;
     }
-    if tail.wrapping_sub(head) > slot.in_ring(rx.wide.load(Relaxed) != 0).size() {
+    let ring = slot.in_ring(rx.wide.load(Relaxed) != 0);
+    let n = tail.wrapping_sub(head);
+    if n > ring.size() {
         return broken(record);
     }
+    if let [one] = &mut *bufs
+        && n <= one.len().min(SHORT) as u64
+        && (open && !peek)
+        && rx.mark_known.load(Relaxed) != 0
+        && rx.tcp.load(Relaxed) == rx.mark.load(Relaxed)
+        && copy_short(slot, ring, head, &mut one[..n as usize])
+    {
+        return advance(record, slot, base, head, n as usize);
+    }
+    take_more(record, slot, base, bufs, (head, tail, open), peek)
+}
+
+/// Copies out all that the ring holds, unless that is in two places.
+#[inline(always)]
+fn copy_short(slot: &Slot, ring: Ring, head: u64, into: &mut [u8]) -> bool {
+    let mut short = [0; INLINE];
+    match slot.inward().gate.read_inline(head, &mut short) {
+        Some((from, to)) if to - from == into.len() => into.copy_from_slice(&short[from..to]),
+        Some(_) => return false,
+        None => ring.read_one(head, into),
+    }
+    true
+}
+
+/// The cases of [`take`] that are not a whole short payload for one buffer. Under the lock; `head..tail` are bytes that there can be.
+#[inline(never)]
+fn take_more<B: Base>(
+    record: &Record,
+    slot: &Slot,
+    base: &mut B,
+    bufs: &mut [IoSliceMut<'_>],
+    (head, tail, open): (u64, u64, bool),
+    peek: bool,
+) -> Take {
+    let rx = &record.rx;
     // More TCP bytes than precede the ring: as far as we know. The producer may have taken bytes back since, and somebody read those past us.
     if rx.mark_known.load(Relaxed) == 0 || rx.tcp.load(Relaxed) > rx.mark.load(Relaxed) {
         match settle(record, slot, tail) {

@@ -2,7 +2,7 @@
 //!
 //! Reads top-down: [`begin`] and [`end`] bracket every send, [`take_back`] moves unread bytes to TCP (downgrade).
 
-use crate::lock::{Acquired, acquire};
+use crate::lock::{Acquired, Held, acquire};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EPIPE, Errno, bulk, transfer};
 use motet_wire::gate::{Broken, HERE, INLINE, Mode};
 use motet_wire::record::{Record, State};
@@ -60,27 +60,40 @@ const ALIVE_CHECK: u64 = 10_000_000;
 const PASSES: u32 = 64;
 
 /// Begins a send of `bufs`.
-#[inline]
+#[inline(always)]
 pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: &[IoSlice<'_>], ask: Ask) -> Step {
     let tx = &record.tx;
-    let _held = match acquire(&tx.lock, base) {
+    let held = match acquire(&tx.lock, base) {
         Acquired::Clean(held) => held,
         Acquired::Orphaned(_held) => return broken(record),
         Acquired::Reentrant => return Step::Failed(EAGAIN),
         Acquired::Stale => return Step::Failed(EBADF),
     };
-    if let Some(slot) = slot
-        && tx.ready.load(Relaxed) == READY
+    let slot = slot.filter(|_| tx.ready.load(Relaxed) == READY);
+    if let (Some(slot), [one]) = (slot, bufs)
+        && one.len() <= SHORT
+        && !ask.kernel_only
+        && put_short(record, slot, one, tx.tail.load(Relaxed))
     {
+        return Step::Done(one.len());
+    }
+    begin_in_full(record, slot, base, bufs, ask, held)
+}
+
+/// The same with all its cases. `slot`: a wire that is ready for use.
+#[inline(never)]
+fn begin_in_full<B: Base>(
+    record: &Record,
+    slot: Option<&Slot>,
+    base: &mut B,
+    bufs: &[IoSlice<'_>],
+    ask: Ask,
+    _held: Held<'_>,
+) -> Step {
+    let tx = &record.tx;
+    if let Some(slot) = slot {
         let lines = slot.outward();
         let tail = tx.tail.load(Relaxed);
-        if let [one] = bufs
-            && one.len() <= SHORT
-            && !ask.kernel_only
-            && put_short(record, slot, one, tail)
-        {
-            return Step::Done(one.len());
-        }
         match lines.gate.mode(tail) {
             Ok(Mode::Tcp) => {}
             Ok(Mode::Ring | Mode::Wide) if ask.kernel_only || tx.busy.load(Relaxed) != 0 => {
@@ -141,7 +154,7 @@ fn put_short(record: &Record, slot: &Slot, bytes: &IoSlice<'_>, tail: u64) -> bo
     if bytes.len() <= INLINE {
         lines.gate.write_inline(tail, bytes);
     } else {
-        slot.out_ring(mode == Mode::Wide).write(tail, std::slice::from_ref(bytes), 0, bytes.len());
+        slot.out_ring(mode == Mode::Wide).write_one(tail, bytes);
     }
     lines.gate.ack.store(record.rx.head.load(Relaxed), Relaxed);
     if lines.gate.publish_as(tail, bytes.len() as u64, mode) != Ok(mode) {

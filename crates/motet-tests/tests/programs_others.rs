@@ -1,4 +1,5 @@
-//! ZeroMQ, whose sockets live in a thread of its own; and programs that Motet cannot reach, which must not notice it.
+//! ZeroMQ, whose sockets live in a thread of its own; a program that runs on a processor made of software; and programs that Motet
+//! cannot reach, which must not notice it.
 
 use motet_tests::Built;
 use motet_tests::programs::{Counters, Stage, both_ways, find, placed};
@@ -40,6 +41,27 @@ fn zeromq_requests_and_pushes_arrive() {
     let counters = both_ways(test, &[], |stage| {
         let program = placed(stage, &program);
         serve_and_call(stage, &program, &[], &["1500"])
+    });
+    if let Some(counters) = counters {
+        counters.went_over_shared_memory(4);
+    }
+}
+
+#[test]
+fn valgrind_finds_nothing_wrong_with_a_program_under_motet() {
+    let program = Built::program("ping_pong", &motet_tests::folder("valgrind"), &["-g"]);
+    let counters = both_ways("valgrind_finds_nothing_wrong_with_a_program_under_motet", &["valgrind"], |stage| {
+        let program = placed(stage, &program);
+        let mut told = String::new();
+        // Short messages; and long ones, which take the large ring. An end that valgrind complains about fails.
+        for [count, size] in [["1000", "64"], ["100", "300000"]] {
+            let words = ["valgrind", "--error-exitcode=9", &program, "4", count, size];
+            let printed = stage.run(&words);
+            let echoes = printed.lines().filter(|line| line.contains("echoes"));
+            told.extend(echoes.map(|line| format!("{line}\n")));
+        }
+        assert_eq!(told.lines().count(), 2, "{told}");
+        told
     });
     if let Some(counters) = counters {
         counters.went_over_shared_memory(4);

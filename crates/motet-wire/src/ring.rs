@@ -64,6 +64,20 @@ impl Ring {
         }
     }
 
+    /// [`Ring::write`] of one whole buffer.
+    #[inline(always)]
+    pub fn write_one(&self, at: u64, part: &[u8]) {
+        assert!(part.len() as u64 <= self.size());
+        self.write_part(at, part);
+    }
+
+    /// [`Ring::read`] that fills one buffer.
+    #[inline(always)]
+    pub fn read_one(&self, at: u64, part: &mut [u8]) {
+        assert!(part.len() as u64 <= self.size());
+        self.read_part(at, part);
+    }
+
     /// Copies `n` bytes from stream position `at` into `bufs`, starting `skip` bytes in. `n <= size`.
     #[inline]
     pub fn read(&self, at: u64, bufs: &mut [IoSliceMut<'_>], skip: usize, n: usize) {

@@ -2,10 +2,12 @@
 //!
 //! What it is: an ordinary omniORB program (`tests/bench/corba.cc`) run over kernel TCP, omniORB's own unix transport and Motet's
 //! voices in one run, everything in turn (`paths`); beside it the transports alone (`wires`). From that come the empty call and its
-//! split (`null`), what huge pages are worth (`memory`), rates over sizes (`sequences`, `rates`) with the model of HP-CORBA (`figures`), and the sweep of the Crisp
-//! ORB paper (`strings`). What it is not: a test of what arrives; `crates/motet-tests` does that with the same program.
+//! split (`null`), the instructions that Motet adds to it (`instructions`), what huge pages are worth (`memory`), rates over sizes
+//! (`sequences`, `rates`) with the model of HP-CORBA (`figures`), and the sweep of the Crisp ORB paper (`strings`). What it is not: a test of
+//! what arrives; `crates/motet-tests` does that with the same program.
 
 mod figures;
+mod instructions;
 mod memory;
 mod null;
 mod paths;
@@ -42,6 +44,8 @@ pub struct Options {
 pub enum Part {
     /// The empty call, on every path and in several configurations, and the transport's part of it
     Null,
+    /// The instructions that Motet adds to an empty call
+    Instructions,
     /// What huge pages are worth
     Memory,
     /// Sequences and strings from 4 B to 64 MiB, and the model
@@ -73,6 +77,7 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
                 lines.extend(null::VARIANTS.iter().flat_map(|variant| null::variant(&stage, &pair, variant)));
                 (lines, Vec::new())
             }),
+            Part::Instructions => instructions::measure(&ends).map(|lines| (lines, Vec::new())),
             Part::Memory => memory::measure(&ends, &pair),
             Part::Strings => strings::measure(&ends, &wires),
             Part::Sequences => Ok(all_sequences(&ends, &wires, &sizes, &bar)),
@@ -95,6 +100,7 @@ impl Part {
     fn title(self) -> (&'static str, &'static str) {
         match self {
             Part::Null => ("null", "the empty call"),
+            Part::Instructions => ("instructions", "instructions of the empty call"),
             Part::Memory => ("memory", "receive memory"),
             Part::Sequences => ("rate", "sequences"),
             Part::Strings => ("strings", "strings of 1 to 2000 B"),

@@ -215,6 +215,33 @@ impl<'a> Ends<'a> {
         self.stage.caller_with(Way { mode: end.kit.mode, placement }, &words, &end.kit.environment())
     }
 
+    /// Runs a caller and a server of its own, on two CPUs, each behind the words of a tool, with further environment; what the caller
+    /// answers to one question. Both have ended then.
+    pub fn under<W: AsRef<str>>(
+        &self,
+        path: Path,
+        [caller, server]: &[impl AsRef<[W]>; 2],
+        more: &[(&str, &str)],
+        question: &str,
+    ) -> Result<String> {
+        if matches!(self.pair, Pair::Other(_)) {
+            bail!("skipped: only omniORB's ends can be looked at");
+        }
+        let kit = &self.open.iter().find(|end| end.path == path).context("no such path")?.kit;
+        let behind = |tool: &[W], verb: &[&str], endpoint| -> Vec<String> {
+            let words = self.pair.words(verb, self.variant.options, endpoint).into_iter().map(str::to_owned);
+            tool.iter().map(|word| word.as_ref().to_owned()).chain(words).collect()
+        };
+        let environment = [&kit.environment(), more].concat();
+        let words = behind(server.as_ref(), &["serve"], Some(&kit.endpoint));
+        let server = self.stage.server_with(kit.mode, &words, &environment, Ready::Says("object "))?;
+        let words = behind(caller.as_ref(), &["call", &server.said("object")?], None);
+        let way = Way { mode: kit.mode, placement: Two };
+        let told = self.stage.caller_with(way, &words, &environment)?.line(question)?;
+        server.end();
+        Ok(told)
+    }
+
     /// Asks a caller in every place every question, all in turn with `others` in each of the repetitions. Kernel TCP must answer;
     /// a caller on another path that fails has no further values, and says why on standard error.
     pub fn contest(
