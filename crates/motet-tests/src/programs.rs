@@ -104,8 +104,9 @@ impl Stage {
             // The build may lie where only root can read it.
             let own = folder.join("motet");
             fs::create_dir_all(&own).expect("a folder for the build");
-            let all = ["motet", "libmotet.so.0", "libmotet_sockets.so", "libmotet_omniorb.so", "libmotet_omniorb42.so"];
-            for file in all.iter().filter(|file| libraries.join(file).exists()) {
+            let voices =
+                ["libmotet_sockets.so", "libmotet_omniorb.so", "libmotet_omniorb42.so", "libmotet_omniorb43.so"];
+            for file in ["motet", "libmotet.so.0"].iter().chain(&voices).filter(|file| libraries.join(file).exists()) {
                 copy(&libraries.join(file), &own.join(file));
             }
         }
