@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "connection.h"
+#include "versions.h"
 
 namespace motet_omniorb {
 
@@ -83,7 +84,7 @@ public:
     omni::giopActiveConnection *Connect(const omni_time_t &deadline, CORBA::ULong flags, CORBA::Boolean &timed_out) const override
     {
         if (address_.port == 0) return nullptr;
-        int fd = omni::tcpSocket::Connect(address_.host, address_.port, deadline, flags, timed_out);
+        int fd = connect_by(omni::tcpSocket::Connect, address_, deadline, flags, timed_out);
         return fd < 0 ? nullptr : new ActiveConnection(fd);
     }
 

@@ -1,6 +1,6 @@
 /* adapter.h: the map of the omniORB voice.
  *
- * What it is:   the declarations shared by the files of libmotet_omniorb42.so, which lets omniORB 4.2 speak GIOP over streams of
+ * What it is:   the declarations shared by the files of libmotet_omniorb42.so and its like, which let omniORB 4.2 and 4.3 speak GIOP over streams of
  *               Motet's engine. Read the files in this order:
  *                 shim.c         the preload object: sees CORBA::ORB_init and loads the adapter that fits (linked to libc only)
  *                 transport.cc   the transport `giop:tcp` in the place of omniORB's own: endpoints and addresses of ours
@@ -12,6 +12,7 @@
  *                 watcher.cc     real readiness: who hears when a connection has something to read
  *                 limits.cc      the largest message
  *                 life.cc        fork and exit
+ *                 versions.h     what differs between the versions of omniORB
  * What it isn't: a protocol, on either side. GIOP is omniORB's, rings and gates are the engine's (include/motet.h). Names, ports,
  *               IORs, transport rules and logs are those of the TCP connection, which is always made and is always there.
  *

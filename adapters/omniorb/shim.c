@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -46,22 +45,12 @@ static initialised *tell; /* the adapter, where there is one */
 
 /* ---------------------------------------------------------------- which omniORB */
 
-struct orb {
-    char path[PATH_MAX];
-    int minor; /* of 4.MINOR, by the soname: libomniORB4.so.2 is 4.2. 0: none found */
-};
-
-/* Distributors and Python's wheels rename the file: "libomniORB4-1a2b3c.so.3.0.1". */
-static int look_at(struct dl_phdr_info *object, size_t size, void *found)
+/* 3 for omniORB 4.3, by its file's name: "libomniORB4.so.3". 0: not known. Distributors and Python's wheels lengthen the name:
+ * "libomniORB4-1a2b3c.so.3.0.1". */
+static int minor_of(const char *path)
 {
-    (void)size;
-    struct orb *orb = found;
-    const char *slash = strrchr(object->dlpi_name, '/'), *name = slash ? slash + 1 : object->dlpi_name;
-    const char *version = strstr(name, ".so.");
-    if (strncmp(name, ORB_LIBRARY, strlen(ORB_LIBRARY)) != 0 || !version || strlen(object->dlpi_name) >= sizeof orb->path) return 0;
-    strcpy(orb->path, object->dlpi_name);
-    orb->minor = atoi(version + 4);
-    return 1;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *version = strstr(name, ".so.");
+    return strncmp(name, ORB_LIBRARY, strlen(ORB_LIBRARY)) == 0 && version ? atoi(version + 4) : 0;
 }
 
 /* ---------------------------------------------------------------- loading */
@@ -131,31 +120,45 @@ static bool open_engine(void)
     return true;
 }
 
-static void load(int minor)
+/* The adapter names no ORB library that it needs: the loader would look for it by a soname, and where a wheel has renamed it, find
+ * none or bring in a second ORB. Its symbols are to come from the ORB that the program calls, so that one has to be in the scope of
+ * all. It is, but for a plug-in's (Python's module), which is put there now, with what it was linked to. Only what is linked from
+ * here on and has omniORB's symbols as well can tell: a second omniORB in the same process. */
+static void load(const char *orb, bool is_plug_in)
 {
     char name[64], path[PATH_MAX];
-    snprintf(name, sizeof name, "libmotet_omniorb4%d.so", minor);
+    snprintf(name, sizeof name, "libmotet_omniorb4%d.so", minor_of(orb));
     if (!beside(name, path, sizeof path)) return;
     if (access(path, R_OK) != 0) {
         note("no adapter for this omniORB, sockets serve it", name);
         return;
     }
     if (!open_engine()) return;
+    if (is_plug_in && !dlopen(orb, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL)) return;
     void *adapter = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (adapter) tell = (initialised *)dlsym(adapter, "motet_omniorb_initialised");
     note(adapter ? "adapter loaded" : "the adapter cannot be opened", path);
 }
 
+static _Thread_local const void *caller; /* an address in who calls */
+
+/* A plug-in is linked to its ORB, or has it within: it is in no scope that is searched from here. */
+static orb_init *next_of_plug_in(void)
+{
+    Dl_info plug_in;
+    if (!dladdr(caller, &plug_in) || !plug_in.dli_fname) return NULL;
+    void *object = dlopen(plug_in.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    return object ? (orb_init *)dlsym(object, ORB_INIT) : NULL;
+}
+
 static void first_call(void)
 {
     int kept = errno;
-    struct orb orb = {.minor = 0};
-    dl_iterate_phdr(look_at, &orb);
+    Dl_info orb;
     next = (orb_init *)dlsym(RTLD_NEXT, ORB_INIT);
-    /* A library of a plug-in's (Python's module) is in no scope that is searched from here. */
-    void *library = !next && orb.minor ? dlopen(orb.path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
-    if (library) next = (orb_init *)dlsym(library, ORB_INIT);
-    if (next && orb.minor && !disabled()) load(orb.minor);
+    bool is_plug_in = !next;
+    if (is_plug_in) next = next_of_plug_in();
+    if (next && dladdr((void *)(uintptr_t)next, &orb) && minor_of(orb.dli_fname) && !disabled()) load(orb.dli_fname, is_plug_in);
     dlerror(); /* the program asks for its own */
     errno = kept;
 }
@@ -167,6 +170,7 @@ API void *motet_orb_init(int *argc, char **argv, const char *identifier, const c
 void *motet_orb_init(int *argc, char **argv, const char *identifier, const char *(*options)[2])
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    caller = __builtin_return_address(0);
     pthread_once(&once, first_call);
     if (!next) abort(); /* somebody has called what nobody has */
     void *orb = next(argc, argv, identifier, options);

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -79,7 +80,8 @@ pub fn skip<T>(test: &str, reason: &str) -> Option<T> {
     if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
         && let Ok(mut file) = fs::OpenOptions::new().append(true).create(true).open(log)
     {
-        let _ = writeln!(file, "SKIP {test}: {reason}");
+        // One write: other tests of this process append at the same time.
+        let _ = file.write_all(format!("SKIP {test}: {reason}\n").as_bytes());
     }
     None
 }
@@ -104,8 +106,9 @@ impl Stage {
             // The build may lie where only root can read it.
             let own = folder.join("motet");
             fs::create_dir_all(&own).expect("a folder for the build");
-            let all = ["motet", "libmotet.so.0", "libmotet_sockets.so", "libmotet_omniorb.so", "libmotet_omniorb42.so"];
-            for file in all.iter().filter(|file| libraries.join(file).exists()) {
+            let voices =
+                ["libmotet_sockets.so", "libmotet_omniorb.so", "libmotet_omniorb42.so", "libmotet_omniorb43.so"];
+            for file in ["motet", "libmotet.so.0"].iter().chain(&voices).filter(|file| libraries.join(file).exists()) {
                 copy(&libraries.join(file), &own.join(file));
             }
         }
@@ -128,6 +131,18 @@ impl Stage {
         fs::write(&path, contents).expect("a file for the run");
         give_away(&path);
         path.to_str().expect("a path in UTF-8").to_owned()
+    }
+
+    /// A folder of the build where the programs' user can read it: as it is, or a copy for this run.
+    pub fn lent(&self, from: &Path) -> PathBuf {
+        let open = |folder: &Path| folder.metadata().is_ok_and(|data| data.permissions().mode() & 0o5 == 0o5);
+        if !is_root() || from.ancestors().all(open) {
+            return from.to_path_buf();
+        }
+        let to = self.folder.join(from.file_name().expect("a folder's name"));
+        let done = Command::new("cp").args(["-a", "--reflink=auto"]).arg(from).arg(&to).status().expect("cp");
+        assert!(done.success(), "{} is not copied", from.display());
+        to
     }
 
     /// The path of a file in the folder.
@@ -304,6 +319,12 @@ pub fn free_port() -> u16 {
 pub fn source(stage: &Stage, name: &str) -> String {
     let contents = fs::read(crate::sources().join(name)).expect("a source of tests/programs");
     stage.file(name.rsplit('/').next().unwrap_or(name), contents)
+}
+
+/// What `scripts/setup --tests` fetched under this name, if it did.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let test = std::env::current_exe().ok()?;
+    Some(test.ancestors().nth(3)?.join("tools").join(name)).filter(|path| path.join("stamp").exists())
 }
 
 /// A compiled program where its user can run it.

@@ -3,7 +3,7 @@
 //! `programs_middleware.rs` has the calls themselves.
 
 use motet_tests::programs::{Counters, Stage, Started, both_ways, builds, find, free_port, placed, skip};
-use motet_tests::{folder, script};
+use motet_tests::{Built, folder, script};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -126,10 +126,21 @@ fn a_program_without_an_orb_loads_nothing() {
     both_ways("a_program_without_an_orb_loads_nothing", &[], |stage| {
         let maps = stage.run(&["cat", "/proc/self/maps"]);
         assert_eq!(maps.contains("libmotet_sockets.so"), stage.is_equipped(), "{maps}");
-        for library in ["libmotet_omniorb42.so", "libmotet.so", "libomniORB4"] {
+        for library in ["libmotet_omniorb4", "libmotet.so", "libomniORB4"] {
             assert!(!maps.contains(library), "{library} in {maps}");
         }
         String::new()
+    });
+}
+
+#[test]
+fn a_plug_in_may_have_an_orb_of_its_own_within() {
+    let folder = folder("own-orb");
+    let plug_in = Built::library("own_orb", &folder, &["-DPLUG_IN"]);
+    let program = Built::program("own_orb", &folder, &[]);
+    both_ways("a_plug_in_may_have_an_orb_of_its_own_within", &[], |stage| {
+        let (program, plug_in) = (placed(stage, &program), placed(stage, &plug_in));
+        stage.start_with(&[&program, &plug_in], &[("MOTET_OMNIORB", "on")]).finish()
     });
 }
 
