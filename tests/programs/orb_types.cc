@@ -15,6 +15,7 @@
 #include <cstring>
 #include <functional>
 #include <omniORB4/codeSets.h>
+#include <omniORB4/dynAny.h>
 #include <thread>
 
 using namespace motet_types;
@@ -100,17 +101,12 @@ public:
 using Wrong = std::string;
 
 // As the ORB would send it: equal values have equal bytes, an infinity and a -0.0 too.
-template <class Encode> static std::string encoded(Encode encode)
+template <class T> static std::string bytes(const T &value)
 {
     cdrMemoryStream stream(0, true);
     stream.TCS_W(omni::omniCodeSet::getTCS_W(omni::omniCodeSet::ID_UTF_16, GIOP::Version{1, 2}));
-    encode(stream);
+    value >>= stream;
     return std::string(static_cast<const char *>(stream.bufPtr()), stream.bufSize());
-}
-
-template <class T> static std::string bytes(const T &value)
-{
-    return encoded([&](cdrStream &stream) { value >>= stream; });
 }
 
 template <class T> static Wrong unlike(const char *what, size_t which, const T &sent, const T &came)
@@ -152,30 +148,26 @@ static Wrong level(Echo_ptr echo)
     return "";
 }
 
-// Without the bytes of type codes, in which there is padding that may hold anything.
-static bool equal(const CORBA::Any &left, const CORBA::Any &right)
+// By parts: in the bytes of anys and type codes there is padding that may hold anything.
+static bool equal(DynamicAny::DynAnyFactory_ptr factory, const CORBA::Any &left, const CORBA::Any &right)
 {
-    CORBA::TypeCode_var type = left.type(), other = right.type();
-    if (!type->equal(other)) return false;
-    const CORBA::Any *inner[2];
-    if (left >>= inner[0]) return (right >>= inner[1]) && equal(*inner[0], *inner[1]);
-    CORBA::TypeCode_ptr codes[2];
-    if (left >>= codes[0]) return (right >>= codes[1]) && codes[0]->equal(codes[1]);
-    CORBA::Any same(right);
-    same.type(type);
-    size_t head = encoded([&](cdrStream &stream) { CORBA::TypeCode::marshalTypeCode(type, stream); }).length();
-    return bytes(left).substr(head) == bytes(same).substr(head);
+    DynamicAny::DynAny_var one = factory->create_dyn_any(left), other = factory->create_dyn_any(right);
+    bool same = one->equal(other);
+    one->destroy(), other->destroy();
+    return same;
 }
 
 static Wrong any(Echo_ptr echo)
 {
+    CORBA::Object_var found = orb->resolve_initial_references("DynAnyFactory");
+    DynamicAny::DynAnyFactory_var factory = DynamicAny::DynAnyFactory::_narrow(found);
     auto all = values::anys(echo);
     for (size_t i = 0; i < all.size(); i++) {
         CORBA::Long kind = -1;
         CORBA::Any_var back = echo->echo_any(all[i], kind);
         CORBA::TypeCode_var sent = all[i].type();
         if (kind != CORBA::Long(sent->kind())) return "the server sees kind " + std::to_string(kind) + " for any " + std::to_string(i);
-        if (!equal(all[i], back)) return "any " + std::to_string(i) + " is another";
+        if (!equal(factory, all[i], back)) return "any " + std::to_string(i) + " is another";
     }
     return "";
 }

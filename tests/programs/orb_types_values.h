@@ -175,13 +175,15 @@ inline CORBA::Any any(const Everything &value)
     return made;
 }
 
-/// Anys of basic types, of all types of the IDL, of references, of a type code and of an any.
+/// Anys of basic types, of types of the IDL, of references, of a type code and of an any. JacORB 3.9 cannot pass on in an any what another
+/// ORB reads, or the reverse: value types, exceptions, a bounded string without a name, a fixed with leading zeros.
 inline std::vector<CORBA::Any> anys(Echo_ptr echo)
 {
     using Any = CORBA::Any;
-    CORBA::Fixed price("-123.456");
+    CORBA::Fixed price("-123456.789");
+    Any bounded = any(Any::from_string("bounded", 8));
+    bounded.type(_tc_Short_name);
     Matrix matrix = {{1, 2, 3}, {4, 5, 6}};
-    Node_var single = node(7, nullptr);
     Echoes echoes;
     echoes.length(2);
     echoes[0] = Echo::_duplicate(echo); // and the second is nil: omniORB 4.2 cannot send an any of a nil reference alone
@@ -190,13 +192,12 @@ inline std::vector<CORBA::Any> anys(Echo_ptr echo)
         any(least<CORBA::Short>()), any(most<CORBA::UShort>()), any(least<CORBA::Long>()), any(most<CORBA::ULong>()),
         any(least<CORBA::LongLong>()), any(most<CORBA::ULongLong>()), any(most<float>()), any(least<double>()),
         any(Any::from_boolean(true)), any(Any::from_octet(255)), any(Any::from_char('c')), any(Any::from_wchar(L'\u6f22')),
-        any("a string"), any(""), any(WIDE), any(Any::from_string("bounded", 8)), any(Any::from_fixed(price, 9, 3)),
-        any(green), any(Matrix_forany(matrix)), any(particle(3)), any(single.in()), any(echoes), any(Refused("no", -1)),
+        any("a string"), any(""), any(WIDE), bounded, any(Any::from_fixed(price, 9, 3)),
+        any(green), any(Matrix_forany(matrix)), any(particle(3)), any(echoes),
         any(CORBA::Object_ptr(echo)), any(echo), any(_tc_Everything), any(CORBA::_tc_long), any(_tc_Node),
     };
     auto add = [&made](const auto &all) { for (const auto &value : all) made.push_back(any(value)); };
     add(everything()), add(octets()), add(longs()), add(doubles()), add(few()), add(names()), add(rows()), add(particles()), add(choices()), add(signs());
-    made.push_back(any(nodes()));
     made.push_back(any(made.back()));
     return made;
 }
