@@ -172,7 +172,7 @@ public class OrbTypes {
     static String references(Echo echo, Echo own, Function<Echo, org.omg.CORBA.Object> call) {
         org.omg.CORBA.Object nil = call.apply(null), theirs = call.apply(echo), mine = call.apply(own);
         if (nil != null) return "nil is no longer nil";
-        if (!theirs._is_equivalent(echo) || !mine._is_equivalent(own)) return "another object came back";
+        if (theirs == null || mine == null || !theirs._is_equivalent(echo) || !mine._is_equivalent(own)) return "another object came back";
         return !theirs._non_existent() && theirs._is_a(BaseHelper.id()) ? "" : "the object is another";
     }
 
