@@ -2,14 +2,38 @@
 
 /// A program in C++ for omniORB, from `NAME.idl` and `NAME.cc` in `folder`: first the stubs, then all of it, as `NAME`.
 pub fn omniorb(folder: &str, name: &str) -> [Vec<String>; 2] {
-    let path = |ending: &str| format!("{folder}/{name}{ending}");
-    let stubs = ["omniidl", "-bcxx", "-C", folder, &path(".idl")].map(str::to_owned).into();
-    let (source, generated) = (path(".cc"), path("SK.cc"));
-    let flags = ["c++", "-O2", "-w", "-std=c++17", "-pthread", "-I", folder, "-o"];
-    let libraries = ["-lomniORB4", "-lomnithread"];
-    let files = [path(""), source, generated];
-    let all = flags.iter().map(|f| (*f).to_owned()).chain(files).chain(libraries.map(str::to_owned));
-    [stubs, all.collect()]
+    omniorb_with(folder, name, &[], &["SK.cc"], &["-lomniORB4", "-lomnithread"])
+}
+
+/// The same for a program that puts types of its own into an `any`.
+pub fn omniorb_any(folder: &str, name: &str) -> [Vec<String>; 2] {
+    let libraries = ["-lomniORB4", "-lomnithread", "-lomniDynamic4"];
+    omniorb_with(folder, name, &["-Wba"], &["SK.cc", "DynSK.cc"], &libraries)
+}
+
+fn omniorb_with(folder: &str, name: &str, options: &[&str], stubs: &[&str], libraries: &[&str]) -> [Vec<String>; 2] {
+    let path = |ending: &&str| format!("{folder}/{name}{ending}");
+    let all = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let generate = [all(&["omniidl", "-bcxx"]), all(options), all(&["-C", folder, &path(&".idl")])].concat();
+    let flags = all(&["c++", "-O2", "-w", "-std=c++17", "-pthread", "-I", folder, "-o"]);
+    let sources = ["", ".cc"].iter().chain(stubs).map(path).collect();
+    [generate, [flags, sources, all(libraries)].concat()]
+}
+
+/// A program in Java for JacORB, from `NAME.idl` and these sources in `folder`: its classes and the stubs', as `NAME.jar`. `libraries` is a
+/// class path with JacORB, its IDL compiler and what they need.
+pub fn jacorb(libraries: &str, folder: &str, name: &str, sources: &[&str]) -> [Vec<String>; 3] {
+    let path = |file: &str| format!("{folder}/{file}");
+    let (stubs, classes, with_stubs) = (path("stubs"), path("classes"), format!("{libraries}:{}", path("stubs")));
+    let (idl, jar) = (path(&format!("{name}.idl")), path(&format!("{name}.jar")));
+    let all = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let quick = "-J-XX:TieredStopAtLevel=1";
+    let sources: Vec<String> = sources.iter().map(|file| path(file)).collect();
+    [
+        all(&["java", "-cp", libraries, "org.jacorb.idl.parser", "-forceOverwrite", "-d", &stubs, &idl]),
+        [all(&["javac", quick, "-nowarn", "-cp", &with_stubs, "-d", &classes]), sources].concat(),
+        all(&["jar", "--create", "--file", &jar, "-C", &classes, "."]),
+    ]
 }
 
 /// A program in C for MPI.

@@ -311,9 +311,19 @@ pub fn script(name: &str) -> PathBuf {
     sources().join(name)
 }
 
-fn scratch() -> PathBuf {
+/// The build folder, of which this test is a part.
+fn target() -> PathBuf {
     let target = std::env::current_exe().ok().and_then(|exe| Some(exe.ancestors().nth(3)?.to_path_buf()));
-    let folder = target.unwrap_or_else(|| root().join("target")).join("socket-tests");
+    target.unwrap_or_else(|| root().join("target"))
+}
+
+/// Where `scripts/setup` puts a tool that is no Debian package; it need not be there.
+pub fn tool(name: &str) -> PathBuf {
+    target().join("tools").join(name)
+}
+
+fn scratch() -> PathBuf {
+    let folder = target().join("socket-tests");
     fs::create_dir_all(&folder).expect("a folder for the tests");
     folder
 }
