@@ -2,17 +2,17 @@
 //!
 //! `programs_middleware.rs` has the calls themselves.
 
-use motet_tests::omniorb::{POLICIES, REPORT, Scene, by_the_adapter, cases, each_way};
+use motet_tests::omniorb::{POLICIES, REPORT, Scene, built, by_the_adapter, each_way};
 use motet_tests::programs::{Started, both_ways, free_port, skip};
 use std::time::{Duration, Instant};
 
 #[test]
 fn connections_are_the_adapters() {
     let test = "connections_are_the_adapters";
-    let Ok(program) = cases() else { return skip(test, "omniORB is not installed").unwrap_or_default() };
+    let Ok(program) = built("omniorb_cases") else { return skip(test, "omniORB is not installed").unwrap_or_default() };
     for policy in POLICIES {
         both_ways(test, &[], |stage| {
-            let scene = Scene::new(stage, program, policy, [&[], &[]]);
+            let scene = Scene::new(stage, &program, policy, [&[], &[]]);
             let server = scene.serve();
             let told = scene.told(&["add", "2000"]);
             let mapped = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap_or_default();
