@@ -49,7 +49,7 @@ static void say(const char *text)
 
 static Desk_ptr at(const char *name, const char *where = port)
 {
-    CORBA::Object_var found = orb->string_to_object((std::string("corbaloc:iiop:127.0.0.1:") + where + "/" + name).c_str());
+    CORBA::Object_var found = orb->string_to_object((std::string("corbaloc:iiop:1.2@127.0.0.1:") + where + "/" + name).c_str());
     return Desk::_unchecked_narrow(found);
 }
 

@@ -203,3 +203,8 @@ pub fn at_once<T: Sync>(all: &[T], run: impl Fn(&T) -> String + Sync) -> String 
         started.into_iter().map(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })
 }
+
+/// What the ORB itself logs has times and ports in it.
+pub fn without_logs(told: &str) -> String {
+    told.lines().filter(|line| !line.starts_with("omniORB: ")).map(|line| format!("{line}\n")).collect()
+}

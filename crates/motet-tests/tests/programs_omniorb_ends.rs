@@ -2,7 +2,7 @@
 //!
 //! `programs_omniorb.rs` has connections in use, `programs_omniorb_raw.rs` peers that do not speak GIOP as they should.
 
-use motet_tests::omniorb::{Held, Scene, at_once, by_the_adapter, ends_each_way};
+use motet_tests::omniorb::{Held, Scene, at_once, by_the_adapter, ends_each_way, without_logs};
 use motet_tests::programs::Started;
 use std::process::Command;
 use std::thread;
@@ -20,11 +20,6 @@ fn one_client(test: &str, options: &[(&str, &str)], words: &[&str], expected: &s
         scene.end(server);
         told
     });
-}
-
-/// What the ORB itself logs has times and ports in it.
-fn without_logs(told: &str) -> String {
-    told.lines().filter(|line| !line.starts_with("omniORB: ")).map(|line| format!("{line}\n")).collect()
 }
 
 fn signal(process: &Started, name: &str) {
