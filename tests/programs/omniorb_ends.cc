@@ -14,6 +14,8 @@
 //   omniorb_ends forked PORT             the server forks
 //   omniorb_ends orphaned PORT           the server is killed while a child of it holds its connections
 //   omniorb_ends many PORT COUNT         as many objects in one server
+//   omniorb_ends callback PORT           calls that the server answers by calling back
+//   omniorb_ends late PORT               calls that take longer than their limit, and others between them
 //   omniorb_ends calling PORT WHAT       calls without end: "upcall", "large" or "replies"
 #include "omniorb_ends.hh"
 
@@ -81,6 +83,7 @@ public:
         std::memset(data->get_buffer(), 'b', size);
         return data._retn();
     }
+    CORBA::LongLong ask(Desk_ptr who, CORBA::LongLong more) override { return who->add(more); }
     Desks *open(CORBA::Long count) override
     {
         Desks_var desks = new Desks;
@@ -105,12 +108,17 @@ public:
     CORBA::Long pid() override { throw omniORB::LOCATION_FORWARD(at("desk", to.c_str())); }
 };
 
-static int serve(const char *forward)
+static void activate()
 {
     CORBA::Object_var found = orb->resolve_initial_references("RootPOA");
     PortableServer::POA_var root = PortableServer::POA::_narrow(found);
     root->the_POAManager()->activate();
-    found = orb->resolve_initial_references("omniINSPOA");
+}
+
+static int serve(const char *forward)
+{
+    activate();
+    CORBA::Object_var found = orb->resolve_initial_references("omniINSPOA");
     PortableServer::POA_var poa = PortableServer::POA::_narrow(found);
     TheDesk desk;
     TheAgent agent(forward);
@@ -353,6 +361,23 @@ static void many(Desk_ptr desk, int count)
     std::printf("%u objects, sum %lld\n", desks->length(), (long long)sum);
 }
 
+static void callback(Desk_ptr desk)
+{
+    activate();
+    Desk_var own = (new TheDesk)->_this();
+    CORBA::LongLong sum = 0;
+    for (int i = 1; i <= 30; i++) sum += desk->ask(own, i);
+    std::printf("called back, sum %lld\n", (long long)sum);
+}
+
+static void late(Desk_ptr desk)
+{
+    for (int i = 0; i < 2; i++) {
+        std::printf("%s\n", limited(desk, 100, [&] { desk->rest(400); }).c_str());
+        std::printf("then %s\n", limited(desk, 0, [&] { desk->add(1); }).c_str());
+    }
+}
+
 static void calling(Desk_ptr desk, const std::string &what)
 {
     desk->add(1);
@@ -396,6 +421,8 @@ int main(int argc, char **argv)
         if (verb == "forked") forked(desk);
         if (verb == "orphaned") orphaned(desk);
         if (verb == "many") many(desk, std::stoi(what));
+        if (verb == "callback") callback(desk);
+        if (verb == "late") late(desk);
         if (verb == "calling") calling(desk, what);
     }
     orb->destroy();
