@@ -126,20 +126,18 @@ fn callbacks_over_a_second_and_over_the_same_connection() {
     each_way("callbacks_over_a_second_and_over_the_same_connection", &[], 12, |scene| {
         let accepts = ["-ORBacceptBiDirectionalGIOP", "1", "-ORBserverTransportRule", "* unix,tcp,bidir"];
         let offers = ["-ORBofferBiDirectionalGIOP", "1", "-ORBclientTransportRule", "* unix,tcp,bidir"];
-        let kinds: [(&str, &str, &str, &[&str], &[&str]); 2] = [
-            ("call_back/cb_server", "call_back/cb_client", "call_back/cb_shutdown", &[], &[]),
-            ("bidir/bd_server", "bidir/bd_client", "bidir/bd_shutdown", &accepts, &offers),
-        ];
-        at_once(&kinds, |(server, client, shutdown, accepts, offers)| {
-            let (running, reference) = scene.serve(server, accepts);
-            let mut told = scene.told(client, &[&[reference.as_str()], *offers].concat());
+        let kinds: [(&str, &[&str], &[&str]); 2] = [("call_back/cb", &[], &[]), ("bidir/bd", &accepts, &offers)];
+        at_once(&kinds, |(name, accepts, offers)| {
+            let [server, client, shutdown] = ["server", "client", "shutdown"].map(|part| format!("{name}_{part}"));
+            let (running, reference) = scene.serve(&server, accepts);
+            let mut told = scene.told(&client, &[&[reference.as_str()], *offers].concat());
             // Called back from a thread of the server's, every second for three: how often that is, is a matter of moments.
-            let often = scene.told(client, &[&[reference.as_str(), "1", "3"], *offers].concat());
+            let often = scene.told(&client, &[&[reference.as_str(), "1", "3"], *offers].concat());
             let mut lines: Vec<&str> = often.lines().collect();
             lines.dedup();
             assert!(often.matches("call_back(").count() >= 2, "{often}");
             told += &(lines.join("\n") + "\n");
-            told + &scene.told(shutdown, &[&reference]) + &lasting(&running.finish())
+            told + &scene.told(&shutdown, &[&reference]) + &lasting(&running.finish())
         })
     });
 }
