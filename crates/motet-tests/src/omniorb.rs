@@ -137,7 +137,7 @@ impl Held {
         self.until(server, |now| now.sockets <= self.sockets);
     }
 
-    /// Waits until it holds no more of anything, which takes as long as the ORB keeps threads that have nothing to do: ten seconds.
+    /// Waits until it holds no more of anything, which takes as long as the ORB keeps threads that have nothing to do: twenty seconds.
     #[track_caller]
     pub fn all_again(self, server: &Started) {
         self.until(server, |now| {
