@@ -290,6 +290,13 @@ impl Started {
         self.printed()
     }
 
+    /// Waits for its end, whatever that is. Returns what it printed.
+    #[track_caller]
+    pub fn ended(mut self) -> String {
+        self.wait();
+        self.printed()
+    }
+
     /// Asks it to end with a signal; it must end by itself, with status 0 or, as many programs do, by that signal.
     #[track_caller]
     pub fn stop(mut self, signal: i32) -> String {
