@@ -50,7 +50,7 @@ fn calls_are_forwarded_and_again_when_their_server_has_died() {
 #[test]
 fn a_limit_of_the_message_size_is_the_users() {
     let sizes = ["20000", "60000", "-60000", "200", "3000000"];
-    let clients = [vec![], vec!["-ORBgiopMaxMsgSize", "30000"], vec!["-ORBgiopMaxMsgSize", "4000000"]];
+    let clients = ["2097152", "30000", "4000000"].map(|limit| ["-ORBgiopMaxMsgSize", limit]);
     let servers = [["-ORBgiopMaxMsgSize", "40000"], ["-ORBgiopMaxMsgSize", "2097152"]];
     ends_each_way("a_limit_of_the_message_size_is_the_users", &[], |scene| {
         at_once(&servers, |limits| {
@@ -66,6 +66,23 @@ fn a_limit_of_the_message_size_is_the_users() {
             all
         })
     });
+}
+
+#[test]
+fn messages_are_large_where_nobody_has_set_a_limit() {
+    let mirrored = |options: &[(&str, &str)], size: &str, goes: fn(bool) -> bool| {
+        ends_each_way("messages_are_large_where_nobody_has_set_a_limit", options, |scene| {
+            let server = scene.serve();
+            let told = without_logs(&scene.told(&["mirrors", size, "200"]));
+            let answer = if goes(scene.stage.is_equipped()) { "nothing" } else { "MARSHAL" };
+            assert!(told.contains(&format!("{size}: {answer}")) && told.contains("200: nothing"), "{told}");
+            scene.end(server);
+            String::new()
+        });
+    };
+    mirrored(&[], "30000000", |equipped| equipped);
+    mirrored(&[("MOTET_OMNIORB_MESSAGE", "0")], "3000000", |_| false);
+    mirrored(&[("MOTET_OMNIORB_MESSAGE", "4MiB")], "5000000", |_| false);
 }
 
 #[test]
