@@ -120,9 +120,22 @@ fn the_omniorb_voice_is_preloaded_where_it_is_wanted() {
     );
     let at = folder.path().display();
     let both = format!("{at}/libmotet_sockets.so:{at}/libmotet_omniorb.so");
-    assert_eq!(finish(&mut shell(&folder, &["--set", "omniorb=on"], &script)).1, format!("{both}\n{both}\n[]\n"));
+    assert_eq!(finish(&mut shell(&folder, &[], &script)).1, format!("{both}\n{both}\n[]\n"));
     let one = format!("{at}/libmotet_sockets.so\n");
-    assert_eq!(finish(&mut shell(&folder, &[], "echo $LD_PRELOAD")).1, one);
+    assert_eq!(finish(&mut shell(&folder, &["--set", "omniorb=off"], "echo $LD_PRELOAD")).1, one);
+}
+
+#[test]
+fn the_omniorb_voice_is_told_its_settings_wherever_they_are_set() {
+    let folder = equipped("orb-settings");
+    folder.compile("libmotet_omniorb.so", "int motet_orb_stand_in;", &["-shared", "-fPIC"]);
+    let file = folder.file("motet.toml", "omniorb_message = \"3MiB\"\nomniorb_huge = \"off\"\n", 0o644);
+    let told = |more: &[&str]| {
+        let mut command = shell(&folder, more, "echo $MOTET_OMNIORB_MESSAGE $MOTET_OMNIORB_HUGE");
+        finish(command.env("MOTET_CONFIG", &file)).1
+    };
+    assert_eq!(told(&[]), "3145728 off\n");
+    assert_eq!(told(&["--set", "omniorb_huge=on", "--set", "omniorb_message=1MiB"]), "1MiB on\n");
 }
 
 #[test]
