@@ -49,7 +49,7 @@ pub struct Ask {
 /// Bytes after which the producer gets its space back while a large take goes on.
 const PIECE: usize = 64 << 10;
 /// A payload up to this is taken without further questions when it is all there is.
-const SHORT: usize = 2048;
+const SHORT: usize = 4096;
 /// Looks at a producer that is taking bytes back before leaving the wait to the kernel.
 const PATIENCE: u32 = 64;
 /// A producer whose connection is gone and that does not finish taking bytes back within this (ns) has died of it.

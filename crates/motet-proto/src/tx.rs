@@ -44,8 +44,8 @@ const PIECE_AWAITED: usize = 16 << 10;
 /// Values of `tx.ready` beside 0: the gate may be used; the sending direction is shut down.
 pub const READY: u32 = 1;
 const FINISHED: u32 = 2;
-/// Payload up to this may be put on the strength of the last put.
-const SHORT: usize = 2048;
+/// Payload up to this may be put on the strength of the last put: no more than the smallest ring has room for.
+const SHORT: usize = 4096;
 /// A sender that found the ring full waits this long (ns) for space before it spills to TCP: for the large ring, whose
 /// consumer may be copying a large piece around the caches, longer.
 const FULL_WAIT: u64 = 20_000;
