@@ -36,6 +36,17 @@ pub fn jacorb(libraries: &str, folder: &str, name: &str, sources: &[&str]) -> [V
     ]
 }
 
+/// The stubs in Python of `NAME.idl` in `folder`, beside it. `orb` is the folder of omniORBpy and the Python that it is for.
+pub fn omniorbpy(orb: &str, folder: &str, name: &str) -> Vec<String> {
+    let (generator, idl) = (format!("{orb}/bin/omniidl"), format!("{folder}/{name}.idl"));
+    [&omniorbpys_python(orb), &generator, "-bpython", "-C", folder, &idl].map(str::to_owned).into()
+}
+
+/// The Python of that folder.
+pub fn omniorbpys_python(orb: &str) -> String {
+    format!("{orb}/bin/python3.10")
+}
+
 /// A program in C for MPI.
 pub fn mpi(source: &str, program: &str) -> Vec<String> {
     ["mpicc", "-O2", "-std=gnu11", "-pthread", "-o", program, source].map(str::to_owned).into()

@@ -11,6 +11,8 @@ use motet_wire::sync::{Ordering::Relaxed, relax};
 pub const PROBE: u64 = 5_000;
 /// A yield that takes this long (ns) met somebody who computes: waiting in the kernel is better.
 const HOG: u64 = 200_000;
+/// A yield that takes this long (ns) met somebody at all.
+const LENT: u64 = 1_500;
 /// Looks at the gate before the first look at the clock.
 const EAGER: u32 = 200;
 /// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
@@ -43,6 +45,11 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
     };
     // A running peer answers within this: no clock, nothing to undo. (Without the pause it is slower by a tenth.)
     let mut near = record.rx.near.load(Relaxed) != 0;
+    // Somebody had this CPU in the last wait, and gave it back: threads of a program that hand its work around. Whom this thread has woken
+    // since the last wait goes first.
+    if record.rx.lent.load(Relaxed) != 0 && !changed() {
+        lend(record, base);
+    }
     if !near
         && (0..EAGER).any(|_| {
             relax();
@@ -85,8 +92,7 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
         // The peer needs this CPU at once; anybody else gets it now and then. Their time is not spun away.
         near = same_cpu(slot, base);
         if probing || near {
-            base.yield_now();
-            let lent = base.now().saturating_sub(now);
+            let lent = lend(record, base);
             if lent > hog {
                 record.rx.failed.store(record.rx.failed.load(Relaxed) + 3, Relaxed); // dear: try it less often than other spins
                 break if changed() { Spun::Ring } else { Spun::Nothing };
@@ -106,6 +112,16 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
         Spun::Kernel | Spun::Woken => {}
     }
     result
+}
+
+/// Lets others have this CPU; how long they had it, ticks.
+fn lend<B: Base>(record: &Record, base: &mut B) -> u64 {
+    let began = base.now();
+    base.yield_now();
+    let took = base.now().saturating_sub(began);
+    let soon = took > base.ticks(LENT) && took <= base.ticks(HOG);
+    record.rx.lent.store(u32::from(soon), Relaxed);
+    took
 }
 
 /// Whether the next wait should spin at all.

@@ -80,3 +80,25 @@ fn who_waits_for_this_very_cpu_is_given_it() {
     assert_eq!((far.1, near.1), (0, 1));
     assert!(near.0 < far.0, "each look at the gate is followed by a yield: {near:?} {far:?}");
 }
+
+#[test]
+fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
+    let world = world();
+    let me = &world.sides[1];
+    // How long a spin in vain took, and whether the next is to begin with a yield, when others have the CPU for so long at every yield.
+    let spin = |lent: u64| {
+        world.lent.set(lent);
+        let before = world.clock.time();
+        assert!(motet_proto::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
+        assert_eq!(spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false), spin::Spun::Nothing);
+        (world.clock.time() - before, me.record.rx.lent.load(Relaxed))
+    };
+    let alone = spin(0);
+    assert_eq!(alone.1, 0, "nobody was there");
+    assert_eq!(spin(10_000).1, 1);
+    let (after, again) = (spin(0), spin(0));
+    assert!(after.0 > alone.0, "no yield before the spin: {after:?} {alone:?}");
+    assert_eq!((after.1, again), (0, alone), "a yield for nobody is the last");
+    spin(10_000);
+    assert_eq!(spin(1_000_000).1, 0, "who computes is not given the CPU first");
+}

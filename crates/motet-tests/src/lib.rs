@@ -318,9 +318,9 @@ fn target() -> PathBuf {
     target.unwrap_or_else(|| root().join("target"))
 }
 
-/// Where `scripts/setup` puts a tool that is no Debian package; it need not be there.
-pub fn tool(name: &str) -> PathBuf {
-    target().join("tools").join(name)
+/// The folder of what `scripts/setup` fetched under this name because Debian has no package of it, if it did.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    Some(target().join("tools").join(name)).filter(|folder| folder.exists())
 }
 
 fn scratch() -> PathBuf {

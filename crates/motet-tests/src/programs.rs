@@ -133,13 +133,16 @@ impl Stage {
         path.to_str().expect("a path in UTF-8").to_owned()
     }
 
-    /// A folder of the build where the programs' user can read it: as it is, or a copy for this run.
+    /// A file or folder of the build where the programs' user can read it: as it is, or a copy for this run.
     pub fn lent(&self, from: &Path) -> PathBuf {
         let open = |folder: &Path| folder.metadata().is_ok_and(|data| data.permissions().mode() & 0o5 == 0o5);
         if !is_root() || from.ancestors().all(open) {
             return from.to_path_buf();
         }
-        let to = self.folder.join(from.file_name().expect("a folder's name"));
+        let to = self.folder.join(from.file_name().expect("a name"));
+        if to.exists() {
+            return to;
+        }
         let done = Command::new("cp").args(["-a", "--reflink=auto"]).arg(from).arg(&to).status().expect("cp");
         assert!(done.success(), "{} is not copied", from.display());
         to
@@ -326,12 +329,6 @@ pub fn free_port() -> u16 {
 pub fn source(stage: &Stage, name: &str) -> String {
     let contents = fs::read(crate::sources().join(name)).expect("a source of tests/programs");
     stage.file(name.rsplit('/').next().unwrap_or(name), contents)
-}
-
-/// What `scripts/setup --tests` fetched under this name, if it did.
-pub fn tool(name: &str) -> Option<PathBuf> {
-    let test = std::env::current_exe().ok()?;
-    Some(test.ancestors().nth(3)?.join("tools").join(name)).filter(|path| path.join("stamp").exists())
 }
 
 /// A compiled program where its user can run it.

@@ -112,6 +112,8 @@ pub struct Rx {
     pub probed: AtomicU64,
     /// TCP bytes that came although the gate was open, weighed against those that used it: `motet_proto::bulk`.
     pub passed: AtomicU32,
+    /// 1 when the last yield of a wait gave the CPU to somebody who soon gave it back.
+    pub lent: AtomicU32,
 }
 
 /// What becomes of a stream.

@@ -139,7 +139,7 @@ public class OrbTypes {
     }
 
     static String any(Echo echo) {
-        List<Any> all = OrbTypesValues.anys(orb, echo);
+        List<Any> all = OrbTypesValues.anys(orb, echo, echo.orb().startsWith("omniORBpy"));
         for (int i = 0; i < all.size(); i++) {
             IntHolder kind = new IntHolder(-1);
             Any back = echo.echo_any(all.get(i), kind);

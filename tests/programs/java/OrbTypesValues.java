@@ -111,9 +111,11 @@ class OrbTypesValues {
 
     /**
      * Anys of basic types, of types of the IDL, of references, of a type code and of an any. JacORB 3.9 cannot send so that another ORB reads
-     * it, or the reverse: value types and exceptions in an any, a fixed with leading zeros; nor compare recursive type codes.
+     * it, or the reverse: value types and exceptions in an any, a fixed with leading zeros; nor compare recursive type codes. omniORBpy 4.3
+     * receives a wchar as if it were a char, so there is nothing that has one within `toPython`; it returns a nil object as one of a type
+     * without a name, and the type of a union over an enumeration in a form that JacORB refuses.
      */
-    static List<Any> anys(ORB orb, Echo echo) {
+    static List<Any> anys(ORB orb, Echo echo, boolean toPython) {
         List<Any> made = new ArrayList<>();
         Consumer<Consumer<Any>> add = insert -> {
             Any any = orb.create_any();
@@ -132,7 +134,6 @@ class OrbTypesValues {
         add.accept(any -> any.insert_boolean(true));
         add.accept(any -> any.insert_octet((byte) -1));
         add.accept(any -> any.insert_char('c'));
-        add.accept(any -> any.insert_wchar('\u6f22'));
         for (String text : new String[] {"a string", ""}) add.accept(any -> any.insert_string(text));
         add.accept(any -> any.insert_wstring(WIDE));
         add.accept(any -> Short_nameHelper.insert(any, "bounded"));
@@ -143,10 +144,15 @@ class OrbTypesValues {
         add.accept(any -> EchoesHelper.insert(any, new Echo[] {echo, null}));
         add.accept(any -> any.insert_Object(echo));
         add.accept(any -> EchoHelper.insert(any, echo));
-        add.accept(any -> EchoHelper.insert(any, null));
-        add.accept(any -> any.insert_TypeCode(EverythingHelper.type()));
+        add.accept(any -> any.insert_TypeCode(ParticleHelper.type()));
         add.accept(any -> any.insert_TypeCode(orb.get_primitive_tc(TCKind.tk_long)));
-        everything().forEach(v -> add.accept(any -> EverythingHelper.insert(any, v)));
+        if (!toPython) {
+            add.accept(any -> any.insert_wchar('\u6f22'));
+            add.accept(any -> any.insert_TypeCode(EverythingHelper.type()));
+            add.accept(any -> EchoHelper.insert(any, null));
+            everything().forEach(v -> add.accept(any -> EverythingHelper.insert(any, v)));
+            choices().forEach(v -> add.accept(any -> ChoiceHelper.insert(any, v)));
+        }
         octets().forEach(v -> add.accept(any -> OctetsHelper.insert(any, v)));
         longs().forEach(v -> add.accept(any -> LongsHelper.insert(any, v)));
         doubles().forEach(v -> add.accept(any -> DoublesHelper.insert(any, v)));
@@ -154,7 +160,6 @@ class OrbTypesValues {
         names().forEach(v -> add.accept(any -> NamesHelper.insert(any, v)));
         rows().forEach(v -> add.accept(any -> RowsHelper.insert(any, v)));
         particles().forEach(v -> add.accept(any -> ParticlesHelper.insert(any, v)));
-        choices().forEach(v -> add.accept(any -> ChoiceHelper.insert(any, v)));
         signs().forEach(v -> add.accept(any -> SignHelper.insert(any, v)));
         Any inner = made.get(made.size() - 1);
         add.accept(any -> any.insert_any(inner));

@@ -86,6 +86,8 @@ pub struct World {
     /// Whether the other end runs just now.
     inside: Cell<bool>,
     pub calls: Cell<u64>,
+    /// How long others have the CPU at every yield, ns.
+    pub lent: Cell<u64>,
     /// Called instead of the other end's random step: a hostile peer.
     pub scribble: Option<Scribble>,
 }
@@ -156,6 +158,7 @@ impl World {
             replaced: Cell::new(false),
             inside: Cell::new(false),
             calls: Cell::new(0),
+            lent: Cell::new(0),
             scribble: None,
         });
         for (at, side) in world.sides.iter().enumerate() {
@@ -502,6 +505,7 @@ impl Base for Woven<'_> {
     }
     fn yield_now(&mut self) {
         self.pause();
+        self.world.clock.advance(self.world.lent.get());
         self.end.yield_now();
     }
     fn nap(&mut self, ns: u64) {
