@@ -67,6 +67,16 @@ impl Case {
         }
     }
 
+    /// The same case on other ranks, under another name.
+    pub fn on(mut self, layout: Layout, name: &str, title: &str) -> Self {
+        for (key, value) in [("name", name), ("title", title)] {
+            self.table.insert(key.into(), value.into());
+        }
+        self.set("layout", "fluid", i64::from(layout.fluid));
+        self.set("layout", "solid", i64::from(layout.solid));
+        self
+    }
+
     /// The layout that the case asks for, 1 x 1 if it does not say.
     pub fn layout(&self) -> Layout {
         let ranks = |key| self.number(key).map_or(1, |n| n as u32).max(1);

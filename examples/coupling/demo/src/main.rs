@@ -120,8 +120,10 @@ fn make_report(runner: &Runner, motet: Option<&Path>, out: &Path, repetitions: u
     std::fs::create_dir_all(&runs).with_context(|| format!("cannot make {}", runs.display()))?;
     let read = |name: &str| Case::read(&cases.join(format!("{name}.toml")));
     let mut compared = Vec::new();
-    for name in ["demo", "heavy", "chatty"] {
-        let comparison = compare(runner, motet, &read(name)?, repetitions, &runs)?;
+    let pair = Layout { fluid: 1, solid: 1 };
+    let alone = read("chatty")?.on(pair, "chatty-pair", "10 000 exchanges of 16 values, one rank each");
+    for case in [read("demo")?, read("heavy")?, read("chatty")?, alone] {
+        let comparison = compare(runner, motet, &case, repetitions, &runs)?;
         print!("{}", report::terminal(std::slice::from_ref(&comparison)));
         compared.push(comparison);
     }
