@@ -120,18 +120,7 @@ impl Channels {
         let phase = if by_peer { Phase::Offered } else { Phase::Opening };
         let (over, said, heard, peer) = (0, 0, 0, Number(0));
         let (accept, queued) = (false, false);
-        self.pool.insert(Channel {
-            peer,
-            phase,
-            reception,
-            service,
-            by_peer,
-            accept,
-            over,
-            said,
-            heard,
-            queued,
-        })
+        self.pool.insert(Channel { peer, phase, reception, service, by_peer, accept, over, said, heard, queued })
     }
 
     /// Takes an offered channel.
@@ -279,7 +268,8 @@ impl Channels {
                 channel.gone(kind, head.own);
             }
             channel.queued = false;
-            let over = channel.phase == Phase::Void || channel.said == BOTH && channel.heard == BOTH;
+            let over =
+                channel.phase == Phase::Void && channel.is_released() || channel.said == BOTH && channel.heard == BOTH;
             self.pool.unlink(&mut self.due, 0, index);
             if over {
                 self.remove(index);

@@ -5,7 +5,7 @@
 
 use super::channels::{Channels, OVER_RECEIVING, OVER_SENDING};
 use super::credit::{Allowance, Grants, LARGEST, UNIT};
-use super::matching::{Source, Table};
+use super::matching::{Scope, Source, Table};
 use super::outward::Outbounds;
 use super::packet::Hello;
 use super::pool::{MOST, Number};
@@ -164,23 +164,44 @@ impl Link {
     // ---- the end ----------------------------------------------------------------------------------------------------
 
     /// The medium is gone, or the owner wants no more of it: every operation on the link completes with [`Status::Broken`],
-    /// except copies under way, which do when they are reported. Messages that have come whole can still be received, until
-    /// their channels are released.
+    /// except copies under way, which do when they are reported. On each channel the messages that wait can still be received
+    /// up to the first that has not come whole, until the channel is released: there is never a gap in what is received.
     pub fn reset<O: Owner>(&mut self, owner: &mut O, why: Broken) {
         if self.broken().is_some() {
             return;
         }
         self.phase = Phase::Down(why);
         self.outbounds.fail(owner);
-        self.inbounds.fail(owner, &mut self.grants);
         for channel in self.channels.void() {
             let Some(known) = self.channels.known(channel) else { continue };
             if let Reception::Matched(scope) = known.reception {
                 end(owner, scope, Status::Broken);
+                self.cut(owner, scope);
             }
             owner.event(channel, Event::Broken);
         }
+        self.inbounds.fail(owner, &mut self.grants);
         owner.unblocked();
+    }
+
+    /// Keeps of the messages that wait in a scope those before the first that has not come whole.
+    fn cut<O: Owner>(&mut self, owner: &mut O, scope: Scope) {
+        let mut whole = Vec::new();
+        while let Some(held) = owner.matching().drain(scope) {
+            if held.long.is_some_and(|record| !self.inbounds.is_whole(record)) {
+                self.discard(held);
+                break;
+            }
+            whole.push(held);
+        }
+        while let Some(held) = owner.matching().drain(scope) {
+            self.discard(held);
+        }
+        for held in whole {
+            if let Err(held) = owner.matching().keep(scope, held) {
+                self.discard(held);
+            }
+        }
     }
 
     pub(super) fn up(&self) -> Result<(), Refusal> {
@@ -200,7 +221,7 @@ pub(super) fn land<O: Owner>(owner: &mut O, operation: u64, capacity: u64, body:
 }
 
 /// No message comes in this scope any more: its receives complete.
-pub(super) fn end<O: Owner>(owner: &mut O, scope: super::matching::Scope, status: Status) {
+pub(super) fn end<O: Owner>(owner: &mut O, scope: Scope, status: Status) {
     while let Some(receive) = Table::end(owner.matching(), Source::One(scope), status) {
         owner.completed(receive.operation, Outcome { status, length: 0 });
     }

@@ -467,3 +467,6 @@ impl Hasher for Folded {
         (wide as u64) ^ (wide >> 64) as u64
     }
 }
+
+#[cfg(test)]
+mod tests;

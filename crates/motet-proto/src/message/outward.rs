@@ -200,7 +200,8 @@ impl Link {
             self.greeted = true;
             self.grants.announce();
         }
-        let mut bare = |kind: Kind, to, grant| packets.put(kind as u8, &[&Head { to: Number(to), own: 0, grant }.write()]);
+        let mut bare =
+            |kind: Kind, to, grant| packets.put(kind as u8, &[&Head { to: Number(to), own: 0, grant }.write()]);
         if let Some(units) = self.allowance.to_ask() {
             if !bare(Kind::Ask, units, 0) {
                 return false;

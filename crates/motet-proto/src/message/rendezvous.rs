@@ -189,6 +189,12 @@ impl Inbounds {
         }
     }
 
+    /// Whether all of it is here, with nothing owed to the sender.
+    pub fn is_whole(&self, record: Number) -> bool {
+        let inbound = self.pool.find(record).and_then(|index| self.pool.get(index));
+        inbound.is_some_and(|inbound| matches!(inbound.body, Body::Eager { .. }) && inbound.received == inbound.length)
+    }
+
     /// The sender would like it back. It may have crossed DONE, or be taken: then nothing happens.
     pub fn cancel(&mut self, table: &mut Table, number: Number) -> Result<(), Broken> {
         if number.index() >= self.most {

@@ -19,7 +19,6 @@ struct Wary {
     offers: Vec<ChannelId>,
     /// Operations under way, and how many have ended.
     operations: Vec<u64>,
-    numbers: Vec<u32>,
 }
 
 impl Owner for Wary {
@@ -131,8 +130,8 @@ fn attack(seed: u64) {
     let limits = Limits { channels: 4, ..TIGHT };
     let mut link = Link::new(0, limits, 0);
     let side = Side::new(seed);
-    let (held, copies, offers, operations, numbers) = Default::default();
-    let mut owner = Wary { side, held, copies, offers, operations, numbers };
+    let (held, copies, offers, operations) = Default::default();
+    let mut owner = Wary { side, held, copies, offers, operations };
     let mut drain = Drain::default();
     let hello = Hello { window: 500, longs: 4, channels: 4 }.write();
     assert_eq!(link.arrived(&mut owner, 1, &hello, 0), Ok(()));
@@ -170,8 +169,7 @@ fn attack(seed: u64) {
                     let length = prng.below(5000) as usize;
                     let (body, place) = (vec![0; length], Place::default());
                     let mode = Mode::Automatic;
-                    let send =
-                        Send { channel, tag: 1, headers: &[], body: &[&body], mode, operation: next, place };
+                    let send = Send { channel, tag: 1, headers: &[], body: &[&body], mode, operation: next, place };
                     if let Ok(motet_proto::message::Sent::Pending(_)) = link.send(&mut drain, &send) {
                         owner.operations.push(next);
                     }
@@ -223,8 +221,8 @@ fn noise() {
     seeds(3000, |seed| {
         let prng = &mut Prng(seed);
         let (side, mut link) = (Side::new(seed), Link::new(0, TIGHT, 0));
-        let (held, copies, offers, operations, numbers) = Default::default();
-        let mut owner = Wary { side, held, copies, offers, operations, numbers };
+        let (held, copies, offers, operations) = Default::default();
+        let mut owner = Wary { side, held, copies, offers, operations };
         for _ in 0..20 {
             let bytes: Vec<u8> = (0..prng.below(LARGEST as u64)).map(|_| prng.next() as u8).collect();
             let _result = link.arrived(&mut owner, prng.next() as u8, &bytes, 0);

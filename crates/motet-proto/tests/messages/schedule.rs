@@ -26,10 +26,9 @@ fn step(world: &mut World, side: usize, pending: &mut Vec<(usize, u64, motet_pro
             match world.send(side, way, tag, length, mode) {
                 Ok(Sent::Pending(number)) => pending.push((side, before, number)),
                 Ok(Sent::Complete) => assert!(length <= TIGHT.eager && mode != Mode::Synchronous),
-                Err(refusal) => assert!(
-                    refusal != Refusal::Broken || world.nodes[side].link.broken().is_some(),
-                    "{refusal:?}"
-                ),
+                Err(refusal) => {
+                    assert!(refusal != Refusal::Broken || world.nodes[side].link.broken().is_some(), "{refusal:?}")
+                }
             }
         }
         9..=13 if ways > 0 => {

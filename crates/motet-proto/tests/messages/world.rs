@@ -452,14 +452,7 @@ fn leave(table: &mut Table, reception: Reception) -> bool {
 }
 
 /// Limits that are soon reached.
-pub const TIGHT: Limits = Limits {
-    window: 6000,
-    longs: 5,
-    channels: 6,
-    ahead: 1500,
-    pulling: 2,
-    reserve: 400,
-    eager: 2000,
-};
+pub const TIGHT: Limits =
+    Limits { window: 6000, longs: 5, channels: 6, ahead: 1500, pulling: 2, reserve: 400, eager: 2000 };
 
 const _: () = assert!(LARGEST >= packet::SMALLEST);
