@@ -181,6 +181,9 @@ pub struct Table {
 }
 
 impl Table {
+    /// Bytes of one scope.
+    pub const SCOPE: usize = Pool::<Place>::RECORD;
+
     /// An empty table. `seed` should be hard to guess: peers choose tags.
     pub fn new(seed: [u64; 2]) -> Self {
         let seeded = Seeded(seed);

@@ -11,7 +11,7 @@
 //! at all any more.
 //!
 //! Everything that a peer can write is checked before it is used; a peer that breaks the protocol breaks its link
-//! ([`Broken`]) and costs at most what [`Limits`] allow. Formats, sequences and the invariants M1 to M8: `docs/messages.md`.
+//! ([`Broken`]) and costs at most what [`Limits`] allow. Formats, sequences and the invariants M1 to M9: `docs/messages.md`.
 //!
 //! To follow a message read downwards: [`outward`] (send) → [`packet`] → [`inward`] (arrive) → [`matching`] →, when it is
 //! long, [`rendezvous`].
@@ -170,7 +170,7 @@ pub trait Owner {
     fn copy(&mut self, request: CopyRequest);
     /// Calls `put` once with the bytes of a send's body from `at` on, `length` of them; returns what that returns.
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool;
-    /// An operation has ended: its memory is its user's again. Once for each that began.
+    /// An operation has ended: its memory is its user's again. Once for each that began (invariant M8).
     fn completed(&mut self, operation: u64, outcome: Outcome);
     /// Something happened to a channel.
     fn event(&mut self, channel: ChannelId, event: Event);
@@ -178,7 +178,7 @@ pub trait Owner {
     fn unblocked(&mut self);
 }
 
-/// What this side allows and how it sends.
+/// What this side allows, which bounds what a peer can cost it (invariant M7), and how it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of eager messages that nobody has taken yet, with their records.

@@ -2,7 +2,8 @@
 //!
 //! What it is: [`Link::send`] puts the first packet of a message, or refuses, at once: nothing is queued before it, so the
 //! order of messages on a channel is the order of successful sends (invariant M1). [`Link::flush`] puts what is owed beyond
-//! that: credit, ends, answers, and last of all pieces of long messages, one of each in turn, which leave room for others.
+//! that: credit, ends, answers, and last of all pieces of long messages, one of each in turn, which leave room for others
+//! (invariant M9).
 //!
 //! What it is not: it keeps no payload. The owner does, and shows it piece by piece ([`Owner::body`]).
 

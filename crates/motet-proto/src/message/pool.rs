@@ -12,8 +12,8 @@ const INDEX_BITS: u32 = 20;
 pub const MOST: u32 = (1 << INDEX_BITS) - 1;
 /// No record.
 const NIL: u32 = u32::MAX;
-/// Records that an empty pool may keep room for.
-const KEPT: usize = 64;
+/// Bytes that an empty pool may keep.
+const KEPT: usize = 16 << 10;
 
 /// Names a record: its index, and below it how often numbers have been given. Never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -124,7 +124,7 @@ impl<T, const N: usize> Pool<T, N> {
         node.next_free = self.free;
         self.free = index;
         self.live -= 1;
-        if self.live == 0 && self.nodes.len() > KEPT {
+        if self.live == 0 && self.bytes() > KEPT {
             self.nodes = Vec::new();
             self.free = NIL;
         }

@@ -3,13 +3,13 @@
 use crate::world::{TIGHT, World};
 use motet_proto::message::channels::Channels;
 use motet_proto::message::matching::{Selector, Source};
-use motet_proto::message::{Limits, Mode, Reception, Sent};
+use motet_proto::message::{Limits, Mode, Reception, Sent, Table};
 
 const MANY: usize = 10_000;
 
 #[test]
 fn ten_thousand_channels() {
-    const { assert!(Channels::RECORD <= 128, "the rest of 256 is for its scope") };
+    const { assert!(Channels::RECORD + Table::SCOPE <= 256, "a channel and its scope") };
     let limits = Limits { window: 8 << 20, channels: MANY as u32, longs: 100, ..TIGHT };
     let mut world = World::new(7, limits, 4 << 20);
     exchange(&mut world);

@@ -1,10 +1,10 @@
 //! One property at a time, in the smallest exchange that shows it.
 
-use crate::world::{LARGEST, Lane, TIGHT, World};
+use crate::world::{LARGEST, Lane, Name, Side, TIGHT, World};
 use motet_proto::message::matching::{Scope, Selector, Source};
 use motet_proto::message::packet::{self, Kind};
 use motet_proto::message::stack::Stack;
-use motet_proto::message::{Limits, Mode, Packets, Reception, Refusal, Send, Sent, Status};
+use motet_proto::message::{Limits, Link, Mode, Packets, Reception, Refusal, Send, Sent, Status};
 
 const WIDE: Limits =
     Limits { window: 1 << 20, longs: 100, channels: 20_000, ahead: 4000, pulling: 4, reserve: 0, eager: 4000 };
@@ -209,6 +209,77 @@ fn what_was_sent_before_the_end_is_received_after_it() {
     let selector = any(&world, 1);
     let ended = world.nodes[1].side.table.post(selector, receive);
     assert!(matches!(ended, motet_proto::message::matching::Posted::Ended(Status::Closed)));
+}
+
+/// Two peers of one process, each over a link of its own.
+#[test]
+fn a_receive_from_anyone_takes_the_messages_of_all_links() {
+    let mut server = Side::new(1);
+    let context = server.table.context().unwrap();
+    let mut clients = [0, 1].map(|source| {
+        let (there, here) = (Link::new(0, WIDE, 0), Link::new(source, WIDE, 0));
+        (
+            there,
+            Side::new(2),
+            here,
+            Lane { most: 1 << 20, ..Lane::default() },
+            Lane { most: 1 << 20, ..Lane::default() },
+        )
+    });
+    let mut channels = Vec::new();
+    for (there, side, here, up, down) in &mut clients {
+        for _ in 0..4 {
+            there.flush(up, side, 9);
+            here.flush(down, &mut server, 9);
+            while let Some((kind, packet, _)) = up.packets.pop_front() {
+                here.arrived(&mut server, kind, &packet, 0).unwrap();
+            }
+            while let Some((kind, packet, _)) = down.packets.pop_front() {
+                there.arrived(side, kind, &packet, 0).unwrap();
+            }
+            while let Some((channel, _)) = server.events.pop_front() {
+                let scope = server.table.join(Some(context)).unwrap();
+                here.accept_channel(channel, Reception::Matched(scope)).unwrap();
+            }
+            if there.is_met() && there.counts()[0] == 0 {
+                channels.push(there.open(0, Reception::Handler).unwrap());
+            }
+        }
+    }
+    let (mode, operation, place) = (Mode::Automatic, 0, packet::Place::default());
+    for round in 0..4 {
+        let way = round % 2;
+        let (there, _, here, up, _) = &mut clients[way];
+        let name = Name { way: way as u64, sequence: round as u64 };
+        let (headers, body) = (name.write(), name.body(8));
+        let channel = channels[way];
+        let send = Send { channel, tag: 3, headers: &headers, body: &[&body], mode, operation, place };
+        assert_eq!(there.send(up, &send), Ok(Sent::Complete));
+        let (kind, packet, _) = up.packets.pop_front().unwrap();
+        here.arrived(&mut server, kind, &packet, 0).unwrap();
+    }
+    let anyone = Selector { from: Source::Any(context), tag: 3, ignore: 0 };
+    for round in 0..4 {
+        let held = server.table.claim(anyone).unwrap();
+        assert_eq!((held.source as usize, Name::read(held.headers()).sequence), (round % 2, round as u64));
+        clients[round % 2].2.discard(held);
+    }
+    assert!(server.table.is_empty() && clients.iter().all(|client| client.2.bytes().1 == 0));
+}
+
+#[test]
+fn a_link_without_anything_under_way_says_since_when() {
+    let mut world = connected(WIDE);
+    assert_eq!(world.nodes[0].link.quiet_since(), None, "a channel is open");
+    world.now = 500;
+    for side in [0, 1] {
+        while !world.nodes[side].ways.is_empty() {
+            world.release(side, 0);
+        }
+    }
+    exchange(&mut world);
+    world.now = 900;
+    assert_eq!([0, 1].map(|side| world.nodes[side].link.quiet_since()), [Some(500); 2]);
 }
 
 #[test]
