@@ -90,7 +90,12 @@ impl Packets for Endless {
 }
 
 /// Runs one input.
-pub fn run(mut input: &[u8]) {
+pub fn run(input: &[u8]) {
+    let _why = play(input);
+}
+
+/// Runs one input; what broke the link, if anything did.
+pub fn play(mut input: &[u8]) -> Option<Broken> {
     let mut link = Link::new(0, LIMITS, 0);
     let (operations, held, copies, offers) = Default::default();
     let mut side = Side { table: Table::new([1, 2]), operations, held, copies, offers };
@@ -117,6 +122,7 @@ pub fn run(mut input: &[u8]) {
         let most = LIMITS.window / credit::RECORD as u64 + u64::from(LIMITS.longs);
         assert!(u64::from(side.table.len().1) <= most, "and few messages that wait");
     }
+    let broken = link.broken();
     link.reset(&mut side, Broken("the end of the input"));
     for request in std::mem::take(&mut side.copies) {
         link.copied(&mut side, request.record, true);
@@ -129,6 +135,7 @@ pub fn run(mut input: &[u8]) {
         let _gone = link.release(&mut side, channel);
     }
     assert_eq!((link.counts(), side.table.len()), ([0; 3], (0, 0)), "nothing is left");
+    broken
 }
 
 fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scope>)>, step: u8, operation: u64) {

@@ -97,7 +97,7 @@ impl Channels {
 
     /// Channels, and bytes held for them.
     pub fn size(&self) -> (u32, usize) {
-        (self.pool.len(), self.pool.bytes())
+        (self.pool.count(), self.pool.bytes())
     }
 
     /// Bytes of one channel.

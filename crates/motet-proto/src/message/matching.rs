@@ -201,7 +201,7 @@ impl Table {
     /// A message arrives in a scope: the receive that gets it, which is out of the table then.
     #[inline]
     pub fn arrive(&mut self, scope: Scope, tag: u64) -> Option<Receive> {
-        if self.waiting.len() == 0 {
+        if self.waiting.count() == 0 {
             return None;
         }
         let index = self.scopes.find(scope.0)?;
@@ -271,7 +271,7 @@ impl Table {
 
     /// Receives and messages that wait.
     pub fn len(&self) -> (u32, u32) {
-        (self.waiting.len(), self.kept.len())
+        (self.waiting.count(), self.kept.count())
     }
 
     /// Whether nothing waits.
@@ -338,7 +338,7 @@ impl Table {
     /// Keeps a message that nobody waits for. The message comes back when there are too many.
     pub(super) fn keep(&mut self, scope: Scope, held: Held) -> Result<Number, Held> {
         let Some(index) = self.scopes.find(scope.0) else { return Err(held) };
-        if self.kept.len() == super::pool::MOST {
+        if self.kept.count() == super::pool::MOST {
             return Err(held);
         }
         let parent = self.scopes.get(index).and_then(|place| place.parent);
@@ -363,7 +363,7 @@ impl Table {
 
     /// The first kept message that a selector matches.
     fn look(&self, selector: Selector) -> Option<u32> {
-        if self.kept.len() == 0 {
+        if self.kept.count() == 0 {
             return None;
         }
         let scope = self.scopes.find(selector.from.number())?;

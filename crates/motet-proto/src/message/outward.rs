@@ -228,7 +228,7 @@ impl Outbounds {
 
     /// Messages, and bytes held for them.
     pub fn size(&self) -> (u32, usize) {
-        (self.pool.len(), self.pool.bytes())
+        (self.pool.count(), self.pool.bytes())
     }
 
     fn is_due(&self) -> bool {
@@ -236,7 +236,7 @@ impl Outbounds {
     }
 
     fn add(&mut self, outbound: Outbound) -> Option<Number> {
-        if self.pool.len() >= self.most { None } else { self.pool.insert(outbound) }
+        if self.pool.count() >= self.most { None } else { self.pool.insert(outbound) }
     }
 
     fn owe(&mut self, index: u32) {

@@ -86,7 +86,7 @@ impl<T, const N: usize> Pool<T, N> {
 
     /// Records.
     #[inline(always)]
-    pub fn len(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.live
     }
 

@@ -85,7 +85,7 @@ impl Inbounds {
 
     /// Messages, and bytes held for them beside what the window pays for.
     pub fn size(&self) -> (u32, usize) {
-        (self.pool.len(), self.pool.bytes() + self.by_number.capacity() * 4)
+        (self.pool.count(), self.pool.bytes() + self.by_number.capacity() * 4)
     }
 
     /// Whether PULL or DONE is owed.
@@ -356,7 +356,7 @@ impl Inbounds {
         {
             *slot = 0;
         }
-        if self.pool.len() == 0 && self.by_number.len() > 64 {
+        if self.pool.count() == 0 && self.by_number.len() > 64 {
             self.by_number = Vec::new();
         }
     }

@@ -108,7 +108,7 @@ fn compare(seed: u64) {
         }
         assert!(table.leave(source));
     }
-    assert!(table.is_empty() && table.scopes.len() == 0);
+    assert!(table.is_empty() && table.scopes.count() == 0);
     assert!(table.waiting_by_key.is_empty() && table.kept_by_key.is_empty());
     assert!(table.masks.iter().all(|mask| mask.receives == 0));
 }
