@@ -64,7 +64,7 @@ impl Owner for Side {
 
     fn event(&mut self, channel: ChannelId, event: Event) {
         if let Event::Offered(service) = event {
-            self.offers.push((channel, service % 2 == 0));
+            self.offers.push((channel, service.is_multiple_of(2)));
         }
     }
 
@@ -160,7 +160,7 @@ fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scop
         }
         (3, _) if !side.copies.is_empty() => {
             let request = side.copies.remove(0);
-            link.copied(side, request.record, operation % 2 == 0);
+            link.copied(side, request.record, operation.is_multiple_of(2));
         }
         (4, _) if !side.held.is_empty() => {
             let held = side.held.remove(0);
