@@ -63,6 +63,19 @@ fn slot() {
     run(target("slot"));
 }
 
+#[test]
+fn message() {
+    run(target("message"));
+}
+
+/// Otherwise no mutation would get far.
+#[test]
+fn seeds_of_messages_keep_to_the_protocol() {
+    for (at, seed) in motet_fuzz::message::seeds().iter().enumerate() {
+        assert_eq!(motet_fuzz::message::play(seed), None, "seed {at}");
+    }
+}
+
 /// Both lists of targets name the same ones.
 #[test]
 fn cargo_fuzz_has_every_target() {

@@ -1,0 +1,210 @@
+//! The packets of a peer, to one side of a link: it must keep to its limits, break at the first packet that breaks the
+//! protocol, and complete every operation once.
+//!
+//! The input is a row of steps: a kind, a length of two bytes, the packet. Kinds from [`OURS`] on are steps of this side.
+
+use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
+use motet_proto::message::packet::{Head, Hello, Kind, Long, Place};
+use motet_proto::message::pool::Number;
+use motet_proto::message::{
+    Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
+    Reception, Send, Sent, Table, credit,
+};
+
+const LIMITS: Limits = Limits { window: 4096, longs: 4, channels: 4, ahead: 1000, pulling: 2, reserve: 0, eager: 2000 };
+/// Bytes of every receive, and of every send.
+const BUFFER: u64 = 200;
+const BODY: usize = 3000;
+/// The first kind that is a step of this side: flush, post, send, copy, discard, release.
+const OURS: u8 = 200;
+
+#[derive(Debug)]
+struct Side {
+    table: Table,
+    operations: Vec<u64>,
+    held: Vec<Held>,
+    copies: Vec<CopyRequest>,
+    offers: Vec<(ChannelId, bool)>,
+}
+
+impl Owner for Side {
+    fn matching(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    fn deliver(&mut self, _: &Envelope<'_>, arrival: Arrival<'_>) {
+        if let Arrival::Long(held) = arrival {
+            self.held.push(held);
+        }
+    }
+
+    fn matched(&mut self, operation: u64, _: &Envelope<'_>) {
+        assert!(self.operations.contains(&operation), "a receive under way is matched");
+    }
+
+    fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
+        assert!(self.operations.contains(&operation), "bytes go to a receive under way");
+        assert!(at + bytes.len() as u64 <= BUFFER, "and fit");
+    }
+
+    fn copy(&mut self, request: CopyRequest) {
+        assert!(request.length <= BUFFER);
+        self.copies.push(request);
+    }
+
+    fn body(&mut self, _: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
+        assert!(at + length as u64 <= BODY as u64, "only bytes of the body are asked for");
+        put(&[&[0; BODY][..length]])
+    }
+
+    fn completed(&mut self, operation: u64, _: Outcome) {
+        let at = self.operations.iter().position(|&known| known == operation);
+        self.operations.swap_remove(at.expect("an operation completes once"));
+    }
+
+    fn event(&mut self, channel: ChannelId, event: Event) {
+        if let Event::Offered(service) = event {
+            self.offers.push((channel, service.is_multiple_of(2)));
+        }
+    }
+
+    fn unblocked(&mut self) {}
+}
+
+/// A medium that takes everything.
+struct Endless;
+
+impl Packets for Endless {
+    fn largest(&self) -> usize {
+        600
+    }
+
+    fn room(&self) -> usize {
+        usize::MAX / 2
+    }
+
+    fn put(&mut self, _: u8, parts: &[&[u8]]) -> bool {
+        assert!(parts.iter().map(|part| part.len()).sum::<usize>() <= self.largest());
+        true
+    }
+}
+
+/// Runs one input.
+pub fn run(input: &[u8]) {
+    let _why = play(input);
+}
+
+/// Runs one input; what broke the link, if anything did.
+pub fn play(mut input: &[u8]) -> Option<Broken> {
+    let mut link = Link::new(0, LIMITS, 0);
+    let (operations, held, copies, offers) = Default::default();
+    let mut side = Side { table: Table::new([1, 2]), operations, held, copies, offers };
+    let mut ways: Vec<(ChannelId, Option<Scope>)> = Vec::new();
+    let mut next = 0;
+    while let Some((&[kind, low, high], rest)) = input.split_first_chunk::<3>() {
+        let (packet, rest) = rest.split_at(usize::from(u16::from_le_bytes([low, high])).min(rest.len()));
+        input = rest;
+        next += 1;
+        match kind.checked_sub(OURS) {
+            None => {
+                let result = link.arrived(&mut side, kind, packet, next);
+                assert_eq!(link.broken(), result.err(), "broken at once, and for good");
+            }
+            Some(step) => ours(&mut link, &mut side, &mut ways, step % 6, next),
+        }
+        for (channel, matched) in std::mem::take(&mut side.offers) {
+            let scope = matched.then(|| side.table.join(None).expect("few scopes"));
+            let _accepted = link.accept_channel(channel, scope.map_or(Reception::Handler, Reception::Matched));
+            ways.push((channel, scope));
+        }
+        let (records, used) = link.bytes();
+        assert!(used as u64 <= LIMITS.window && records < 20_000, "memory within the limits");
+        let most = LIMITS.window / credit::RECORD as u64 + u64::from(LIMITS.longs);
+        assert!(u64::from(side.table.len().1) <= most, "and few messages that wait");
+    }
+    let broken = link.broken();
+    link.reset(&mut side, Broken("the end of the input"));
+    for request in std::mem::take(&mut side.copies) {
+        link.copied(&mut side, request.record, true);
+    }
+    assert!(side.operations.is_empty(), "every operation has completed");
+    for held in std::mem::take(&mut side.held) {
+        link.discard(held);
+    }
+    for (channel, _) in ways {
+        let _gone = link.release(&mut side, channel);
+    }
+    assert_eq!((link.counts(), side.table.len()), ([0; 3], (0, 0)), "nothing is left");
+    broken
+}
+
+fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scope>)>, step: u8, operation: u64) {
+    let way = ways.last().copied();
+    match (step, way) {
+        (0, _) => drop(link.flush(&mut Endless, side, 3)),
+        (1, Some((_, Some(scope)))) => {
+            side.operations.push(operation);
+            let selector = Selector { from: Source::One(scope), tag: 0, ignore: u64::MAX };
+            match side.table.post(selector, Receive { operation, capacity: BUFFER }) {
+                Posted::Waiting(_) => {}
+                Posted::Found(held) => link.accept(side, held, operation, BUFFER),
+                Posted::Ended(_) => drop(side.operations.pop()),
+            }
+        }
+        (2, Some((channel, _))) => {
+            let (mode, place) = (Mode::Automatic, Place::default());
+            let send = Send { channel, tag: 0, headers: &[], body: &[&[0; BODY]], mode, operation, place };
+            if let Ok(Sent::Pending(_)) = link.send(&mut Endless, &send) {
+                side.operations.push(operation);
+            }
+        }
+        (3, _) if !side.copies.is_empty() => {
+            let request = side.copies.remove(0);
+            link.copied(side, request.record, operation.is_multiple_of(2));
+        }
+        (4, _) if !side.held.is_empty() => {
+            let held = side.held.remove(0);
+            link.discard(held);
+        }
+        (5, Some((channel, _))) => {
+            ways.pop();
+            let _gone = link.release(side, channel);
+        }
+        _ => {}
+    }
+}
+
+/// A step of an input.
+fn step(kind: u8, packet: &[u8]) -> Vec<u8> {
+    [&[kind][..], &(packet.len() as u16).to_le_bytes(), packet].concat()
+}
+
+/// Well-formed exchanges: whole messages, a long eager one, announced ones that are copied and pulled, the end of a channel.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let of = |kind: Kind, packet: &[u8]| step(kind as u8, packet);
+    let head = |to: u32, own: u16| Head { to: Number(to), own, grant: 0 };
+    let ours = |number: u8| step(OURS + number, &[]);
+    let hello = of(Kind::Hello, &Hello { window: 100, longs: 4, channels: 4 }.write());
+    // The first number that a side gives, to a channel or to a long message.
+    let one = 1 << 20;
+    let open = |service| [hello.clone(), ours(0), of(Kind::Open, &head(7, 0).write_word(service)), ours(0)].concat();
+    let message = of(Kind::Message, &[&head(one, 2).write_word(5)[..], b"hhbody"].concat());
+    let long = Long { tag: 5, length: 300, number: Number(one) };
+    let first = of(Kind::First, &[&long.write(head(one, 0))[..], &[1; 200]].concat());
+    let piece =
+        |at: u64, length: usize| of(Kind::Piece, &[&head(one, 0).write_word(at)[..], &vec![1; length]].concat());
+    let announce = |address| of(Kind::Announce, &long.write_at(head(one, 0), Place { address, key: 1 }));
+    let close = of(Kind::Close, &head(one, 3).write());
+    let pull = of(Kind::Pull, &head(one, 0).write_word(1500));
+    let done = of(Kind::Done, &head(one, 0).write());
+    vec![
+        [open(0), message.clone(), ours(1), ours(1), message.clone(), close.clone()].concat(),
+        [open(1), message.clone(), first.clone(), piece(200, 100), ours(4)].concat(),
+        [open(0), first.clone(), ours(1), piece(200, 100), ours(0), message].concat(),
+        [open(0), announce(9), ours(1), ours(3), ours(0)].concat(),
+        [open(0), ours(1), announce(0), ours(0), piece(0, 200), ours(0), ours(5), close].concat(),
+        [open(0), ours(2), pull, ours(0), done].concat(),
+        [open(1), announce(0), ours(4), of(Kind::Ask, &head(3, 0).write()), ours(0)].concat(),
+        [open(0), announce(0), of(Kind::Cancel, &head(one, 0).write()), ours(0)].concat(),
+    ]
+}

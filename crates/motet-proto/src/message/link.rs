@@ -1,0 +1,233 @@
+//! One link: its state, and what its owner may ask of it.
+//!
+//! What it is: the record that holds channels, credits and long messages together; opening, closing, accepting, breaking.
+//! Sending is in [`super::outward`], arrival in [`super::inward`].
+
+use super::channels::{Channels, OVER_RECEIVING, OVER_SENDING};
+use super::credit::{Allowance, Grants, LARGEST, UNIT};
+use super::matching::{Scope, Source, Table};
+use super::outward::Outbounds;
+use super::packet::Hello;
+use super::pool::{MOST, Number};
+use super::rendezvous::Inbounds;
+use super::{Broken, ChannelId, Event, Held, Limits, Outcome, Owner, Reception, Refusal, Status};
+
+/// One side of a link between two nodes.
+#[derive(Debug)]
+pub struct Link {
+    /// The owner's name for it.
+    pub(super) source: u32,
+    pub(super) limits: Limits,
+    pub(super) phase: Phase,
+    /// HELLO has been put, and HELLO has come.
+    pub(super) greeted: bool,
+    pub(super) met: bool,
+    pub(super) channels: Channels,
+    pub(super) allowance: Allowance,
+    pub(super) grants: Grants,
+    pub(super) outbounds: Outbounds,
+    pub(super) inbounds: Inbounds,
+    /// When the last packet came, by the owner's clock.
+    pub(super) heard: u64,
+}
+
+/// Whether a link works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Up,
+    /// The peer broke the protocol, or the medium is gone.
+    Down(Broken),
+}
+
+impl Link {
+    /// A link to a peer of which nothing has come yet. `source` is the owner's name for it.
+    pub fn new(source: u32, limits: Limits, now: u64) -> Self {
+        let limits = Limits { longs: limits.longs.min(MOST), channels: limits.channels.min(MOST), ..limits };
+        let window = (limits.window / UNIT as u64).min(u64::from(LARGEST)) as u32;
+        Self {
+            source,
+            limits,
+            phase: Phase::Up,
+            greeted: false,
+            met: false,
+            channels: Channels::new(limits.channels),
+            allowance: Allowance::default(),
+            grants: Grants::new(window),
+            outbounds: Outbounds::default(),
+            inbounds: Inbounds::new(limits.longs, limits.pulling.max(1), limits.ahead.max(1)),
+            heard: now,
+        }
+    }
+
+    /// What this side tells the other first.
+    pub(super) fn hello(&self) -> Hello {
+        let window = (self.limits.window / UNIT as u64).min(u64::from(LARGEST)) as u32;
+        Hello { window, longs: self.limits.longs, channels: self.limits.channels }
+    }
+
+    /// Whether the peer has said its limits, so that channels can be opened.
+    pub fn is_met(&self) -> bool {
+        self.met
+    }
+
+    /// Why the link is down, if it is.
+    pub fn broken(&self) -> Option<Broken> {
+        match self.phase {
+            Phase::Up => None,
+            Phase::Down(broken) => Some(broken),
+        }
+    }
+
+    /// Since when nothing has come, and whether nothing is open or under way: an owner may close such a link.
+    pub fn quiet_since(&self) -> Option<u64> {
+        let empty = self.channels.size().0 == 0 && self.inbounds.size().0 == 0 && self.outbounds.size().0 == 0;
+        empty.then_some(self.heard)
+    }
+
+    /// Bytes that the link holds, beside those that its window pays for; and the window's bytes in use.
+    pub fn bytes(&self) -> (usize, usize) {
+        let records = self.channels.size().1 + self.inbounds.size().1 + self.outbounds.size().1;
+        (records, self.grants.used() as usize * UNIT)
+    }
+
+    /// Channels, long messages coming, long messages going.
+    pub fn counts(&self) -> [u32; 3] {
+        [self.channels.size().0, self.inbounds.size().0, self.outbounds.size().0]
+    }
+
+    // ---- channels ---------------------------------------------------------------------------------------------------
+
+    /// Opens a channel to a service of the peer: [`Event::Opened`] or [`Event::Refused`] follows.
+    pub fn open(&mut self, service: u64, reception: Reception) -> Result<ChannelId, Refusal> {
+        self.up()?;
+        self.channels.open(service, reception)
+    }
+
+    /// Takes a channel that the peer has offered.
+    pub fn accept_channel(&mut self, channel: ChannelId, reception: Reception) -> Result<(), Refusal> {
+        self.up()?;
+        self.channels.accept(channel, reception)
+    }
+
+    /// Sends no more on a channel; messages still come.
+    pub fn close(&mut self, channel: ChannelId) -> Result<(), Refusal> {
+        self.channels.close(channel, OVER_SENDING).map(drop)
+    }
+
+    /// Neither sends nor receives on a channel any more: what waits in its scope and what still comes is discarded, posted
+    /// receives end, and the scope goes. Refuses a channel that was only offered. Every channel must be released.
+    pub fn release<O: Owner>(&mut self, owner: &mut O, channel: ChannelId) -> Result<(), Refusal> {
+        let known = self.channels.known(channel).ok_or(Refusal::Closed)?;
+        let (reception, released) = (known.reception, known.is_released());
+        if let (Reception::Matched(scope), false) = (reception, released) {
+            while let Some(receive) = owner.matching().end(Source::One(scope), Status::Closed) {
+                owner.completed(receive.operation, Outcome { status: Status::Closed, length: 0 });
+            }
+            while let Some(held) = owner.matching().drain(scope) {
+                self.discard(held);
+            }
+            owner.matching().leave(Source::One(scope));
+        }
+        self.channels.close(channel, OVER_SENDING | OVER_RECEIVING).map(drop)
+    }
+
+    // ---- messages that were found in the table or delivered ---------------------------------------------------------
+
+    /// Gives a message that nobody waited for to a receive, which completes now or later. A message of another link must not
+    /// be handed in: see [`Held::source`].
+    pub fn accept<O: Owner>(&mut self, owner: &mut O, held: Held, operation: u64, capacity: u64) {
+        owner.matched(operation, &envelope(&held));
+        if let Some(record) = held.long {
+            if !self.inbounds.take(owner, &mut self.grants, record, operation, capacity) {
+                owner.completed(operation, Outcome { status: Status::Broken, length: 0 });
+            }
+            return;
+        }
+        self.grants.free(held.units);
+        land(owner, operation, capacity, held.body().unwrap_or(&[]));
+    }
+
+    /// Throws a message away.
+    pub fn discard(&mut self, held: Held) {
+        self.grants.free(held.units);
+        if let Some(record) = held.long {
+            self.inbounds.discard(&mut self.grants, record);
+        }
+    }
+
+    /// The owner has copied what [`Owner::copy`] asked for, or the system did not let it: then it comes in pieces.
+    pub fn copied<O: Owner>(&mut self, owner: &mut O, record: Number, done: bool) {
+        let broken = self.broken().is_some();
+        self.inbounds.copied(owner, record, done, broken);
+    }
+
+    // ---- the end ----------------------------------------------------------------------------------------------------
+
+    /// The medium is gone, or the owner wants no more of it: every operation on the link completes with [`Status::Broken`],
+    /// except copies under way, which do when they are reported. On each channel the messages that wait can still be received
+    /// up to the first that has not come whole, until the channel is released: there is never a gap in what is received.
+    pub fn reset<O: Owner>(&mut self, owner: &mut O, why: Broken) {
+        if self.broken().is_some() {
+            return;
+        }
+        self.phase = Phase::Down(why);
+        self.outbounds.fail(owner);
+        for channel in self.channels.void() {
+            let Some(known) = self.channels.known(channel) else { continue };
+            if let Reception::Matched(scope) = known.reception {
+                end(owner, scope, Status::Broken);
+                self.cut(owner, scope);
+            }
+            owner.event(channel, Event::Broken);
+        }
+        self.inbounds.fail(owner, &mut self.grants);
+        owner.unblocked();
+    }
+
+    /// Keeps of the messages that wait in a scope those before the first that has not come whole.
+    fn cut<O: Owner>(&mut self, owner: &mut O, scope: Scope) {
+        let mut whole = Vec::new();
+        while let Some(held) = owner.matching().drain(scope) {
+            if held.long.is_some_and(|record| !self.inbounds.is_whole(record)) {
+                self.discard(held);
+                break;
+            }
+            whole.push(held);
+        }
+        while let Some(held) = owner.matching().drain(scope) {
+            self.discard(held);
+        }
+        for held in whole {
+            if let Err(held) = owner.matching().keep(scope, held) {
+                self.discard(held);
+            }
+        }
+    }
+
+    pub(super) fn up(&self) -> Result<(), Refusal> {
+        if self.broken().is_some() { Err(Refusal::Broken) } else { Ok(()) }
+    }
+}
+
+/// Puts a whole body into the buffer of a receive and completes it.
+#[inline(always)]
+pub(super) fn land<O: Owner>(owner: &mut O, operation: u64, capacity: u64, body: &[u8]) {
+    let fits = capacity.min(body.len() as u64);
+    if fits > 0 {
+        owner.place(operation, 0, &body[..fits as usize]);
+    }
+    let status = if fits < body.len() as u64 { Status::Truncated } else { Status::Done };
+    owner.completed(operation, Outcome { status, length: fits });
+}
+
+/// No message comes in this scope any more: its receives complete.
+pub(super) fn end<O: Owner>(owner: &mut O, scope: Scope, status: Status) {
+    while let Some(receive) = Table::end(owner.matching(), Source::One(scope), status) {
+        owner.completed(receive.operation, Outcome { status, length: 0 });
+    }
+}
+
+fn envelope(held: &Held) -> super::Envelope<'_> {
+    let &Held { source, channel, tag, length, .. } = held;
+    super::Envelope { source, channel, tag, length, headers: held.headers() }
+}

@@ -1,0 +1,159 @@
+//! The table against an oracle that keeps two lists and looks through all of both.
+
+use super::super::pool::Number;
+use super::*;
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Prng(u64);
+
+impl Prng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+/// Scopes by their index here; a receive from any source has a context instead.
+#[derive(Default)]
+struct Oracle {
+    /// Operation, selector, in the order of posting.
+    waiting: Vec<(u64, Selector)>,
+    /// Name, scope, tag, in the order of arrival.
+    kept: Vec<(u64, Scope, u64)>,
+}
+
+/// Whether a message of this scope, of a context, is one for this selector.
+fn fits(selector: Selector, scope: Scope, context: Option<Context>, tag: u64) -> bool {
+    let from = match selector.from {
+        Source::One(one) => one == scope,
+        Source::Any(any) => Some(any) == context,
+    };
+    from && (selector.tag ^ tag) & !selector.ignore == 0
+}
+
+fn held(name: u64, tag: u64) -> Held {
+    let (source, channel, headers, units, long, bytes) = (0, ChannelId(Number(1)), 0, 0, None, Box::default());
+    Held { source, channel, headers, tag, length: name, units, long, bytes }
+}
+
+fn compare(seed: u64) {
+    let prng = &mut Prng(seed);
+    let mut table = Table::new([seed, 77]);
+    let mut oracle = Oracle::default();
+    let contexts = [table.context().unwrap(), table.context().unwrap()];
+    let scopes: Vec<(Scope, Option<Context>)> = (0..6)
+        .map(|n| [Some(contexts[0]), Some(contexts[1]), None][n % 3])
+        .map(|context| (table.join(context).unwrap(), context))
+        .collect();
+    let (mut tickets, mut kept_numbers) = (HashMap::new(), HashMap::new());
+    let tags = 1 + prng.below(5);
+    for name in 0..1 + prng.below(600) {
+        let (scope, _) = scopes[prng.below(6) as usize];
+        let from = if prng.below(3) == 0 { Source::Any(contexts[prng.below(2) as usize]) } else { Source::One(scope) };
+        let ignore = [0, 0, 0, 1, 6, u64::MAX, 1 << prng.below(64)][prng.below(7) as usize];
+        let selector = Selector { from, tag: prng.below(tags), ignore };
+        let context_of = |scope: Scope| scopes.iter().find(|known| known.0 == scope).and_then(|known| known.1);
+        let first = oracle.kept.iter().position(|&(_, scope, tag)| fits(selector, scope, context_of(scope), tag));
+        match prng.below(12) {
+            0..=4 => {
+                let tag = prng.below(tags);
+                let context = context_of(scope);
+                let first = oracle.waiting.iter().position(|waiting| fits(waiting.1, scope, context, tag));
+                let expected = first.map(|at| oracle.waiting.remove(at).0);
+                let got = table.arrive(scope, tag).map(|receive| receive.operation);
+                assert_eq!(got, expected);
+                if got.is_none() {
+                    oracle.kept.push((name, scope, tag));
+                    kept_numbers.insert(name, table.keep(scope, held(name, tag)).unwrap());
+                }
+            }
+            5..=8 => match table.post(selector, Receive { operation: name, capacity: 0 }) {
+                Posted::Waiting(ticket) => {
+                    assert_eq!(first, None);
+                    tickets.insert(name, ticket);
+                    oracle.waiting.push((name, selector));
+                }
+                Posted::Found(held) => assert_eq!(held.length, oracle.kept.remove(first.unwrap()).0),
+                Posted::Ended(_) => panic!("no scope has ended"),
+            },
+            9 => {
+                let seen = table.peek(selector).map(|held| held.length);
+                assert_eq!(seen, first.map(|at| oracle.kept[at].0));
+                assert_eq!(table.claim(selector).map(|held| held.length), first.map(|at| oracle.kept.remove(at).0));
+            }
+            10 => {
+                let Some((&name, &ticket)) = tickets.iter().min_by_key(|known| known.0) else { continue };
+                tickets.remove(&name);
+                let at = oracle.waiting.iter().position(|waiting| waiting.0 == name);
+                assert_eq!(table.cancel(ticket).map(|receive| receive.operation), at.map(|_| name));
+                at.map(|at| oracle.waiting.remove(at));
+            }
+            _ => {
+                let Some((&name, &number)) = kept_numbers.iter().min_by_key(|known| known.0) else { continue };
+                kept_numbers.remove(&name);
+                let at = oracle.kept.iter().position(|kept| kept.0 == name);
+                assert_eq!(table.withdraw(number).map(|held| held.length), at.map(|_| name));
+                at.map(|at| oracle.kept.remove(at));
+            }
+        }
+        assert_eq!(table.len(), (oracle.waiting.len() as u32, oracle.kept.len() as u32));
+    }
+    for source in scopes.iter().map(|scope| Source::One(scope.0)).chain(contexts.map(Source::Any)) {
+        while table.end(source, Status::Closed).is_some() {}
+        if let Source::One(scope) = source {
+            while table.drain(scope).is_some() {}
+        }
+        assert!(table.leave(source));
+    }
+    assert!(table.is_empty() && table.scopes.count() == 0);
+    assert!(table.waiting_by_key.is_empty() && table.kept_by_key.is_empty());
+    assert!(table.masks.iter().all(|mask| mask.receives == 0));
+}
+
+#[test]
+fn as_two_lists_would() {
+    for seed in 0..3000 {
+        if let Err(panic) = std::panic::catch_unwind(|| compare(seed)) {
+            eprintln!("seed {seed} fails");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn a_receive_from_anyone_and_one_from_someone_are_served_in_the_order_of_posting() {
+    let mut table = Table::new([1, 2]);
+    let context = table.context().unwrap();
+    let scope = table.join(Some(context)).unwrap();
+    let receives = [Source::Any(context), Source::One(scope), Source::Any(context)];
+    for (operation, from) in (0..).zip(receives) {
+        let selector = Selector { from, tag: 9, ignore: 0 };
+        assert!(matches!(table.post(selector, Receive { operation, capacity: 0 }), Posted::Waiting(_)));
+    }
+    for operation in 0..3 {
+        assert_eq!(table.arrive(scope, 9).map(|receive| receive.operation), Some(operation));
+    }
+    assert_eq!(table.arrive(scope, 9), None);
+}
+
+#[test]
+fn what_a_kept_message_costs_is_in_its_price() {
+    let maps = 2 * (size_of::<Key>() + size_of::<Fifo>());
+    assert!(Pool::<Kept, 4>::RECORD + maps <= super::super::credit::RECORD);
+}
+
+#[test]
+fn a_scope_in_which_something_waits_stays() {
+    let mut table = Table::new([1, 2]);
+    let scope = table.join(None).unwrap();
+    let selector = Selector { from: Source::One(scope), tag: 0, ignore: 0 };
+    let Posted::Waiting(ticket) = table.post(selector, Receive { operation: 5, capacity: 0 }) else { panic!() };
+    assert!(!table.leave(Source::One(scope)));
+    assert!(table.cancel(ticket).is_some() && table.cancel(ticket).is_none());
+    assert!(table.leave(Source::One(scope)));
+    let receive = Receive { operation: 6, capacity: 0 };
+    assert!(matches!(table.post(selector, receive), Posted::Ended(Status::Closed)));
+}

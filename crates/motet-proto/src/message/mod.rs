@@ -1,0 +1,198 @@
+//! The message protocol: one link between two nodes.
+//!
+//! What it is: a [`Link`] is the state that one side keeps for a link: its channels, the messages that are longer than a
+//! packet, and the credits of both directions. What arrives is handed to it packet by packet ([`Link::arrived`]); what it
+//! has to say goes through [`Packets`]; what its owner must do or know (place bytes, copy, complete, deliver) goes through
+//! [`Owner`]. Receives and messages wait for each other in a [`matching::Table`], which is the owner's and serves all of its
+//! links.
+//!
+//! What it is not: it does no I/O, reads no clock, spawns and locks nothing, and asks for no memory on the way of a short
+//! message for which a receive or a handler waits. How packets travel is the medium's matter: in order, whole, once, or not
+//! at all any more.
+//!
+//! Everything that a peer can write is checked before it is used; a peer that breaks the protocol breaks its link
+//! ([`Broken`]) and costs at most what [`Limits`] allow. Formats, sequences and the invariants M1 to M9: `docs/messages.md`.
+//!
+//! To follow a message read downwards: [`outward`] (send) → [`packet`] → [`inward`] (arrive) → [`matching`] →, when it is
+//! long, [`rendezvous`].
+
+pub mod channels;
+pub mod credit;
+pub mod inward;
+pub mod link;
+pub mod matching;
+pub mod outward;
+pub mod packet;
+pub mod pool;
+pub mod rendezvous;
+pub mod stack;
+
+pub use channels::Reception;
+pub use link::Link;
+pub use matching::{Held, Table};
+pub use outward::{Mode, Send, Sent};
+use pool::Number;
+
+/// The peer broke the protocol; the link is broken for good. Says which rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Broken(pub &'static str);
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the peer broke the protocol: {}", self.0)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// A call that did nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not now: no room, no credit, or the channel is not open yet. [`Owner::unblocked`] says when credit has come.
+    WouldBlock,
+    /// The channel does not take this any more, or is unknown.
+    Closed,
+    /// The headers are too long, or such a message cannot go in this mode at all.
+    TooLong,
+    /// The link is broken.
+    Broken,
+}
+
+/// How an operation has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// As asked.
+    Done,
+    /// The message was longer than the buffer, which is full.
+    Truncated,
+    /// It was cancelled.
+    Cancelled,
+    /// The other side does not send, or not receive, on this channel any more.
+    Closed,
+    /// There are too many of its kind.
+    Full,
+    /// The link is broken.
+    Broken,
+}
+
+/// The end of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// How.
+    pub status: Status,
+    /// Bytes of the body that were sent, or are in the buffer.
+    pub length: u64,
+}
+
+/// A channel, by this side's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChannelId(pub(crate) Number);
+
+/// What a message says of itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Envelope<'a> {
+    /// The link's name for itself.
+    pub source: u32,
+    /// On which channel it came.
+    pub channel: ChannelId,
+    /// Its tag.
+    pub tag: u64,
+    /// Bytes of its body.
+    pub length: u64,
+    /// Its headers, the outermost first.
+    pub headers: &'a [u8],
+}
+
+/// What a handler gets.
+#[derive(Debug)]
+pub enum Arrival<'a> {
+    /// All of the body, for the time of the call.
+    Whole(&'a [u8]),
+    /// A message that is longer than a packet: give it a buffer with [`Link::accept`], or discard it, now or later.
+    Long(Held),
+}
+
+/// Bytes of a message lie in the sender's process and may be copied from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyRequest {
+    /// For [`Link::copied`].
+    pub record: Number,
+    /// The receive; its buffer must stay until `copied` has been called, even if the link breaks.
+    pub operation: u64,
+    /// What the sender said of where the bytes are.
+    pub address: u64,
+    /// And of how they may be read.
+    pub key: u64,
+    /// Bytes, to the front of the buffer.
+    pub length: u64,
+}
+
+/// What happens to a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The peer would like it, for this service: [`Link::accept_channel`] or [`Link::release`].
+    Offered(u64),
+    /// The peer has taken it.
+    Opened,
+    /// The peer will not have it. It stays until it is released, as after the following.
+    Refused,
+    /// A message waits in its scope, where none waited for it.
+    Queued,
+    /// The peer sends no more.
+    EndOfMessages,
+    /// The peer receives no more: nothing can be sent.
+    NotReceived,
+    /// The link is broken.
+    Broken,
+}
+
+/// The medium, as a link sees it: packets arrive whole, once and in order.
+pub trait Packets {
+    /// Most bytes of a packet, at least [`packet::SMALLEST`]; always the same.
+    fn largest(&self) -> usize;
+    /// Bytes that surely fit now: pieces of long messages leave some of them to others.
+    fn room(&self) -> usize;
+    /// Sends a packet of all `parts` together; false, and nothing is sent, when there is no room.
+    fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool;
+}
+
+/// Who has the link: the engine, or a test. None of these may call the link.
+pub trait Owner {
+    /// The table for all links of this owner.
+    fn matching(&mut self) -> &mut Table;
+    /// A message for a handler.
+    fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>);
+    /// A receive has got this message; its bytes, if any, and its completion follow.
+    fn matched(&mut self, operation: u64, envelope: &Envelope<'_>);
+    /// Bytes for the buffer of a receive; they fit.
+    fn place(&mut self, operation: u64, at: u64, bytes: &[u8]);
+    /// Copy this, then call [`Link::copied`].
+    fn copy(&mut self, request: CopyRequest);
+    /// Calls `put` once with the bytes of a send's body from `at` on, `length` of them; returns what that returns.
+    fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool;
+    /// An operation has ended: its memory is its user's again. Once for each that began (invariant M8).
+    fn completed(&mut self, operation: u64, outcome: Outcome);
+    /// Something happened to a channel.
+    fn event(&mut self, channel: ChannelId, event: Event);
+    /// A send that was refused may be tried again.
+    fn unblocked(&mut self);
+}
+
+/// What this side allows, which bounds what a peer can cost it (invariant M7), and how it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of eager messages that nobody has taken yet, with their records.
+    pub window: u64,
+    /// Announced messages, and eager ones still arriving, at a time.
+    pub longs: u32,
+    /// Channels that the peer may have opened at a time.
+    pub channels: u32,
+    /// Bytes that may be pulled ahead for one message.
+    pub ahead: u64,
+    /// Messages that are pulled at a time.
+    pub pulling: u32,
+    /// Bytes of room that pieces of long messages leave to other packets.
+    pub reserve: usize,
+    /// Longest eager body.
+    pub eager: u64,
+}

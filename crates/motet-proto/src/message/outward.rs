@@ -1,0 +1,385 @@
+//! Sending: which way a message goes, and what a link has to say when there is room.
+//!
+//! What it is: [`Link::send`] puts the first packet of a message, or refuses, at once: nothing is queued before it, so the
+//! order of messages on a channel is the order of successful sends (invariant M1). [`Link::flush`] puts what is owed beyond
+//! that: credit, ends, answers, and last of all pieces of long messages, one of each in turn, which leave room for others
+//! (invariant M9).
+//!
+//! What it is not: it keeps no payload. The owner does, and shows it piece by piece ([`Owner::body`]).
+
+use super::credit::{self, Grants};
+use super::link::Link;
+use super::packet::{self, Head, Kind, Long, Place};
+use super::pool::{Fifo, Number, Pool};
+use super::{Broken, ChannelId, Outcome, Owner, Packets, Refusal, Status, stack};
+
+/// Parts of a packet that need no memory to be put together.
+const PARTS: usize = 16;
+
+/// How a message may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Eager if it is short and there is credit, else announced.
+    Automatic,
+    /// Eager in one packet or not at all: the body is free when [`Link::send`] returns.
+    Inject,
+    /// Announced: it completes when a receive has got it (MPI's synchronous mode).
+    Synchronous,
+}
+
+/// A message to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Send<'a> {
+    /// On which channel.
+    pub channel: ChannelId,
+    /// For the matching.
+    pub tag: u64,
+    /// Headers, at most [`stack::MOST`] bytes: a [`stack::Stack`]'s.
+    pub headers: &'a [u8],
+    /// The body, gathered.
+    pub body: &'a [&'a [u8]],
+    /// How it may go.
+    pub mode: Mode,
+    /// The owner's name for it, if it does not complete at once.
+    pub operation: u64,
+    /// Where the peer can copy the body from: shown if it is announced. `Place::default()`: nowhere.
+    pub place: Place,
+}
+
+/// What has become of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// It is on its way and the body is free: no completion follows.
+    Complete,
+    /// The body must stay until the operation completes.
+    Pending(Number),
+}
+
+#[derive(Debug)]
+struct Outbound {
+    operation: u64,
+    length: u64,
+    /// Bytes put, and bytes that may be put: all of an eager message, of another what has been pulled.
+    sent: u64,
+    until: u64,
+    eager: bool,
+    /// CANCEL is wanted, and has been put.
+    cancel: bool,
+    cancelled: bool,
+    queued: bool,
+}
+
+/// Long messages on their way from this side.
+#[derive(Debug, Default)]
+pub struct Outbounds {
+    pool: Pool<Outbound, 1>,
+    /// Those that have something to put.
+    due: Fifo,
+    /// The peer's limit.
+    most: u32,
+}
+
+impl Link {
+    /// Sends a message, or refuses and does nothing.
+    #[inline]
+    pub fn send<P: Packets>(&mut self, packets: &mut P, send: &Send<'_>) -> Result<Sent, Refusal> {
+        self.up()?;
+        let to = self.channels.sending(send.channel)?;
+        let length: u64 = send.body.iter().map(|part| part.len() as u64).sum();
+        if send.headers.len() > stack::MOST {
+            return Err(Refusal::TooLong);
+        }
+        let bytes = send.headers.len() as u64 + length;
+        let whole = bytes <= (packets.largest() - packet::MESSAGE) as u64;
+        if whole && length <= self.limits.eager && send.mode != Mode::Synchronous {
+            let units = credit::cost(bytes).ok_or(Refusal::TooLong)?;
+            if self.allowance.covers(units) {
+                let grant = self.grants.next();
+                let head = Head { to, own: send.headers.len() as u16, grant }.write_word(send.tag);
+                if !put(packets, Kind::Message, &head, send.headers, send.body) {
+                    return Err(Refusal::WouldBlock);
+                }
+                self.allowance.spend(units);
+                self.grants.gone(grant);
+                return Ok(Sent::Complete);
+            }
+            self.allowance.lack(units);
+        }
+        if send.mode == Mode::Inject {
+            return Err(if whole && length <= self.limits.eager { Refusal::WouldBlock } else { Refusal::TooLong });
+        }
+        self.send_long(packets, send, to, length)
+    }
+
+    /// One that does not go in a packet, or for which there is no credit.
+    #[cold]
+    fn send_long<P: Packets>(
+        &mut self,
+        packets: &mut P,
+        send: &Send<'_>,
+        to: Number,
+        length: u64,
+    ) -> Result<Sent, Refusal> {
+        let own = send.headers.len() as u16;
+        let first = (packets.largest() - packet::FIRST - send.headers.len()) as u64;
+        let mut cost = None;
+        if length > first && length <= self.limits.eager && send.mode == Mode::Automatic {
+            let units = credit::cost_of_long(own, length).ok_or(Refusal::TooLong)?;
+            if self.allowance.covers(units) {
+                cost = Some(units);
+            } else {
+                self.allowance.lack(units);
+            }
+        }
+        let (eager, sent) = (cost.is_some(), if cost.is_some() { first } else { 0 });
+        let until = if eager { length } else { 0 };
+        let operation = send.operation;
+        let number = self.outbounds.add(Outbound {
+            operation,
+            length,
+            sent,
+            until,
+            eager,
+            cancel: false,
+            cancelled: false,
+            queued: false,
+        });
+        let number = number.ok_or(Refusal::WouldBlock)?;
+        let (grant, long) = (self.grants.next(), Long { tag: send.tag, length, number });
+        let head = Head { to, own, grant };
+        let put = if eager {
+            put_front(packets, Kind::First, &long.write(head), send.headers, send.body, sent as usize)
+        } else {
+            put(packets, Kind::Announce, &long.write_at(head, send.place), send.headers, &[])
+        };
+        if !put {
+            self.outbounds.pool.remove(number.index());
+            return Err(Refusal::WouldBlock);
+        }
+        self.grants.gone(grant);
+        if let Some(units) = cost {
+            self.allowance.spend(units);
+            self.outbounds.owe(number.index());
+        }
+        Ok(Sent::Pending(number))
+    }
+
+    /// Would like an announced message back: it completes as cancelled, or as it would have. False when it is too late
+    /// already, or the message is eager.
+    pub fn cancel(&mut self, send: Number) -> bool {
+        self.outbounds.cancel(send)
+    }
+
+    /// Puts what is owed to the peer; of pieces of long messages, at most `pieces`. True when something is left.
+    pub fn flush<P: Packets, O: Owner>(&mut self, packets: &mut P, owner: &mut O, pieces: usize) -> bool {
+        if self.broken().is_some() || !self.is_due() {
+            return false;
+        }
+        let control = self.flush_control(packets);
+        if control {
+            self.outbounds.flush(packets, owner, &mut self.grants, self.limits.reserve, pieces);
+        }
+        self.is_due()
+    }
+
+    /// Whether [`Link::flush`] has something to put.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        !self.greeted
+            || self.grants.is_due()
+            || self.inbounds.is_due()
+            || self.channels.is_due()
+            || self.outbounds.is_due()
+            || self.allowance.to_ask().is_some()
+    }
+
+    fn flush_control<P: Packets>(&mut self, packets: &mut P) -> bool {
+        if !self.greeted {
+            if !packets.put(Kind::Hello as u8, &[&self.hello().write()]) {
+                return false;
+            }
+            self.greeted = true;
+            self.grants.announce();
+        }
+        let mut bare =
+            |kind: Kind, to, grant| packets.put(kind as u8, &[&Head { to: Number(to), own: 0, grant }.write()]);
+        if let Some(units) = self.allowance.to_ask() {
+            if !bare(Kind::Ask, units, 0) {
+                return false;
+            }
+            self.allowance.asked();
+        }
+        while self.grants.is_due() {
+            let grant = self.grants.next();
+            if !bare(Kind::Grant, 0, grant) {
+                return false;
+            }
+            self.grants.gone(grant);
+        }
+        self.inbounds.flush(packets, &mut self.grants) && self.channels.flush(packets)
+    }
+}
+
+impl Outbounds {
+    /// The peer has said how many it keeps records of.
+    pub fn allow(&mut self, most: u32) {
+        self.most = most;
+    }
+
+    /// Messages, and bytes held for them.
+    pub fn size(&self) -> (u32, usize) {
+        (self.pool.count(), self.pool.bytes())
+    }
+
+    fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    fn add(&mut self, outbound: Outbound) -> Option<Number> {
+        if self.pool.count() >= self.most { None } else { self.pool.insert(outbound) }
+    }
+
+    fn owe(&mut self, index: u32) {
+        let Some(outbound) = self.pool.get_mut(index) else { return };
+        if !std::mem::replace(&mut outbound.queued, true) {
+            self.pool.append(&mut self.due, 0, index);
+        }
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Outbound> {
+        if self.pool.get(index)?.queued {
+            self.pool.unlink(&mut self.due, 0, index);
+        }
+        self.pool.remove(index)
+    }
+
+    /// PULL: the peer takes payload up to `until`.
+    pub fn pulled(&mut self, number: Number, until: u64) -> Result<(), Broken> {
+        let outbound = self.pool.named(number).filter(|outbound| !outbound.eager);
+        let outbound = outbound.ok_or(Broken("a pull of no announced message"))?;
+        if until <= outbound.until || until > outbound.length {
+            return Err(Broken("a pull of bytes that are not there"));
+        }
+        outbound.until = until;
+        self.owe(number.index());
+        Ok(())
+    }
+
+    /// DONE: the operation, and the bytes that were taken.
+    pub fn done(&mut self, number: Number, status: Status) -> Result<(u64, u64), Broken> {
+        let outbound = self.pool.named(number).filter(|outbound| !outbound.eager);
+        let outbound = outbound.ok_or(Broken("the end of no announced message"))?;
+        if outbound.sent != outbound.until {
+            return Err(Broken("the end of a message with pieces under way"));
+        }
+        if status == Status::Cancelled && !outbound.cancelled {
+            return Err(Broken("a message cancelled by nobody"));
+        }
+        let length = if status == Status::Done { outbound.length } else { 0 };
+        let operation = outbound.operation;
+        self.remove(number.index());
+        Ok((operation, length))
+    }
+
+    fn cancel(&mut self, number: Number) -> bool {
+        let Some(outbound) = self.pool.named(number).filter(|outbound| !outbound.eager) else { return false };
+        if !std::mem::replace(&mut outbound.cancel, true) {
+            self.owe(number.index());
+        }
+        true
+    }
+
+    /// Puts cancellations and pieces in turn.
+    fn flush<P: Packets, O: Owner>(
+        &mut self,
+        packets: &mut P,
+        owner: &mut O,
+        grants: &mut Grants,
+        reserve: usize,
+        mut pieces: usize,
+    ) {
+        let most = (packets.largest() - packet::MESSAGE) as u64;
+        while let Some(index) = self.due.first() {
+            let number = self.pool.number(index);
+            let Some(outbound) = self.pool.get_mut(index) else { return };
+            if outbound.cancel && !outbound.cancelled {
+                if !packets.put(Kind::Cancel as u8, &[&Head { to: number, own: 0, grant: 0 }.write()]) {
+                    return;
+                }
+                outbound.cancelled = true;
+            }
+            let length = (outbound.until - outbound.sent).min(most);
+            if length > 0 {
+                if pieces == 0 || packets.room() < packet::MESSAGE + length as usize + reserve {
+                    return;
+                }
+                pieces -= 1;
+                let (at, grant) = (outbound.sent, grants.next());
+                let head = Head { to: number, own: 0, grant }.write_word(at);
+                let gone = owner.body(outbound.operation, at, length as usize, &mut |body| {
+                    put(packets, Kind::Piece, &head, &[], body)
+                });
+                if !gone {
+                    return;
+                }
+                grants.gone(grant);
+                outbound.sent += length;
+            }
+            let more = outbound.sent < outbound.until;
+            outbound.queued = false;
+            let whole = outbound.eager && !more;
+            self.pool.unlink(&mut self.due, 0, index);
+            if more {
+                self.owe(index); // behind the others
+            } else if whole && let Some(outbound) = self.remove(index) {
+                let outcome = Outcome { status: Status::Done, length: outbound.length };
+                owner.completed(outbound.operation, outcome);
+                owner.unblocked();
+            }
+        }
+    }
+
+    /// The link is broken: all of them complete.
+    pub fn fail<O: Owner>(&mut self, owner: &mut O) {
+        for index in self.pool.indices() {
+            if let Some(outbound) = self.remove(index) {
+                owner.completed(outbound.operation, Outcome { status: Status::Broken, length: 0 });
+            }
+        }
+    }
+}
+
+/// Puts a packet of a head, headers and a gathered body.
+#[inline(always)]
+fn put<P: Packets>(packets: &mut P, kind: Kind, head: &[u8], headers: &[u8], body: &[&[u8]]) -> bool {
+    let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
+    let Some(rest) = parts.get_mut(2..2 + body.len()) else { return put_many(packets, kind, head, headers, body) };
+    rest.copy_from_slice(body);
+    (parts[0], parts[1]) = (head, headers);
+    packets.put(kind as u8, &parts[..2 + body.len()])
+}
+
+/// The same with more parts than usual.
+#[cold]
+fn put_many<P: Packets>(packets: &mut P, kind: Kind, head: &[u8], headers: &[u8], body: &[&[u8]]) -> bool {
+    let parts: Vec<&[u8]> = [head, headers].into_iter().chain(body.iter().copied()).collect();
+    packets.put(kind as u8, &parts)
+}
+
+/// The same with the first `length` bytes of the body.
+fn put_front<P: Packets>(
+    packets: &mut P,
+    kind: Kind,
+    head: &[u8],
+    headers: &[u8],
+    body: &[&[u8]],
+    mut length: usize,
+) -> bool {
+    let mut parts = vec![head, headers];
+    for part in body {
+        let fits = part.len().min(length);
+        parts.push(&part[..fits]);
+        length -= fits;
+    }
+    packets.put(kind as u8, &parts)
+}

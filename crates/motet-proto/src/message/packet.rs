@@ -1,0 +1,318 @@
+//! What packets look like on a link.
+//!
+//! What it is: the fixed part of every kind of packet, written and read. All fields are little-endian and of fixed size; the
+//! first eight bytes are the same in all of them: to whom (a channel or a long message, by the *receiver's* number where it
+//! has one), 16 bits of the kind's own, and the credit that rides along. `docs/messages.md` has the tables.
+//!
+//! What it is not: reading checks lengths and what a field can say by itself, never whether it fits the state of the link.
+//!
+//! The medium carries the kind and the length of a packet, so neither is in it: a tagged message has 16 bytes of its own and
+//! leaves 40 of a line's 56 for headers and body.
+
+use super::Broken;
+use super::pool::Number;
+use super::stack;
+
+/// The first word of a link's first packet: "MtMs".
+pub const MAGIC: u32 = 0x734d_744d;
+/// Of this protocol.
+pub const VERSION: u16 = 1;
+/// Bytes that every packet begins with.
+pub const HEAD: usize = 8;
+/// Fixed bytes of a whole message, and of a piece of a long one.
+pub const MESSAGE: usize = 16;
+/// Fixed bytes of the first packet of a long eager message.
+pub const FIRST: usize = 32;
+/// Fixed bytes of an announcement.
+pub const ANNOUNCE: usize = 48;
+/// Every link carries packets of this size.
+pub const SMALLEST: usize = ANNOUNCE + stack::MOST;
+
+/// What a packet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The limits of a side: the first packet.
+    Hello = 1,
+    /// A whole eager message.
+    Message = 2,
+    /// The first packet of an eager message that is longer than a packet.
+    First = 3,
+    /// A rendezvous message announces itself.
+    Announce = 4,
+    /// Payload of a long message: unasked for after FIRST, asked for after ANNOUNCE.
+    Piece = 5,
+    /// The receiver asks for payload of an announced message.
+    Pull = 6,
+    /// The receiver is done with an announced message.
+    Done = 7,
+    /// The sender would like an announced message back.
+    Cancel = 8,
+    /// The sender lacks credit.
+    Ask = 9,
+    /// Credit.
+    Grant = 10,
+    /// A side would like a channel.
+    Open = 11,
+    /// The other takes it.
+    Accept = 12,
+    /// The other does not.
+    Refuse = 13,
+    /// A side will not send, or not receive, on a channel any more.
+    Close = 14,
+}
+
+impl Kind {
+    /// The kind of a packet that a peer wrote.
+    #[inline(always)]
+    pub fn read(kind: u8) -> Result<Self, Broken> {
+        const KINDS: [Kind; 14] = [
+            Kind::Hello,
+            Kind::Message,
+            Kind::First,
+            Kind::Announce,
+            Kind::Piece,
+            Kind::Pull,
+            Kind::Done,
+            Kind::Cancel,
+            Kind::Ask,
+            Kind::Grant,
+            Kind::Open,
+            Kind::Accept,
+            Kind::Refuse,
+            Kind::Close,
+        ];
+        KINDS.get(usize::from(kind).wrapping_sub(1)).copied().ok_or(Broken("a packet of no known kind"))
+    }
+}
+
+/// The bytes that every packet begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// To whom: a number of the receiver's or, for long messages, of the sender's.
+    pub to: Number,
+    /// The kind's own: length of the headers, status, flags.
+    pub own: u16,
+    /// Credit, units.
+    pub grant: u16,
+}
+
+impl Head {
+    /// Reads it, with what follows.
+    #[inline(always)]
+    pub fn read(packet: &[u8]) -> Result<(Self, &[u8]), Broken> {
+        let (head, rest) = packet.split_first_chunk::<HEAD>().ok_or(SHORT)?;
+        Ok((Self { to: Number(u32_at(head, 0)), own: u16_at(head, 4), grant: u16_at(head, 6) }, rest))
+    }
+
+    /// A packet of `N` bytes that begins with it, the rest zero.
+    #[inline(always)]
+    fn begin<const N: usize>(self) -> [u8; N] {
+        let mut packet = [0; N];
+        packet[0..4].copy_from_slice(&self.to.0.to_le_bytes());
+        packet[4..6].copy_from_slice(&self.own.to_le_bytes());
+        packet[6..8].copy_from_slice(&self.grant.to_le_bytes());
+        packet
+    }
+
+    /// A packet that is nothing else.
+    pub fn write(self) -> [u8; HEAD] {
+        self.begin()
+    }
+
+    /// A packet with one word behind it: MESSAGE (tag), PIECE (offset), PULL (end), OPEN (service), ACCEPT (number).
+    #[inline(always)]
+    pub fn write_word(self, word: u64) -> [u8; MESSAGE] {
+        let mut packet = self.begin();
+        packet[8..16].copy_from_slice(&word.to_le_bytes());
+        packet
+    }
+}
+
+/// The word behind the head, with what follows.
+#[inline(always)]
+pub fn word(rest: &[u8]) -> Result<(u64, &[u8]), Broken> {
+    let (word, rest) = rest.split_first_chunk::<8>().ok_or(SHORT)?;
+    Ok((u64::from_le_bytes(*word), rest))
+}
+
+/// Headers and what follows them.
+#[inline(always)]
+pub fn headers(rest: &[u8], length: u16) -> Result<(&[u8], &[u8]), Broken> {
+    if usize::from(length) > stack::MOST {
+        return Err(Broken("headers longer than allowed"));
+    }
+    rest.split_at_checked(usize::from(length)).ok_or(SHORT)
+}
+
+/// Nothing may follow.
+pub fn end(rest: &[u8]) -> Result<(), Broken> {
+    if rest.is_empty() { Ok(()) } else { Err(Broken("bytes behind a packet")) }
+}
+
+/// What FIRST and ANNOUNCE say of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Long {
+    /// For the matching.
+    pub tag: u64,
+    /// Bytes of the body.
+    pub length: u64,
+    /// The sender's number for it.
+    pub number: Number,
+}
+
+impl Long {
+    /// Reads it behind the head.
+    pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), Broken> {
+        let (fixed, rest) = rest.split_first_chunk::<{ FIRST - HEAD }>().ok_or(SHORT)?;
+        let number = Number(u32_at(fixed, 16));
+        Ok((Self { tag: u64_at(fixed, 0), length: u64_at(fixed, 8), number }, rest))
+    }
+
+    fn write_into(&self, packet: &mut [u8]) {
+        packet[8..16].copy_from_slice(&self.tag.to_le_bytes());
+        packet[16..24].copy_from_slice(&self.length.to_le_bytes());
+        packet[24..28].copy_from_slice(&self.number.0.to_le_bytes());
+    }
+
+    /// FIRST.
+    pub fn write(&self, head: Head) -> [u8; FIRST] {
+        let mut packet = head.begin();
+        self.write_into(&mut packet);
+        packet
+    }
+
+    /// ANNOUNCE.
+    pub fn write_at(&self, head: Head, place: Place) -> [u8; ANNOUNCE] {
+        let mut packet = head.begin();
+        self.write_into(&mut packet);
+        packet[32..40].copy_from_slice(&place.address.to_le_bytes());
+        packet[40..48].copy_from_slice(&place.key.to_le_bytes());
+        packet
+    }
+}
+
+/// Where the body of an announced message lies in the sender's process. Opaque here; the address 0 is nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    /// Of the first byte.
+    pub address: u64,
+    /// What proves that it may be read, or how.
+    pub key: u64,
+}
+
+impl Place {
+    /// Reads it.
+    pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), Broken> {
+        let (fixed, rest) = rest.split_first_chunk::<{ ANNOUNCE - FIRST }>().ok_or(SHORT)?;
+        Ok((Self { address: u64_at(fixed, 0), key: u64_at(fixed, 8) }, rest))
+    }
+}
+
+/// What a side lets the other do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hello {
+    /// Units of eager payload.
+    pub window: u32,
+    /// Long messages at a time.
+    pub longs: u32,
+    /// Channels opened by the other at a time.
+    pub channels: u32,
+}
+
+impl Hello {
+    /// Bytes of the packet.
+    pub const BYTES: usize = 24;
+
+    /// The packet.
+    pub fn write(&self) -> [u8; Self::BYTES] {
+        let mut packet = Head { to: Number(MAGIC), own: VERSION, grant: 0 }.begin();
+        packet[8..12].copy_from_slice(&self.window.to_le_bytes());
+        packet[12..16].copy_from_slice(&self.longs.to_le_bytes());
+        packet[16..20].copy_from_slice(&self.channels.to_le_bytes());
+        packet
+    }
+
+    /// Reads it behind its head.
+    pub fn read(head: Head, rest: &[u8]) -> Result<Self, Broken> {
+        if head.to.0 != MAGIC || head.own != VERSION || head.grant != 0 {
+            return Err(Broken("another protocol or version"));
+        }
+        let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD }>().ok_or(SHORT)?;
+        end(rest)?;
+        Ok(Self { window: u32_at(fixed, 0), longs: u32_at(fixed, 4), channels: u32_at(fixed, 8) })
+    }
+}
+
+const SHORT: Broken = Broken("a packet shorter than its kind");
+
+#[inline(always)]
+fn u16_at<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline(always)]
+fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[inline(always)]
+fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Head = Head { to: Number(0x8765_4321), own: 0x1234, grant: 0xfedc };
+
+    #[test]
+    fn a_message_begins_with_sixteen_bytes() {
+        let packet = HEADER.write_word(0x1122_3344_5566_7788);
+        assert_eq!(packet, *b"\x21\x43\x65\x87\x34\x12\xdc\xfe\x88\x77\x66\x55\x44\x33\x22\x11");
+        let (head, rest) = Head::read(&packet).unwrap();
+        assert_eq!(head, HEADER);
+        assert_eq!(word(rest).unwrap(), (0x1122_3344_5566_7788, &[][..]));
+    }
+
+    #[test]
+    fn long_messages_round_trip() {
+        let long = Long { tag: 1 << 63 | 5, length: u64::MAX - 1, number: Number(77) };
+        let place = Place { address: 3 << 40, key: !0 };
+        let first = long.write(HEADER);
+        assert_eq!(Long::read(&first[HEAD..]).unwrap(), (long, &[][..]));
+        let announce = long.write_at(HEADER, place);
+        let (same, rest) = Long::read(&announce[HEAD..]).unwrap();
+        assert_eq!((same, Place::read(rest).unwrap().0), (long, place));
+    }
+
+    #[test]
+    fn hello_names_the_protocol() {
+        let hello = Hello { window: 1, longs: 2, channels: 3 };
+        let packet = hello.write();
+        let read = |packet: &[u8]| Head::read(packet).and_then(|(head, rest)| Hello::read(head, rest));
+        assert_eq!(read(&packet).unwrap(), hello);
+        for byte in 0..HEAD {
+            let mut other = packet;
+            other[byte] ^= 1;
+            assert!(read(&other).is_err());
+        }
+        assert!(read(&packet[..23]).is_err() && read(&[&packet[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn every_kind_is_its_number() {
+        let known: Vec<u8> = (0..=255).filter(|&k| Kind::read(k).is_ok_and(|kind| kind as u8 == k)).collect();
+        assert_eq!(known, (1..=14).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn short_packets_are_noticed() {
+        for length in 0..FIRST - HEAD {
+            assert!(Long::read(&[0; FIRST][..length]).is_err());
+        }
+        assert!(Head::read(&[0; 7]).is_err() && word(&[0; 7]).is_err() && Place::read(&[0; 15]).is_err());
+        assert!(headers(&[0; 600], 257).is_err() && headers(&[0; 5], 6).is_err());
+    }
+}

@@ -1,0 +1,231 @@
+//! A peer that writes anything: the link breaks, everything on it completes, memory stays within the limits.
+
+use crate::prng::Prng;
+use crate::seeds;
+use crate::world::{LARGEST, Side, TIGHT};
+use motet_proto::message::matching::{Posted, Receive, Selector, Source};
+use motet_proto::message::packet::{Hello, Place};
+use motet_proto::message::{
+    Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
+    Reception, Send, Table, credit,
+};
+
+/// An owner that believes nothing of what messages say of themselves.
+#[derive(Debug)]
+struct Wary {
+    side: Side,
+    held: Vec<Held>,
+    copies: Vec<CopyRequest>,
+    offers: Vec<ChannelId>,
+    /// Operations under way, and how many have ended.
+    operations: Vec<u64>,
+}
+
+impl Owner for Wary {
+    fn matching(&mut self) -> &mut Table {
+        &mut self.side.table
+    }
+
+    fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>) {
+        match arrival {
+            Arrival::Whole(body) => assert_eq!(body.len() as u64, envelope.length),
+            Arrival::Long(held) => self.held.push(held),
+        }
+    }
+
+    fn matched(&mut self, operation: u64, _: &Envelope<'_>) {
+        assert!(self.operations.contains(&operation));
+    }
+
+    fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
+        assert!(self.operations.contains(&operation) && at + bytes.len() as u64 <= 100);
+    }
+
+    fn copy(&mut self, request: CopyRequest) {
+        assert!(request.length <= 100 && request.address != 0);
+        self.copies.push(request);
+    }
+
+    fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
+        assert!(self.operations.contains(&operation) && at + length as u64 <= 5000);
+        put(&[&vec![0; length]])
+    }
+
+    fn completed(&mut self, operation: u64, _: Outcome) {
+        let at = self.operations.iter().position(|&known| known == operation).expect("completes once");
+        self.operations.swap_remove(at);
+    }
+
+    fn event(&mut self, channel: ChannelId, event: Event) {
+        if let Event::Offered(_) = event {
+            self.offers.push(channel);
+        }
+    }
+
+    fn unblocked(&mut self) {}
+}
+
+/// Where the honest side's packets go: the numbers in them are what an attacker knows.
+#[derive(Debug, Default)]
+struct Drain {
+    words: Vec<u32>,
+}
+
+impl Packets for Drain {
+    fn largest(&self) -> usize {
+        LARGEST
+    }
+
+    fn room(&self) -> usize {
+        1 << 20
+    }
+
+    fn put(&mut self, _: u8, parts: &[&[u8]]) -> bool {
+        let bytes = parts.concat();
+        for word in bytes.chunks_exact(4).take(7) {
+            self.words.push(u32::from_le_bytes(word.try_into().unwrap()));
+        }
+        let many = self.words.len().saturating_sub(40);
+        self.words.drain(..many);
+        true
+    }
+}
+
+/// A packet that is nearly right.
+fn forge(prng: &mut Prng, words: &[u32]) -> (u8, Vec<u8>) {
+    let kind = if prng.one_in(40) { prng.next() as u8 } else { 2 + prng.below(13) as u8 };
+    let word = |prng: &mut Prng| match prng.below(8) {
+        0 => prng.next() as u32,
+        1 => 0,
+        2 => prng.below(6) as u32,
+        3 => (1 + prng.below(3) as u32) << 20 | prng.below(4) as u32,
+        4 => u32::MAX,
+        _ if words.is_empty() => 1 << 20,
+        _ => words[prng.below(words.len() as u64) as usize],
+    };
+    let mut packet = word(prng).to_le_bytes().to_vec();
+    let own = [0, 0, 1, 2, 3, 8, 300, u64::from(prng.next() as u16)][prng.below(8) as usize] as u16;
+    packet.extend(own.to_le_bytes());
+    packet.extend((if prng.one_in(20) { prng.below(70_000) as u16 } else { 0 }).to_le_bytes());
+    let length = match kind {
+        2 | 5 => 8 + prng.below(100),
+        3 => 24 + prng.below(100),
+        4 => 40 + u64::from(own),
+        6 | 11 | 12 => 8,
+        _ => 0,
+    };
+    let length = if prng.one_in(30) { prng.below(LARGEST as u64) } else { length };
+    while packet.len() < 8 + length as usize {
+        let low = word(prng);
+        let high = if prng.one_in(10) { word(prng) } else { 0 };
+        packet.extend(low.to_le_bytes());
+        packet.extend(high.to_le_bytes());
+    }
+    packet.truncate(8 + length as usize);
+    (kind, packet)
+}
+
+fn attack(seed: u64) {
+    let prng = &mut Prng(seed);
+    let limits = Limits { channels: 4, ..TIGHT };
+    let mut link = Link::new(0, limits, 0);
+    let side = Side::new(seed);
+    let (held, copies, offers, operations) = Default::default();
+    let mut owner = Wary { side, held, copies, offers, operations };
+    let mut drain = Drain::default();
+    let hello = Hello { window: 500, longs: 4, channels: 4 }.write();
+    assert_eq!(link.arrived(&mut owner, 1, &hello, 0), Ok(()));
+    let mut ways = Vec::new();
+    let mut next = 1;
+    for _ in 0..400 {
+        match prng.below(10) {
+            0 => {
+                let scope = owner.side.table.join(None).unwrap();
+                let reception = Reception::Matched(scope);
+                match link.open(0, reception) {
+                    Ok(channel) => ways.push((channel, scope)),
+                    Err(_) => assert!(owner.side.table.leave(Source::One(scope))),
+                }
+            }
+            1 if !owner.offers.is_empty() => {
+                let channel = owner.offers.remove(0);
+                let scope = owner.side.table.join(None).unwrap();
+                if link.accept_channel(channel, Reception::Matched(scope)).is_ok() {
+                    ways.push((channel, scope));
+                }
+            }
+            2 if !ways.is_empty() => {
+                next += 1;
+                let (channel, scope) = ways[prng.below(ways.len() as u64) as usize];
+                if prng.one_in(2) {
+                    owner.operations.push(next);
+                    let selector = Selector { from: Source::One(scope), tag: 0, ignore: prng.next() };
+                    match owner.side.table.post(selector, Receive { operation: next, capacity: 100 }) {
+                        Posted::Waiting(_) => {}
+                        Posted::Found(held) => link.accept(&mut owner, held, next, 100),
+                        Posted::Ended(_) => drop(owner.operations.pop()),
+                    }
+                } else {
+                    let length = prng.below(5000) as usize;
+                    let (body, place) = (vec![0; length], Place::default());
+                    let mode = Mode::Automatic;
+                    let send = Send { channel, tag: 1, headers: &[], body: &[&body], mode, operation: next, place };
+                    if let Ok(motet_proto::message::Sent::Pending(_)) = link.send(&mut drain, &send) {
+                        owner.operations.push(next);
+                    }
+                }
+            }
+            3 if !owner.copies.is_empty() => {
+                let request = owner.copies.remove(0);
+                link.copied(&mut owner, request.record, prng.one_in(2));
+            }
+            4 if !owner.held.is_empty() => {
+                let held = owner.held.remove(0);
+                link.discard(held);
+            }
+            5 => drop(link.flush(&mut drain, &mut owner, 3)),
+            _ => {
+                let (kind, packet) = forge(prng, &drain.words);
+                let broken = link.broken();
+                let result = link.arrived(&mut owner, kind, &packet, 0);
+                assert_eq!(link.broken(), result.err());
+                assert!(broken.is_none() || result.is_err(), "broken for good");
+            }
+        }
+        let (records, used) = link.bytes();
+        let kept = owner.side.table.len().1 as u64;
+        assert!(used as u64 <= limits.window && records < 40_000, "{records}");
+        assert!(kept <= limits.window / credit::RECORD as u64 + u64::from(limits.longs));
+    }
+    link.reset(&mut owner, Broken("enough"));
+    for request in std::mem::take(&mut owner.copies) {
+        link.copied(&mut owner, request.record, true);
+    }
+    assert!(owner.operations.is_empty(), "{:?}", owner.operations);
+    for held in std::mem::take(&mut owner.held) {
+        link.discard(held);
+    }
+    for (channel, _) in ways {
+        let _gone = link.release(&mut owner, channel);
+    }
+    assert_eq!((link.counts(), owner.side.table.len()), ([0; 3], (0, 0)));
+}
+
+#[test]
+fn forged_packets() {
+    seeds(8000, attack);
+}
+
+#[test]
+fn noise() {
+    seeds(3000, |seed| {
+        let prng = &mut Prng(seed);
+        let (side, mut link) = (Side::new(seed), Link::new(0, TIGHT, 0));
+        let (held, copies, offers, operations) = Default::default();
+        let mut owner = Wary { side, held, copies, offers, operations };
+        for _ in 0..20 {
+            let bytes: Vec<u8> = (0..prng.below(LARGEST as u64)).map(|_| prng.next() as u8).collect();
+            let _result = link.arrived(&mut owner, prng.next() as u8, &bytes, 0);
+        }
+    });
+}

@@ -1,0 +1,458 @@
+//! Two nodes, the medium between them, and what must hold after every step.
+//!
+//! Every message says in its headers on which channel of whom it was sent and as which, and its bytes follow from that, so that
+//! one look at a matched message shows loss, duplication, disorder and mixed-up bytes.
+
+use crate::prng::Prng;
+use motet_proto::message::matching::{Posted, Receive, Selector, Source, Ticket};
+use motet_proto::message::packet::{self, Place};
+use motet_proto::message::pool::Number;
+use motet_proto::message::{
+    Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
+    Reception, Refusal, Send, Sent, Status, Table, credit,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+/// Largest packet of the simulated medium.
+pub const LARGEST: usize = 600;
+
+/// One direction of the medium.
+#[derive(Debug, Default)]
+pub struct Lane {
+    pub packets: VecDeque<(u8, Vec<u8>, u64)>,
+    pub bytes: usize,
+    pub most: usize,
+    pub now: u64,
+    pub delay: u64,
+    pub put: u64,
+}
+
+impl Packets for Lane {
+    fn largest(&self) -> usize {
+        LARGEST
+    }
+
+    fn room(&self) -> usize {
+        self.most - self.bytes
+    }
+
+    fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
+        let packet = parts.concat();
+        assert!(packet.len() <= LARGEST);
+        if packet.len() > self.room() {
+            return false;
+        }
+        self.bytes += packet.len();
+        self.put += 1;
+        self.packets.push_back((kind, packet, self.now + self.delay));
+        true
+    }
+}
+
+/// What a message says of itself in its headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    /// Which channel of which side.
+    pub way: u64,
+    /// Which message on it.
+    pub sequence: u64,
+}
+
+impl Name {
+    pub fn write(self) -> Vec<u8> {
+        [self.way.to_le_bytes(), self.sequence.to_le_bytes()].concat()
+    }
+
+    pub fn read(headers: &[u8]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(headers[at..at + 8].try_into().unwrap());
+        Self { way: word(0), sequence: word(8) }
+    }
+
+    pub fn body(self, length: u64) -> Vec<u8> {
+        let seed = self.way.wrapping_mul(31).wrapping_add(self.sequence.wrapping_mul(17));
+        (0..length).map(|at| (seed.wrapping_add(at) ^ at >> 8) as u8).collect()
+    }
+}
+
+/// A receive of the test.
+#[derive(Debug)]
+pub struct Reading {
+    pub selector: Option<Selector>,
+    pub ticket: Option<Ticket>,
+    pub buffer: Vec<u8>,
+    pub filled: u64,
+    pub matched: Option<(Name, u64)>,
+}
+
+/// The owner of one side.
+#[derive(Debug)]
+pub struct Side {
+    pub table: Table,
+    pub sends: HashMap<u64, (Name, Vec<u8>)>,
+    pub reads: HashMap<u64, Reading>,
+    pub copies: Vec<CopyRequest>,
+    pub held: Vec<Held>,
+    /// In order: names that were matched or delivered, with the receive.
+    pub matched: Vec<(Name, u64, Option<Selector>)>,
+    pub ended: Vec<(u64, Outcome)>,
+    pub events: VecDeque<(ChannelId, Event)>,
+    pub unblocked: u64,
+    /// The last message of each way that a handler got.
+    pub delivered: HashMap<u64, u64>,
+}
+
+impl Side {
+    pub fn new(seed: u64) -> Self {
+        let (sends, reads, copies, held) = Default::default();
+        let (matched, ended, events) = Default::default();
+        let (delivered, unblocked, table) = (HashMap::new(), 0, Table::new([seed, !seed]));
+        Self { table, sends, reads, copies, held, matched, ended, events, unblocked, delivered }
+    }
+}
+
+impl Owner for Side {
+    fn matching(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>) {
+        let name = Name::read(envelope.headers);
+        let before = self.delivered.insert(name.way, name.sequence);
+        assert!(before.is_none_or(|before| before < name.sequence), "handlers run in order");
+        match arrival {
+            Arrival::Whole(body) => {
+                assert_eq!(body, name.body(envelope.length));
+                self.matched.push((name, envelope.length, None));
+            }
+            Arrival::Long(held) => {
+                assert_eq!(held.headers(), envelope.headers);
+                self.held.push(held);
+            }
+        }
+    }
+
+    fn matched(&mut self, operation: u64, envelope: &Envelope<'_>) {
+        let name = Name::read(envelope.headers);
+        let read = self.reads.get_mut(&operation).expect("a receive under way");
+        assert!(read.matched.is_none(), "matched once");
+        if let Some(selector) = read.selector {
+            assert_eq!((selector.tag ^ envelope.tag) & !selector.ignore, 0, "the tag matches");
+        }
+        read.matched = Some((name, envelope.length));
+        read.ticket = None;
+        self.matched.push((name, envelope.length, read.selector));
+    }
+
+    fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
+        let read = self.reads.get_mut(&operation).expect("a receive under way");
+        assert!(read.matched.is_some() && at == read.filled && !bytes.is_empty());
+        read.buffer[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+        read.filled += bytes.len() as u64;
+    }
+
+    fn copy(&mut self, request: CopyRequest) {
+        assert!(self.reads.contains_key(&request.operation));
+        self.copies.push(request);
+    }
+
+    fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
+        let bytes = &self.sends[&operation].1[at as usize..at as usize + length];
+        let (front, back) = bytes.split_at(length / 3);
+        put(&[front, back])
+    }
+
+    fn completed(&mut self, operation: u64, outcome: Outcome) {
+        if self.sends.remove(&operation).is_none() {
+            let read = self.reads.remove(&operation).expect("completes once, and only what was begun");
+            if matches!(outcome.status, Status::Done | Status::Truncated) {
+                let (name, length) = read.matched.expect("matched before it completes");
+                let fits = length.min(read.buffer.len() as u64);
+                assert_eq!((outcome.length, read.filled), (fits, fits));
+                assert_eq!(outcome.status == Status::Truncated, fits < length);
+                assert_eq!(read.buffer[..fits as usize], name.body(length)[..fits as usize]);
+            }
+        }
+        self.ended.push((operation, outcome));
+    }
+
+    fn event(&mut self, channel: ChannelId, event: Event) {
+        self.events.push_back((channel, event));
+    }
+
+    fn unblocked(&mut self) {
+        self.unblocked += 1;
+    }
+}
+
+/// A channel as one side has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Way {
+    pub channel: ChannelId,
+    pub reception: Reception,
+    /// The name of what this side sends on it.
+    pub way: u64,
+    pub sequence: u64,
+    pub open: bool,
+}
+
+#[derive(Debug)]
+pub struct Node {
+    pub link: Link,
+    pub side: Side,
+    pub ways: Vec<Way>,
+}
+
+/// Both.
+pub struct World {
+    pub nodes: [Node; 2],
+    /// What each side has put for the other.
+    pub lanes: [Lane; 2],
+    pub prng: Prng,
+    pub limits: Limits,
+    pub now: u64,
+    pub next: u64,
+    /// Sent and not yet matched: tag, and whether it may not be any more (cancelled, or its channel was given up).
+    pub unmatched: BTreeMap<Name, (u64, bool)>,
+    /// Taken out of the table by a claim.
+    pub claimed: BTreeSet<Name>,
+    /// Which sends are which messages.
+    pub names: HashMap<u64, Name>,
+    /// The channels of a side whose receiver has given them up are no longer checked for loss.
+    pub lossy: bool,
+    pub reset: bool,
+}
+
+impl World {
+    pub fn new(seed: u64, limits: Limits, room: usize) -> Self {
+        let node = |side: u32| Node {
+            link: Link::new(side, limits, 0),
+            side: Side::new(seed + u64::from(side)),
+            ways: Vec::new(),
+        };
+        let lane = || Lane { most: room, ..Lane::default() };
+        let (prng, lanes) = (Prng(seed), [lane(), lane()]);
+        let (unmatched, claimed, names) = Default::default();
+        let (now, next, lossy, reset) = (0, 1, false, false);
+        Self { nodes: [node(0), node(1)], lanes, prng, limits, now, next, unmatched, claimed, names, lossy, reset }
+    }
+
+    pub fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    // ---- steps ------------------------------------------------------------------------------------------------------
+
+    pub fn flush(&mut self, side: usize, pieces: usize) -> bool {
+        self.lanes[side].now = self.now;
+        let node = &mut self.nodes[side];
+        let more = node.link.flush(&mut self.lanes[side], &mut node.side, pieces);
+        self.after(side);
+        more
+    }
+
+    /// One packet arrives at `side`, if one is due.
+    pub fn arrive(&mut self, side: usize) -> bool {
+        let lane = &mut self.lanes[1 - side];
+        if lane.packets.front().is_none_or(|packet| packet.2 > self.now) {
+            return false;
+        }
+        let (kind, bytes, _) = lane.packets.pop_front().unwrap();
+        lane.bytes -= bytes.len();
+        let node = &mut self.nodes[side];
+        let result = node.link.arrived(&mut node.side, kind, &bytes, self.now);
+        assert!(result.is_ok() || self.reset, "an honest peer: {result:?}");
+        self.after(side);
+        true
+    }
+
+    pub fn open(&mut self, side: usize, matched: bool) -> Result<(), Refusal> {
+        let way = self.fresh();
+        let node = &mut self.nodes[side];
+        let reception = reception(&mut node.side.table, matched);
+        let opened = node.link.open(u64::from(matched), reception);
+        match opened {
+            Ok(channel) => node.ways.push(Way { channel, reception, way, sequence: 0, open: true }),
+            Err(_) => drop(leave(&mut node.side.table, reception)),
+        }
+        opened.map(drop)
+    }
+
+    pub fn send(&mut self, side: usize, way: usize, tag: u64, length: u64, mode: Mode) -> Result<Sent, Refusal> {
+        let operation = self.fresh();
+        let node = &mut self.nodes[side];
+        let way = &mut node.ways[way];
+        let name = Name { way: way.way, sequence: way.sequence };
+        let (headers, body) = (name.write(), name.body(length));
+        let cut = length as usize / 2;
+        let shown = self.prng.one_in(2);
+        let place = if shown { Place { address: operation, key: 7 } } else { Place::default() };
+        let (parts, channel) = ([&body[..cut], &body[cut..]], way.channel);
+        let send = Send { channel, tag, headers: &headers, body: &parts, mode, operation, place };
+        self.lanes[side].now = self.now;
+        let sent = node.link.send(&mut self.lanes[side], &send);
+        if let Ok(sent) = sent {
+            way.sequence += 1;
+            self.unmatched.insert(name, (tag, false));
+            if let Sent::Pending(_) = sent {
+                self.names.insert(operation, name);
+                node.side.sends.insert(operation, (name, body));
+            }
+        }
+        self.after(side);
+        sent
+    }
+
+    pub fn post(&mut self, side: usize, selector: Selector, capacity: usize) {
+        let operation = self.fresh();
+        let node = &mut self.nodes[side];
+        let buffer = vec![0; capacity];
+        let selector_kept = Some(selector);
+        let mut read = Reading { selector: selector_kept, ticket: None, buffer, filled: 0, matched: None };
+        match node.side.table.post(selector, Receive { operation, capacity: capacity as u64 }) {
+            Posted::Waiting(ticket) => {
+                read.ticket = Some(ticket);
+                node.side.reads.insert(operation, read);
+            }
+            Posted::Found(held) => {
+                node.side.reads.insert(operation, read);
+                node.link.accept(&mut node.side, held, operation, capacity as u64);
+            }
+            Posted::Ended(status) => assert!(matches!(status, Status::Closed | Status::Broken)),
+        }
+        self.after(side);
+    }
+
+    /// Gives a claimed or delivered message a buffer, or throws it away.
+    pub fn decide(&mut self, side: usize, held: Held, take: Option<usize>) {
+        let operation = self.fresh();
+        let name = Name::read(held.headers());
+        let node = &mut self.nodes[side];
+        match take {
+            Some(capacity) => {
+                let (selector, ticket, buffer) = (None, None, vec![0; capacity]);
+                node.side.reads.insert(operation, Reading { selector, ticket, buffer, filled: 0, matched: None });
+                node.link.accept(&mut node.side, held, operation, capacity as u64);
+            }
+            None => {
+                node.link.discard(held);
+                self.unmatched.remove(&name);
+            }
+        }
+        self.after(side);
+    }
+
+    /// Does a copy between the processes: the sender's memory must still be its.
+    pub fn copy(&mut self, side: usize, allowed: bool) {
+        let at = self.prng.below(self.nodes[side].side.copies.len() as u64) as usize;
+        let request = self.nodes[side].side.copies.swap_remove(at);
+        if allowed && self.nodes[side].link.broken().is_none() {
+            let bytes = self.nodes[1 - side].side.sends.get(&request.address).map(|send| send.1.clone());
+            let there = self.nodes[1 - side].link.broken().is_none();
+            assert!(bytes.is_some() || !there, "the sender keeps an announced body until DONE");
+            let Some(bytes) = bytes else { return self.copied(side, request.record, false) };
+            self.nodes[side].side.place(request.operation, 0, &bytes[..request.length as usize]);
+        }
+        self.copied(side, request.record, allowed);
+    }
+
+    fn copied(&mut self, side: usize, record: Number, done: bool) {
+        let node = &mut self.nodes[side];
+        node.link.copied(&mut node.side, record, done);
+        self.after(side);
+    }
+
+    pub fn release(&mut self, side: usize, way: usize) {
+        let node = &mut self.nodes[side];
+        let way = node.ways.swap_remove(way);
+        assert_eq!(node.link.release(&mut node.side, way.channel), Ok(()));
+        self.lossy = true;
+        self.after(side);
+    }
+
+    pub fn break_link(&mut self, side: usize) {
+        self.reset = true;
+        let node = &mut self.nodes[side];
+        node.link.reset(&mut node.side, Broken("the medium is gone"));
+        self.after(side);
+    }
+
+    // ---- what must hold ---------------------------------------------------------------------------------------------
+
+    /// Looks at what a step has done to a side, and answers offers.
+    pub fn after(&mut self, side: usize) {
+        for (name, _, selector) in std::mem::take(&mut self.nodes[side].side.matched) {
+            let found = self.unmatched.remove(&name);
+            assert!(found.is_some(), "{name:?} is matched once");
+            // M6: no earlier message of the same sender and channel would have matched.
+            let from = Name { way: name.way, sequence: 0 };
+            for (earlier, (tag, gone)) in self.unmatched.range(from..name) {
+                let matches = selector.is_some_and(|selector| (selector.tag ^ tag) & !selector.ignore == 0);
+                assert!(*gone || !matches || self.claimed.contains(earlier), "{earlier:?} was overtaken by {name:?}");
+            }
+        }
+        for (operation, outcome) in std::mem::take(&mut self.nodes[side].side.ended) {
+            if let (Some(name), Status::Cancelled | Status::Closed) = (self.names.remove(&operation), outcome.status) {
+                self.unmatched.remove(&name);
+            }
+        }
+        while let Some((channel, event)) = self.nodes[side].side.events.pop_front() {
+            self.event(side, channel, event);
+        }
+        self.check(side);
+    }
+
+    fn event(&mut self, side: usize, channel: ChannelId, event: Event) {
+        let way = self.fresh();
+        let refuse = self.prng.one_in(8);
+        let node = &mut self.nodes[side];
+        let known = node.ways.iter().position(|way| way.channel == channel);
+        match event {
+            Event::Offered(_) if refuse => assert!(node.link.release(&mut node.side, channel).is_ok()),
+            Event::Offered(service) => {
+                let reception = reception(&mut node.side.table, service == 1);
+                match node.link.accept_channel(channel, reception) {
+                    Ok(()) => node.ways.push(Way { channel, reception, way, sequence: 0, open: true }),
+                    Err(_) => drop(leave(&mut node.side.table, reception)),
+                }
+            }
+            Event::Refused => node.ways[known.unwrap()].open = false,
+            Event::NotReceived | Event::Broken => {
+                // What was sent may be lost with the channel.
+                self.lossy = true;
+                if let Some(known) = known {
+                    node.ways[known].open = false;
+                }
+            }
+            Event::Opened | Event::Queued | Event::EndOfMessages => {}
+        }
+    }
+
+    /// M3, M7: memory is bounded.
+    fn check(&self, side: usize) {
+        let Node { link, side: owner, .. } = &self.nodes[side];
+        let (records, used) = link.bytes();
+        assert!(used as u64 <= self.limits.window);
+        let [_, coming, _] = link.counts();
+        let eager = self.limits.window as usize / credit::RECORD;
+        assert!(coming as usize <= self.limits.longs as usize + eager);
+        let (_, kept) = owner.table.len();
+        assert!(kept as usize <= self.limits.longs as usize + eager, "{kept} kept");
+        assert!(records <= 600 * (2 * self.limits.channels as usize + 2 * self.limits.longs as usize + eager + 64));
+    }
+}
+
+fn reception(table: &mut Table, matched: bool) -> Reception {
+    if matched { Reception::Matched(table.join(None).unwrap()) } else { Reception::Handler }
+}
+
+fn leave(table: &mut Table, reception: Reception) -> bool {
+    let Reception::Matched(scope) = reception else { return true };
+    table.leave(Source::One(scope))
+}
+
+/// Limits that are soon reached.
+pub const TIGHT: Limits =
+    Limits { window: 6000, longs: 5, channels: 6, ahead: 1500, pulling: 2, reserve: 400, eager: 2000 };
+
+const _: () = assert!(LARGEST >= packet::SMALLEST);
