@@ -12,6 +12,7 @@
 
 pub mod copy;
 pub mod gate;
+pub mod lane;
 pub mod mapping;
 pub mod node;
 pub mod record;
