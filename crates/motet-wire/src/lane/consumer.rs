@@ -3,9 +3,6 @@
 use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MOST, Word, lines_of};
 use crate::sync::{Ordering, fence};
 
-/// How far ahead a line is fetched, lines.
-const AHEAD: u64 = 8;
-
 /// Where a packet is copied before anybody looks at it: private memory, of any packet's size in whole lines.
 #[repr(align(64))]
 pub struct Buffer([u8; lines_of(MOST) as usize * IN_LINE]);
@@ -37,11 +34,11 @@ pub struct Packet<'a> {
 /// The end that receives.
 #[derive(Debug)]
 pub struct Consumer {
-    lane: Lane,
+    pub(super) lane: Lane,
     /// Lines consumed.
-    head: u64,
+    pub(super) head: u64,
     /// The same as the producer can know.
-    published: u64,
+    pub(super) published: u64,
     /// How many more than that before it is told.
     lag: u64,
     most: usize,
@@ -74,7 +71,6 @@ impl Consumer {
             self.rest(word, lines, buffer)?;
         }
         self.head += lines;
-        self.lane.prefetch(self.head + AHEAD);
         self.tell(self.lag);
         Ok(Some(Packet { kind: word.kind(), flags: word.flags(), bytes: &buffer.0[..length] }))
     }
@@ -84,7 +80,6 @@ impl Consumer {
     fn rest(&self, word: Word, lines: u64, buffer: &mut Buffer) -> Result<(), Broken> {
         for ahead in 1..lines {
             let line = self.lane.line(self.head + ahead);
-            self.lane.prefetch(self.head + ahead + AHEAD);
             if line.word.load(Ordering::Relaxed) != word.behind(self.head, ahead).0 {
                 return Err(Broken);
             }

@@ -4,9 +4,6 @@ use super::{Broken, Fence, IN_LINE, Lane, WORDS, Word, gather, lines_of};
 use crate::lane::CONTINUATION;
 use crate::sync::Ordering;
 
-/// How far ahead a line is made the producer's own, lines.
-const AHEAD: u64 = 8;
-
 /// What became of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
@@ -23,11 +20,11 @@ pub enum Put {
 /// The end that sends.
 #[derive(Debug)]
 pub struct Producer {
-    lane: Lane,
+    pub(super) lane: Lane,
     /// Lines written.
-    tail: u64,
+    pub(super) tail: u64,
     /// Lines consumed, as far as this end has asked.
-    consumed: u64,
+    pub(super) consumed: u64,
     most: usize,
     fence: Fence,
 }
@@ -74,7 +71,6 @@ impl Producer {
                 (at, ahead) = (0, ahead + 1);
                 line = self.lane.line(self.tail + ahead);
                 line.word.store(word.behind(self.tail, ahead).0, Ordering::Relaxed);
-                self.lane.prefetch_to_write(self.tail + ahead + AHEAD);
             }
             line.payload[at].store(payload, Ordering::Relaxed);
             at += 1;
@@ -87,7 +83,6 @@ impl Producer {
         // edge: publish -> poll (all payload, and the words of the lines behind)
         self.lane.line(self.tail).word.store(word.0, Ordering::Release);
         self.tail += lines;
-        self.lane.prefetch_to_write(self.tail + AHEAD);
         self.after_publish()
     }
 
