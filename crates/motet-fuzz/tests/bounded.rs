@@ -63,6 +63,11 @@ fn slot() {
     run(target("slot"));
 }
 
+#[test]
+fn lane() {
+    run(target("lane"));
+}
+
 /// Both lists of targets name the same ones.
 #[test]
 fn cargo_fuzz_has_every_target() {
