@@ -6,7 +6,7 @@ use super::{measure, number};
 use anyhow::{Context, Result, bail};
 use motet_sys::memory;
 use motet_sys::rustix::fd::AsRawFd;
-use motet_wire::lane::{Buffer, Consumer, Fence, LINES, Lane, Producer, Put};
+use motet_wire::lane::{Broken, Buffer, Consumer, Fence, LINES, Lane, Packet, Producer, Put};
 use motet_wire::mapping::Mapping;
 use std::fs::File;
 use std::hint::{black_box, spin_loop};
@@ -31,9 +31,9 @@ pub fn serve() -> Result<()> {
     let mut buffer = Buffer::new();
     loop {
         let packet = receive(&mut lanes.inward, &mut buffer)?;
-        black_box(packet.bytes);
+        let bytes = black_box(packet.bytes(&buffer));
         match packet.kind {
-            ANSWER => send(&mut lanes.outward, TAKE, packet.bytes)?,
+            ANSWER => send(&mut lanes.outward, TAKE, bytes)?,
             END => return Ok(()),
             _ => {}
         }
@@ -50,8 +50,8 @@ pub fn call(what: &str, port: &str, size: usize, ms: usize) -> Result<()> {
     let mut exchange = |lanes: &mut Lanes| -> Result<()> {
         send(&mut lanes.outward, ANSWER, black_box(&data))?;
         let answer = receive(&mut lanes.inward, &mut buffer)?;
-        if black_box(answer.bytes).len() != size {
-            bail!("an answer of {} bytes", answer.bytes.len());
+        if black_box(answer.bytes(&buffer)).len() != size {
+            bail!("an answer of {} bytes", answer.bytes(&buffer).len());
         }
         Ok(())
     };
@@ -83,41 +83,65 @@ impl Lanes {
         let lane = |offset| Lane::over(mapping, offset, LINES).context("the lanes do not fit");
         let (there, back) = (lane(0)?, lane(half())?);
         if serves {
-            [there, back].map(|lane| lane.prepare(Fence::Asymmetric));
+            there.prepare(Fence::Asymmetric);
+            back.prepare(Fence::Asymmetric);
             return Ok(Self { outward: back.producer(), inward: there.consumer() });
         }
         Ok(Self { outward: there.producer(), inward: back.consumer() })
     }
 }
 
+// The two below are loops over one call each: what is wrapped around that shows in the figures.
+
+#[inline(always)]
 fn send(lane: &mut Producer, kind: u8, data: &[u8]) -> Result<()> {
-    await_peer(|| match lane.try_put(kind, 0, &[data]) {
-        Ok(Put::Published | Put::Wake) => Ok(true),
-        Ok(Put::Full) => Ok(false),
-        other => bail!("a put failed: {other:?}"),
-    })
-}
-
-#[inline(always)]
-fn receive<'a>(lane: &mut Consumer, buffer: &'a mut Buffer) -> Result<motet_wire::lane::Packet<'a>> {
-    await_peer(|| Ok(!lane.is_empty()))?;
-    let packet = lane.poll(buffer).ok().context("a broken lane")?;
-    packet.context("a packet that is there and is not")
-}
-
-/// Spins until it is so.
-#[inline(always)]
-fn await_peer(mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let mut since = None;
+    let mut patience = Patience(None);
     loop {
         for _ in 0..LOOKS {
-            if done()? {
-                return Ok(());
+            match lane.try_put(kind, 0, &[data]) {
+                Ok(Put::Published | Put::Wake) => return Ok(()),
+                Ok(Put::Full) => spin_loop(),
+                other => return refused(other),
             }
-            spin_loop();
         }
-        if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+        patience.still()?;
+    }
+}
+
+#[inline(always)]
+fn receive(lane: &mut Consumer, buffer: &mut Buffer) -> Result<Packet> {
+    let mut patience = Patience(None);
+    loop {
+        for _ in 0..LOOKS {
+            match lane.poll(buffer) {
+                Ok(Some(packet)) => return Ok(packet),
+                Ok(None) => spin_loop(),
+                Err(Broken) => return broken(),
+            }
+        }
+        patience.still()?;
+    }
+}
+
+#[cold]
+fn refused(put: Result<Put, Broken>) -> Result<()> {
+    bail!("a put failed: {put:?}")
+}
+
+#[cold]
+fn broken() -> Result<Packet> {
+    bail!("the peer broke the lane")
+}
+
+/// Since when a peer has been silent, as far as that is known.
+struct Patience(Option<Instant>);
+
+impl Patience {
+    #[cold]
+    fn still(&mut self) -> Result<()> {
+        if self.0.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
             bail!("the peer is silent");
         }
+        Ok(())
     }
 }

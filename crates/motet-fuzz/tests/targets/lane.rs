@@ -49,7 +49,7 @@ fn interpret(input: &[u8], file: &OwnedFd, lane: Lane) {
             }),
             4..=7 => {
                 if let Ok(Some(packet)) = consumer.poll(&mut buffer) {
-                    assert!(packet.bytes.len() <= lane.most(), "no longer than a packet can be");
+                    assert!(packet.bytes(&buffer).len() <= lane.most(), "no longer than a packet can be");
                 }
                 Some(())
             }

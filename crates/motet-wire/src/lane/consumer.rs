@@ -20,15 +20,22 @@ impl Default for Buffer {
     }
 }
 
-/// A packet that was received.
+/// What a packet says of itself; its bytes are in the buffer that it was copied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packet<'a> {
+pub struct Packet {
     /// As it was put.
     pub kind: u8,
     /// As it was put, without the highest bit.
     pub flags: u8,
-    /// Its bytes, in the caller's buffer.
-    pub bytes: &'a [u8],
+    length: u16,
+}
+
+impl Packet {
+    /// Its bytes, of the buffer that it was received into.
+    #[inline(always)]
+    pub fn bytes<'a>(&self, buffer: &'a Buffer) -> &'a [u8] {
+        &buffer.0[..usize::from(self.length).min(MOST)]
+    }
 }
 
 /// The end that receives.
@@ -51,9 +58,10 @@ impl Consumer {
         Self { lane, head: 0, published: 0, lag, most: lane.most(), fence: lane.fence() }
     }
 
-    /// The next packet, copied into `buffer`, if there is one.
+    /// The next packet, copied into `buffer`, if there is one. Spin on this, not on [`Consumer::is_empty`]: the load that sees the
+    /// word is then the one that is used, which is worth 10 to 20 ns.
     #[inline(always)]
-    pub fn poll<'a>(&mut self, buffer: &'a mut Buffer) -> Result<Option<Packet<'a>>, Broken> {
+    pub fn poll(&mut self, buffer: &mut Buffer) -> Result<Option<Packet>, Broken> {
         let line = self.lane.line(self.head);
         let word = Word(line.word.load(Ordering::Acquire)); // edge: publish -> poll
         if !word.is_at(self.head) {
@@ -72,7 +80,7 @@ impl Consumer {
         }
         self.head += lines;
         self.tell(self.lag);
-        Ok(Some(Packet { kind: word.kind(), flags: word.flags(), bytes: &buffer.0[..length] }))
+        Ok(Some(Packet { kind: word.kind(), flags: word.flags(), length: length as u16 }))
     }
 
     /// Copies the lines behind a packet's first.
@@ -98,7 +106,7 @@ impl Consumer {
         }
     }
 
-    /// Whether there is nothing to receive: one load, for spinning.
+    /// Whether there is nothing to receive.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         !Word(self.lane.line(self.head).word.load(Ordering::Relaxed)).is_at(self.head)

@@ -1,7 +1,6 @@
 //! The end of a lane that sends.
 
-use super::{Broken, Fence, IN_LINE, Lane, WORDS, Word, gather, lines_of};
-use crate::lane::CONTINUATION;
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Word, gather, lines_of};
 use crate::sync::Ordering;
 
 /// What became of a packet.
@@ -65,15 +64,16 @@ impl Producer {
             return Ok(Put::Full);
         }
         let word = Word::first(self.tail, length, kind, flags & !CONTINUATION);
-        let (mut line, mut at, mut ahead) = (self.lane.line(self.tail), 0, 0);
-        gather::words(parts, |payload| {
-            if at == WORDS {
-                (at, ahead) = (0, ahead + 1);
-                line = self.lane.line(self.tail + ahead);
+        let mut ahead = 0;
+        gather::lines(parts, |bytes| {
+            let line = self.lane.line(self.tail + ahead);
+            if ahead > 0 {
                 line.word.store(word.behind(self.tail, ahead).0, Ordering::Relaxed);
             }
-            line.payload[at].store(payload, Ordering::Relaxed);
-            at += 1;
+            for (slot, bytes) in line.payload.iter().zip(bytes.as_chunks().0) {
+                slot.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+            }
+            ahead += 1;
         });
         Ok(self.publish(word, lines))
     }
@@ -101,7 +101,9 @@ impl Producer {
         }
         let asleep = &self.lane.control.sleep.asleep;
         // edge: asleep <-> publish
-        if asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0 {
+        if asleep.load(Ordering::Relaxed) == 1
+            && asleep.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
             return Put::Wake;
         }
         Put::Published

@@ -26,7 +26,7 @@ fn put(producer: &mut Producer, kind: u8, length: usize) -> Put {
 fn poll(consumer: &mut Consumer, length: usize) -> Option<u8> {
     let mut buffer = Buffer::new();
     let packet = consumer.poll(&mut buffer).unwrap()?;
-    assert_eq!(packet.bytes, vec![packet.kind; length]);
+    assert_eq!(packet.bytes(&buffer), vec![packet.kind; length]);
     Some(packet.kind)
 }
 
