@@ -87,6 +87,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 256 }, failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn words_are_the_bytes_in_a_row(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..30), 0..6)) {
             let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();

@@ -234,8 +234,7 @@ fn any_scribbling_is_survived() {
                     // Words that look right: near the present one in one field or another.
                     field => {
                         let word = line.word.load(Ordering::Relaxed);
-                        line.word
-                            .store(word.wrapping_add((r >> 8 & 3) << ((field - 5) * 16 + 16 & 63)), Ordering::Relaxed);
+                        line.word.store(word.wrapping_add((r >> 8 & 3) << ((field - 4) * 16)), Ordering::Relaxed);
                     }
                 }
             }
