@@ -172,7 +172,7 @@ impl Default for Line {
 pub enum Fence {
     /// The sleeper's barrier reaches the producer's CPU, too (`membarrier`): a put has none of its own.
     Asymmetric,
-    /// Both have a full fence: for systems without that, at some 5 to 20 ns for each put.
+    /// Both have a full fence: for systems without that. Each put pays for it.
     Both,
 }
 
