@@ -2,7 +2,9 @@
 //!
 //! `--worker ping|stream engine|plain serve|call …` speaks the protocol of `tests/bench/peer.h`, and adds to the figures what
 //! part of the payload went through shared memory; `hub`, `peer` and `hold` are
-//! processes to look at from outside. A worker is never pinned here: it inherits that.
+//! processes to look at from outside, `lane` measures lanes without the engine. A worker is never pinned here: it inherits that.
+
+mod lane;
 
 use anyhow::{Context, Result, bail};
 use motet::{Path, Stream};
@@ -26,6 +28,8 @@ pub fn run(words: &[String]) -> Result<()> {
         }
         ["sweep", "serve"] => serve_sweep(accept_one(&listen()?, "engine")?),
         ["sweep", "call", host, port] => call_sweep(connect(host, port, "engine")?),
+        ["lane", _, "serve"] => lane::serve(),
+        ["lane", what, "call", _, port, size, ms] => lane::call(what, port, number(size)?, number(ms)?),
         ["hub", "serve"] => hub(),
         ["peer", kind, "call", host, port, links, rounds] => peer(host, port, kind, number(links)?, number(rounds)?),
         ["hold", "serve", size, count] => hold(number(size)?, number(count)?),

@@ -76,6 +76,11 @@ fn seeds_of_messages_keep_to_the_protocol() {
     }
 }
 
+#[test]
+fn lane() {
+    run(target("lane"));
+}
+
 /// Both lists of targets name the same ones.
 #[test]
 fn cargo_fuzz_has_every_target() {

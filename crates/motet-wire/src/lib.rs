@@ -3,7 +3,7 @@
 //! What it is: the layout of everything that two processes (or one process and `motet ps`) read in common, and the
 //! few atomic operations on it: the [`gate`] of one direction of a stream, the byte [`ring`] behind it, the [`slot`]
 //! that holds both directions, the [`segment`] that holds slots, the [`record`] of a stream's own side and the
-//! [`node`] file that holds records.
+//! [`node`] file that holds records; and the [`lane`], one direction of messages.
 //!
 //! What it is not: no system calls, no clock, no policy. Whoever maps the memory hands in a pointer and vouches for it.
 //!
@@ -12,6 +12,7 @@
 
 pub mod copy;
 pub mod gate;
+pub mod lane;
 pub mod mapping;
 pub mod node;
 pub mod record;

@@ -1,4 +1,5 @@
-//! The gate under loom: every order of two threads' steps on the shared lines, with small constants.
+//! The gate, and in `loom/lane.rs` the lane, under loom: every order of two threads' steps on the shared lines, with small
+//! constants.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test -p motet-wire --release --test loom`
 //!
@@ -6,6 +7,9 @@
 //! (`Relaxed`), so only the labelled edges of the gate make it visible; TCP and the kernel's sleep are a counter and a
 //! flag that a producer's send would set.
 #![cfg(loom)]
+
+#[path = "loom/lane.rs"]
+mod lane;
 
 use loom::sync::Arc;
 use loom::thread;

@@ -6,6 +6,7 @@ mod curves;
 mod engine;
 mod fallback;
 mod idle;
+mod lane;
 mod pool;
 pub(crate) mod programs;
 mod short;
@@ -45,7 +46,7 @@ const fn row(id: &'static str, title: &'static str, measure: fn(&Bench, &Options
 const PROGRAMS: &str = "programs";
 
 /// The rows of Motet itself; [`programs::ROWS`] follow.
-const ROWS: [Row; 14] = [
+const ROWS: [Row; 15] = [
     row("a", "engine stream, 8 B one way", engine::latency),
     row("b", "engine stream bandwidth, reused buffers", engine::bandwidth),
     row("c", "engine stream, 64 MiB, distinct cold buffers", engine::cold),
@@ -58,6 +59,7 @@ const ROWS: [Row; 14] = [
     row("j", "256 idle peers and an active one", crowd::idle_peers),
     row("k", "receive memory: fresh or from the pool", pool::pool),
     row("l", "coupled demo, chatty case", coupled::chatty),
+    row("lane", "lanes alone, 8 B one way and message rate", lane::lane),
     row("short", "connect, some messages, close", short::short),
     Row { id: "curves", title: "curves over the size", measure: Measure::Curves(curves::curves) },
 ];

@@ -5,6 +5,7 @@
 //! cargo-fuzz for long runs.
 #![forbid(unsafe_code)]
 
+pub mod lane;
 pub mod message;
 pub mod mutate;
 pub mod slot;
@@ -34,7 +35,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "diag_answer", run: diag_answer, seeds: diag_seeds, rounds: 200_000 },
     Target { name: "profile", run: profile, seeds: profile_seeds, rounds: 50_000 },
     Target { name: "slot", run: slot::run, seeds: slot::seeds, rounds: 200_000 },
-    Target { name: "message", run: message::run, seeds: message::seeds, rounds: 1_000_000 },
+    Target { name: "lane", run: lane::run, seeds: lane::seeds, rounds: 200_000 },
+    Target { name: "message", run: message::run, seeds: message::seeds, rounds: 200_000 },
 ];
 
 /// The head of a segment, and the size of its file.

@@ -1,0 +1,249 @@
+//! A lane: one direction of messages between two processes, in memory that both map.
+//!
+//! What it is: a ring of self-validating lines. A packet of up to [`IN_LINE`] bytes is one cache line, and that line is all
+//! that changes hands: no index is read or written by both ends while there is room. What it is not: it does not wait, wake,
+//! allocate or know what a packet means; each end belongs to one caller at a time, who holds whatever lock that takes.
+//!
+//! ```text
+//!   0    Head: lines, how the sleeper is fenced     written before the lane is offered, read once by each end
+//!   128  ConsumerLine: lines consumed                written by the consumer, now and then; read when there is no room
+//!   256  SleepLine: asleep                           written around a sleep; looked at by the producer after each put
+//!   384  line 0, line 1, …                           each 64 bytes: word · 56 bytes of payload
+//!
+//!   word = stamp 32 (position of the line + 1) | length 16 (of the packet) | kind 8 | flags 8
+//! ```
+//!
+//! A longer packet takes the lines that follow, around the end of the ring if need be. Each has a word of its own, so payload
+//! of an earlier lap is never where a word is expected. The first line's word is written last: whoever sees it has the whole
+//! packet, and a producer that dies before has shown nothing.
+//!
+//! Positions count lines since the lane was prepared and do not wrap; a stamp is the low half of one. The line of a position
+//! held the position one lap before until it is written, so a stamp that matches is never an old one.
+//!
+//! Everything that the peer can write is hostile: words are read once, lengths and stamps checked, positions compared with
+//! private copies; what does not match is [`Broken`]. A poll looks at no more lines than one packet may have.
+
+mod consumer;
+mod gather;
+mod producer;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use consumer::{Buffer, Consumer, Packet};
+pub use producer::{Producer, Put};
+
+pub use crate::gate::Broken;
+
+use crate::mapping::Mapping;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of a line.
+const LINE: usize = 64;
+/// Words of payload in a line; few where a model checker tries every order of them.
+const WORDS: usize = if cfg!(loom) { 2 } else { 7 };
+/// Bytes of payload in a line: a packet of so many is one line.
+pub const IN_LINE: usize = 8 * WORDS;
+/// The longest packet of a lane that has room for it ([`Lane::most`]).
+pub const MOST: usize = 4096;
+/// Lines of a lane, unless somebody knows better. Both directions, 16 KiB, stay in a core's first-level cache: a line that has
+/// gone to the second one costs 15 to 50 ns more to hand over, a third of the floor (docs/hot-path.md).
+pub const LINES: usize = 128;
+/// Bytes before the lines.
+const CONTROL: usize = 384;
+
+/// A line that is not the first of its packet. The other flags are the callers'.
+pub(crate) const CONTINUATION: u8 = 0x80;
+
+/// One line of the ring, written by the producer.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Line {
+    pub(crate) word: AtomicU64,
+    pub(crate) payload: [AtomicU64; WORDS],
+}
+
+/// The word of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word(pub(crate) u64);
+
+impl Word {
+    #[inline(always)]
+    pub(crate) fn first(position: u64, length: usize, kind: u8, flags: u8) -> Self {
+        let stamp = position.wrapping_add(1) & 0xffff_ffff;
+        Self(stamp | (length as u64) << 32 | u64::from(kind) << 48 | u64::from(flags) << 56)
+    }
+
+    /// Whether this is the word of the line at `position`.
+    #[inline(always)]
+    pub(crate) fn is_at(self, position: u64) -> bool {
+        self.0 as u32 == (position as u32).wrapping_add(1)
+    }
+
+    /// The word of the packet's line `ahead` lines behind its first.
+    #[inline(always)]
+    pub(crate) fn behind(self, position: u64, ahead: u64) -> Self {
+        Self::first(position + ahead, self.length(), self.kind(), self.flags() | CONTINUATION)
+    }
+
+    #[inline(always)]
+    pub(crate) fn length(self) -> usize {
+        (self.0 >> 32) as usize & 0xffff
+    }
+
+    #[inline(always)]
+    pub(crate) fn kind(self) -> u8 {
+        (self.0 >> 48) as u8
+    }
+
+    #[inline(always)]
+    pub(crate) fn flags(self) -> u8 {
+        (self.0 >> 56) as u8
+    }
+}
+
+/// Lines of a packet of `length` bytes.
+#[inline(always)]
+pub(crate) const fn lines_of(length: usize) -> u64 {
+    if length <= IN_LINE { 1 } else { length.div_ceil(IN_LINE) as u64 }
+}
+
+/// What both ends must know; never written again once the lane is offered.
+#[repr(C, align(128))]
+#[derive(Debug)]
+struct Head {
+    fenced: AtomicU32,
+}
+
+/// How far the consumer is.
+#[repr(C, align(128))]
+#[derive(Debug)]
+struct ConsumerLine {
+    consumed: AtomicU64,
+}
+
+/// Whether the consumer sleeps. On a line of its own: the producer's look after each put costs nothing while it does not change.
+#[repr(C, align(128))]
+#[derive(Debug)]
+struct SleepLine {
+    asleep: AtomicU32,
+}
+
+/// Everything of a lane but its lines.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Control {
+    head: Head,
+    consumer: ConsumerLine,
+    sleep: SleepLine,
+}
+
+impl Control {
+    /// That of a lane that nothing has gone through.
+    pub fn new() -> Self {
+        Self {
+            head: Head { fenced: AtomicU32::new(0) },
+            consumer: ConsumerLine { consumed: AtomicU64::new(0) },
+            sleep: SleepLine { asleep: AtomicU32::new(0) },
+        }
+    }
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Line {
+    /// A line that was never written.
+    pub fn new() -> Self {
+        Self { word: AtomicU64::new(0), payload: [(); WORDS].map(|()| AtomicU64::new(0)) }
+    }
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How a consumer that goes to sleep and a producer that has just put something make sure that one of them sees the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// The sleeper's barrier reaches the producer's CPU, too (`membarrier`): a put has none of its own.
+    Asymmetric,
+    /// Both have a full fence: for systems without that. Each put pays for it.
+    Both,
+}
+
+/// A lane in memory that stays mapped.
+#[derive(Debug, Clone, Copy)]
+pub struct Lane {
+    control: &'static Control,
+    lines: &'static [Line],
+}
+
+impl Lane {
+    /// Bytes of a lane of so many lines.
+    pub const fn size(lines: usize) -> usize {
+        CONTROL + lines * LINE
+    }
+
+    /// The lane at `offset` of a mapping. `None` when it does not fit, is not aligned to 128 bytes, or `lines` is no power of
+    /// two from 4 to 2^24.
+    pub fn over(mapping: Mapping, offset: usize, lines: usize) -> Option<Self> {
+        const { assert!(size_of::<Control>() == CONTROL && size_of::<Line>() == LINE || cfg!(loom)) };
+        if !(lines.is_power_of_two() && (4..=1 << 24).contains(&lines) && offset.is_multiple_of(128)) {
+            return None;
+        }
+        let base = mapping.at(offset, Self::size(lines))?;
+        // SAFETY: `at` checked that the bytes lie in a mapping, which by the promise of `Mapping::new` is page-aligned and stays
+        // until the process ends; Control and Line are made of atomics, valid for any bytes, whoever writes them.
+        let (control, ring) =
+            unsafe { (&*base.cast::<Control>(), std::slice::from_raw_parts(base.add(CONTROL).cast::<Line>(), lines)) };
+        Self::of(control, ring)
+    }
+
+    /// The lane made of these. `None` when the lines are no power of two from 4 to 2^24.
+    pub fn of(control: &'static Control, lines: &'static [Line]) -> Option<Self> {
+        let known = lines.len().is_power_of_two() && (4..=1 << 24).contains(&lines.len());
+        known.then_some(Self { control, lines })
+    }
+
+    /// Makes the lane as new. Only whoever offers it, before that.
+    pub fn prepare(&self, fence: Fence) {
+        for line in self.lines {
+            line.word.store(0, Ordering::Relaxed);
+        }
+        self.control.consumer.consumed.store(0, Ordering::Relaxed);
+        self.control.sleep.asleep.store(0, Ordering::Relaxed);
+        self.control.head.fenced.store(u32::from(fence == Fence::Both), Ordering::Release);
+    }
+
+    /// The longest packet, bytes. It has room whenever the consumer has found the lane empty.
+    pub fn most(&self) -> usize {
+        MOST.min(self.lines.len() / 4 * 3 * IN_LINE)
+    }
+
+    /// The producing end of a lane that nothing has gone through yet. One at a time, in one of the two processes.
+    pub fn producer(self) -> Producer {
+        Producer::new(self)
+    }
+
+    /// The consuming end of a lane that nothing has gone through yet. One at a time, in the other process.
+    pub fn consumer(self) -> Consumer {
+        Consumer::new(self)
+    }
+
+    fn fence(&self) -> Fence {
+        if self.control.head.fenced.load(Ordering::Acquire) == 0 { Fence::Asymmetric } else { Fence::Both }
+    }
+
+    /// The line of a position.
+    #[inline(always)]
+    fn line(&self, position: u64) -> &'static Line {
+        let at = position as usize & (self.lines.len() - 1);
+        // SAFETY: `of` checked that the number of lines is a power of two, so `at` is less.
+        unsafe { self.lines.get_unchecked(at) }
+    }
+}

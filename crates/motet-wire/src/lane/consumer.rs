@@ -1,0 +1,154 @@
+//! The end of a lane that receives.
+
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MOST, Word, lines_of};
+use crate::sync::{Ordering, fence};
+
+/// Where a packet is copied before anybody looks at it: private memory, of any packet's size in whole lines.
+#[repr(align(64))]
+pub struct Buffer([u8; lines_of(MOST) as usize * IN_LINE]);
+
+impl Buffer {
+    /// An empty one.
+    pub const fn new() -> Self {
+        Self([0; lines_of(MOST) as usize * IN_LINE])
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a packet says of itself; its bytes are in the buffer that it was copied to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet {
+    /// As it was put.
+    pub kind: u8,
+    /// As it was put, without the highest bit.
+    pub flags: u8,
+    length: u16,
+}
+
+impl Packet {
+    /// Its bytes, of the buffer that it was received into.
+    #[inline(always)]
+    pub fn bytes<'a>(&self, buffer: &'a Buffer) -> &'a [u8] {
+        &buffer.0[..usize::from(self.length).min(MOST)]
+    }
+}
+
+/// The end that receives.
+#[derive(Debug)]
+pub struct Consumer {
+    pub(super) lane: Lane,
+    /// Lines consumed.
+    pub(super) head: u64,
+    /// The same as the producer can know.
+    pub(super) published: u64,
+    /// How many more than that before it is told.
+    lag: u64,
+    most: usize,
+    fence: Fence,
+}
+
+impl Consumer {
+    pub(super) fn new(lane: Lane) -> Self {
+        let lag = lane.lines.len() as u64 / 8;
+        Self { lane, head: 0, published: 0, lag, most: lane.most(), fence: lane.fence() }
+    }
+
+    /// The next packet, copied into `buffer`, if there is one. Spin on this, not on [`Consumer::is_empty`]: the load that sees the
+    /// word is then the one that is used, which is worth 10 to 20 ns (docs/hot-path.md).
+    #[inline(always)]
+    pub fn poll(&mut self, buffer: &mut Buffer) -> Result<Option<Packet>, Broken> {
+        let line = self.lane.line(self.head);
+        let word = Word(line.word.load(Ordering::Acquire)); // edge: publish -> poll
+        if !word.is_at(self.head) {
+            self.tell(0);
+            return Ok(None);
+        }
+        let length = word.length();
+        if length > self.most || word.flags() & CONTINUATION != 0 {
+            return Err(Broken);
+        }
+        copy(line, &mut buffer.0, 0);
+        let mut lines = 1;
+        if length > IN_LINE {
+            lines = lines_of(length);
+            self.rest(word, lines, buffer)?;
+        }
+        self.head += lines;
+        self.tell(self.lag);
+        Ok(Some(Packet { kind: word.kind(), flags: word.flags(), length: length as u16 }))
+    }
+
+    /// Copies the lines behind a packet's first.
+    #[inline(never)]
+    fn rest(&self, word: Word, lines: u64, buffer: &mut Buffer) -> Result<(), Broken> {
+        for ahead in 1..lines {
+            let line = self.lane.line(self.head + ahead);
+            if line.word.load(Ordering::Relaxed) != word.behind(self.head, ahead).0 {
+                return Err(Broken);
+            }
+            copy(line, &mut buffer.0, ahead as usize);
+        }
+        Ok(())
+    }
+
+    /// Tells the producer how far this end is, when that is more than `lag` lines behind.
+    #[inline(always)]
+    fn tell(&mut self, lag: u64) {
+        if self.head - self.published > lag {
+            self.published = self.head;
+            // edge: consumed -> still_full
+            self.lane.control.consumer.consumed.store(self.head, Ordering::Release);
+        }
+    }
+
+    /// Whether there is nothing to receive.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        !Word(self.lane.line(self.head).word.load(Ordering::Relaxed)).is_at(self.head)
+    }
+
+    /// Says that this end is about to sleep until it is woken. True: it may; the next put says [`super::Put::Wake`]. False:
+    /// there is something to receive, and nothing is said any longer.
+    ///
+    /// `barrier` must be a memory barrier on this CPU and on those that run the producer (`membarrier`). It is not called where
+    /// the lane was prepared with [`Fence::Both`].
+    pub fn begin_sleep(&mut self, barrier: impl FnOnce()) -> bool {
+        self.tell(0);
+        self.lane.control.sleep.asleep.store(1, Ordering::Relaxed);
+        match self.fence {
+            Fence::Asymmetric => barrier(),
+            Fence::Both => fence(Ordering::SeqCst),
+        }
+        // edge: asleep <-> publish
+        if self.is_empty() {
+            return true;
+        }
+        self.end_sleep();
+        false
+    }
+
+    /// This end is awake, woken or not.
+    pub fn end_sleep(&mut self) {
+        self.lane.control.sleep.asleep.store(0, Ordering::Relaxed);
+    }
+
+    /// Lines consumed so far.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+}
+
+/// Copies the payload of a packet's line `at`, whole: what is not the packet's is not looked at.
+#[inline(always)]
+fn copy(line: &Line, into: &mut [u8], at: usize) {
+    if let Some(into) = into.get_mut(at * IN_LINE..(at + 1) * IN_LINE) {
+        for (slot, bytes) in line.payload.iter().zip(into.chunks_exact_mut(8)) {
+            bytes.copy_from_slice(&slot.load(Ordering::Relaxed).to_ne_bytes());
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The end of a lane that sends.
+
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Word, gather, lines_of};
+use crate::sync::Ordering;
+
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// The consumer has it, or will when it looks.
+    Published,
+    /// The same, and the consumer has said that it sleeps: wake it. Said to one put of those that find it asleep.
+    Wake,
+    /// No room: nothing was written. There will be when the consumer has got on.
+    Full,
+    /// Longer than [`Lane::most`]: nothing was written, nor ever will be.
+    TooLong,
+}
+
+/// The end that sends.
+#[derive(Debug)]
+pub struct Producer {
+    pub(super) lane: Lane,
+    /// Lines written.
+    pub(super) tail: u64,
+    /// Lines consumed, as far as this end has asked.
+    pub(super) consumed: u64,
+    most: usize,
+    fence: Fence,
+}
+
+impl Producer {
+    pub(super) fn new(lane: Lane) -> Self {
+        Self { lane, tail: 0, consumed: 0, most: lane.most(), fence: lane.fence() }
+    }
+
+    /// Puts one packet, the parts one after the other. Of `flags` the highest bit is the lane's own and is dropped.
+    #[inline(always)]
+    pub fn try_put(&mut self, kind: u8, flags: u8, parts: &[&[u8]]) -> Result<Put, Broken> {
+        let length = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.len()));
+        if length > IN_LINE {
+            return self.put_long(kind, flags, parts, length);
+        }
+        if self.full(1) && self.still_full(1)? {
+            return Ok(Put::Full);
+        }
+        let line = self.lane.line(self.tail);
+        let mut slots = line.payload.iter();
+        gather::words(parts, |word| {
+            if let Some(slot) = slots.next() {
+                slot.store(word, Ordering::Relaxed);
+            }
+        });
+        Ok(self.publish(Word::first(self.tail, length, kind, flags & !CONTINUATION), 1))
+    }
+
+    /// A packet of several lines; only the first one's word makes it visible.
+    #[inline(never)]
+    fn put_long(&mut self, kind: u8, flags: u8, parts: &[&[u8]], length: usize) -> Result<Put, Broken> {
+        if length > self.most {
+            return Ok(Put::TooLong);
+        }
+        let lines = lines_of(length);
+        if self.full(lines) && self.still_full(lines)? {
+            return Ok(Put::Full);
+        }
+        let word = Word::first(self.tail, length, kind, flags & !CONTINUATION);
+        let mut ahead = 0;
+        gather::lines(parts, |bytes| {
+            let line = self.lane.line(self.tail + ahead);
+            if ahead > 0 {
+                line.word.store(word.behind(self.tail, ahead).0, Ordering::Relaxed);
+            }
+            for (slot, bytes) in line.payload.iter().zip(bytes.as_chunks().0) {
+                slot.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+            }
+            ahead += 1;
+        });
+        Ok(self.publish(word, lines))
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, word: Word, lines: u64) -> Put {
+        // edge: publish -> poll (all payload, and the words of the lines behind)
+        self.lane.line(self.tail).word.store(word.0, Ordering::Release);
+        self.tail += lines;
+        self.after_publish()
+    }
+
+    /// The producer's half of "asleep <-> publish": the word above is stored before `asleep` is loaded, or the sleeper sees it.
+    #[inline(always)]
+    fn after_publish(&self) -> Put {
+        match self.fence {
+            // The sleeper's barrier runs on this CPU, too, between any two instructions: either before the load below, which
+            // then finds `asleep` set, or after it, and then the store before it has left for the sleeper to see. Only the
+            // compiler must keep the two in order. Loom knows no such barrier: there it is a fence on both sides.
+            #[cfg(not(loom))]
+            Fence::Asymmetric => std::sync::atomic::compiler_fence(Ordering::SeqCst),
+            #[cfg(loom)]
+            Fence::Asymmetric => crate::sync::fence(Ordering::SeqCst),
+            Fence::Both => crate::sync::fence(Ordering::SeqCst),
+        }
+        let asleep = &self.lane.control.sleep.asleep;
+        // edge: asleep <-> publish
+        if asleep.load(Ordering::Relaxed) == 1
+            && asleep.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            return Put::Wake;
+        }
+        Put::Published
+    }
+
+    /// Whether a packet of so many bytes can be put now; asks the consumer only when it seems that it cannot.
+    pub fn room(&mut self, length: usize) -> Result<bool, Broken> {
+        let lines = lines_of(length);
+        Ok(length <= self.most && (!self.full(lines) || !self.still_full(lines)?))
+    }
+
+    /// Lines written so far.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    #[inline(always)]
+    fn full(&self, lines: u64) -> bool {
+        self.tail + lines - self.consumed > self.lane.lines.len() as u64
+    }
+
+    /// The same after a look at the consumer's line.
+    #[cold]
+    #[inline(never)]
+    fn still_full(&mut self, lines: u64) -> Result<bool, Broken> {
+        // edge: consumed -> still_full (what was read may be written over)
+        let consumed = self.lane.control.consumer.consumed.load(Ordering::Acquire);
+        if consumed < self.consumed || consumed > self.tail {
+            return Err(Broken);
+        }
+        self.consumed = consumed;
+        Ok(self.full(lines))
+    }
+}

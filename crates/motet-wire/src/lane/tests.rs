@@ -1,0 +1,278 @@
+//! Both ends of a lane in one process: against a queue, at the edges, and against a peer that writes what it likes.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+
+/// A lane of its own memory, which is never freed.
+fn lane(lines: usize) -> Lane {
+    let size = Lane::size(lines).next_multiple_of(4096);
+    let layout = std::alloc::Layout::from_size_align(size, 4096).unwrap();
+    // SAFETY: a page-aligned block of that size, never freed, is what a mapping promises.
+    let mapping = unsafe { Mapping::new(std::alloc::alloc_zeroed(layout), size) };
+    let lane = Lane::over(mapping, 0, lines).unwrap();
+    lane.prepare(Fence::Asymmetric);
+    lane
+}
+
+/// Both ends as if `position` lines had gone through.
+fn ends_at(lane: Lane, position: u64) -> (Producer, Consumer) {
+    let (mut producer, mut consumer) = (lane.producer(), lane.consumer());
+    for at in position.saturating_sub(lane.lines.len() as u64)..position {
+        lane.line(at).word.store(Word::first(at, 0, 0, 0).0, Ordering::Relaxed);
+    }
+    lane.control.consumer.consumed.store(position, Ordering::Relaxed);
+    (producer.tail, producer.consumed) = (position, position);
+    (consumer.head, consumer.published) = (position, position);
+    (producer, consumer)
+}
+
+fn bytes(n: usize, seed: u8) -> Vec<u8> {
+    (0..n).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 256 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Against a VecDeque: any mix of puts in parts and polls, over many laps and over the end of the stamps.
+    #[test]
+    fn agrees_with_a_queue(
+        bits in 2u32..8,
+        start in prop_oneof![Just(0u64), Just(u64::from(u32::MAX) - 20), Just((7 << 32) - 3)],
+        ops in proptest::collection::vec((any::<bool>(), 0usize..400, 0usize..70, any::<[u8; 2]>()), 1..300),
+    ) {
+        let lane = lane(1 << bits);
+        let (mut producer, mut consumer) = ends_at(lane, start);
+        let (mut oracle, mut buffer) = (VecDeque::new(), Buffer::new());
+        for (put, length, cut, [kind, flags]) in ops {
+            if put {
+                let data = bytes(length, kind);
+                let (a, b) = data.split_at(cut.min(length));
+                let (b, c) = b.split_at(b.len() / 2);
+                let lines = |n: usize| lines_of(n) as usize;
+                let used: usize = oracle.iter().map(|(_, _, data): &(u8, u8, Vec<u8>)| lines(data.len())).sum();
+                match producer.try_put(kind, flags, &[a, b, c]).unwrap() {
+                    Put::Published => oracle.push_back((kind, flags & !CONTINUATION, data)),
+                    Put::TooLong => prop_assert!(length > lane.most()),
+                    // What the consumer has not told of yet is at most an eighth.
+                    Put::Full => prop_assert!(used + lines(length) + lane.lines.len() / 8 > lane.lines.len()),
+                    Put::Wake => prop_assert!(false, "nobody sleeps"),
+                }
+            } else {
+                let found = consumer.poll(&mut buffer).unwrap().map(|p| (p.kind, p.flags, p.bytes(&buffer).to_vec()));
+                prop_assert_eq!(found, oracle.pop_front());
+                prop_assert_eq!(consumer.is_empty(), oracle.is_empty());
+            }
+        }
+        while let Some(expected) = oracle.pop_front() {
+            let found = consumer.poll(&mut buffer).unwrap().map(|p| (p.kind, p.flags, p.bytes(&buffer).to_vec()));
+            prop_assert_eq!(found, Some(expected));
+        }
+        prop_assert_eq!(consumer.poll(&mut buffer), Ok(None));
+        prop_assert_eq!(producer.room(lane.most()), Ok(true), "an empty lane has room for the longest packet");
+    }
+}
+
+#[test]
+fn a_lane_needs_its_memory() {
+    let size = Lane::size(64).next_multiple_of(4096);
+    let layout = std::alloc::Layout::from_size_align(size, 4096).unwrap();
+    // SAFETY: as in `lane`.
+    let mapping = unsafe { Mapping::new(std::alloc::alloc_zeroed(layout), size) };
+    assert!(Lane::over(mapping, 0, 64).is_some() && Lane::over(mapping, 128, 32).is_some());
+    for (offset, lines) in [(0, 63), (0, 2), (0, 0), (64, 32), (4096, 64), (usize::MAX - 127, 64), (0, 1 << 25)] {
+        assert!(Lane::over(mapping, offset, lines).is_none(), "{lines} lines at {offset}");
+    }
+}
+
+#[test]
+fn every_length_arrives_at_every_place() {
+    let lane = lane(128);
+    assert_eq!(lane.most(), MOST);
+    let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+    let step = if cfg!(miri) { 97 } else { 1 };
+    for length in (0..=MOST).step_by(step) {
+        let data = bytes(length, 3);
+        assert_eq!(producer.try_put(1, 2, &[&data]), Ok(Put::Published));
+        let packet = consumer.poll(&mut buffer).unwrap().unwrap();
+        assert_eq!((packet.kind, packet.flags, packet.bytes(&buffer)), (1, 2, &data[..]));
+        assert_eq!(consumer.poll(&mut buffer), Ok(None));
+    }
+    assert_eq!(producer.try_put(1, 2, &[&bytes(MOST, 0), &[1]]), Ok(Put::TooLong));
+    assert_eq!(producer.try_put(1, CONTINUATION | 5, &[]), Ok(Put::Published));
+    assert_eq!(consumer.poll(&mut buffer).unwrap().map(|p| p.flags), Some(5));
+}
+
+#[test]
+fn a_full_lane_has_room_again_once_the_producer_is_told() {
+    let lane = lane(64);
+    let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+    for n in 0..64u8 {
+        assert_eq!(producer.try_put(n, 0, &[]), Ok(Put::Published));
+    }
+    assert_eq!((producer.try_put(0, 0, &[]), producer.room(0)), (Ok(Put::Full), Ok(false)));
+    for n in 0..8 {
+        assert_eq!(consumer.poll(&mut buffer).unwrap().map(|p| p.kind), Some(n));
+    }
+    assert_eq!(producer.room(0), Ok(false), "an eighth is not told of");
+    assert!(consumer.poll(&mut buffer).unwrap().is_some());
+    assert_eq!((producer.room(9 * IN_LINE), producer.room(10 * IN_LINE)), (Ok(true), Ok(false)));
+    assert_eq!(producer.tail() - consumer.head(), 55);
+}
+
+#[test]
+fn a_packet_shows_with_its_first_line_only() {
+    let lane = lane(8);
+    let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+    producer.try_put(9, 0, &[&bytes(3 * IN_LINE, 1)]).unwrap();
+    let word = lane.lines[0].word.swap(0, Ordering::Relaxed); // as a producer that died before its last store leaves it
+    assert_eq!(consumer.poll(&mut buffer), Ok(None));
+    lane.lines[0].word.store(word, Ordering::Relaxed);
+    assert!(consumer.poll(&mut buffer).unwrap().is_some());
+}
+
+#[test]
+fn a_sleeper_is_woken_once() {
+    for fence in [Fence::Asymmetric, Fence::Both] {
+        let lane = lane(8);
+        lane.prepare(fence);
+        let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+        let mut barriers = 0;
+        assert!(consumer.begin_sleep(|| barriers += 1));
+        assert_eq!(barriers, u32::from(fence == Fence::Asymmetric));
+        assert_eq!(producer.try_put(1, 0, &[]), Ok(Put::Wake));
+        assert_eq!(producer.try_put(1, 0, &[]), Ok(Put::Published));
+        assert!(!consumer.begin_sleep(|| ()), "there is something to receive");
+        assert_eq!(producer.try_put(1, 0, &[]), Ok(Put::Published), "it did not go to sleep");
+        while consumer.poll(&mut buffer).unwrap().is_some() {}
+        assert!(consumer.begin_sleep(|| ()));
+        consumer.end_sleep();
+        assert_eq!(producer.try_put(1, 0, &[]), Ok(Put::Published));
+    }
+}
+
+#[test]
+fn what_cannot_be_is_broken() {
+    let longest = lane(8).most();
+    for (length, kind, flags) in [(longest + 1, 0, 0), (0xffff, 0, 0), (8, 0, CONTINUATION), (0, 0, 0xff)] {
+        let lane = lane(8);
+        lane.line(0).word.store(Word::first(0, length, kind, flags).0, Ordering::Relaxed);
+        assert_eq!(lane.consumer().poll(&mut Buffer::new()), Err(Broken), "{length} bytes, flags {flags:#x}");
+    }
+    // A line behind the first that is another packet's, of another length, or one of an earlier lap.
+    let first = Word::first(0, 2 * IN_LINE, 4, 0);
+    for second in [Word::first(1, 2 * IN_LINE, 4, 0), Word::first(1, 8, 4, CONTINUATION), Word(0)] {
+        let lane = lane(8);
+        lane.line(0).word.store(first.0, Ordering::Relaxed);
+        lane.line(1).word.store(second.0, Ordering::Relaxed);
+        let mut consumer = lane.consumer();
+        assert_eq!(consumer.poll(&mut Buffer::new()), Err(Broken), "{second:x?}");
+        assert_eq!(consumer.head(), 0);
+    }
+    // A head before what was told already, or behind what was ever put.
+    for consumed in [3, 9, u64::MAX] {
+        let lane = lane(8);
+        let (mut producer, _) = ends_at(lane, 4);
+        (0..4).for_each(|_| assert_eq!(producer.try_put(0, 0, &[]), Ok(Put::Published)));
+        lane.control.consumer.consumed.store(consumed, Ordering::Relaxed);
+        assert_eq!(producer.room(5 * IN_LINE), Err(Broken), "{consumed} consumed");
+    }
+}
+
+/// Two threads, packets of one and of several lines: all arrive, in order and whole, however the two sleep.
+#[test]
+fn two_threads_agree() {
+    let (lane, rounds) = (lane(16), if cfg!(miri) { 60 } else { 200_000u32 });
+    lane.prepare(Fence::Both);
+    let length = |n: u32| n as usize * 37 % (lane.most() + 1);
+    std::thread::scope(|scope| {
+        let consumer = scope.spawn(move || {
+            let (mut consumer, mut buffer) = (lane.consumer(), Buffer::new());
+            for n in 0..rounds {
+                let packet = loop {
+                    match consumer.poll(&mut buffer).unwrap() {
+                        Some(packet) => break (packet.kind, packet.bytes(&buffer).to_vec()),
+                        None if consumer.begin_sleep(|| ()) => std::thread::park(),
+                        None => {}
+                    }
+                };
+                assert_eq!(packet, (n as u8, bytes(length(n), n as u8)));
+            }
+        });
+        let mut producer = lane.producer();
+        for n in 0..rounds {
+            loop {
+                match producer.try_put(n as u8, 0, &[&bytes(length(n), n as u8)]).unwrap() {
+                    Put::Published => break,
+                    Put::Wake => break consumer.thread().unpark(),
+                    _ => std::thread::yield_now(),
+                }
+            }
+        }
+    });
+}
+
+/// A second thread writes any word at any time: both ends go on or say that the peer broke the protocol, and return.
+#[test]
+fn any_scribbling_is_survived() {
+    let (lane, done) = (lane(16), AtomicBool::new(false));
+    let rounds = if cfg!(miri) { 40 } else { 300_000 };
+    let mut seen = [0u64; 3]; // packets, nothing, broken
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(1);
+            while !done.load(Ordering::Relaxed) {
+                let (r, at) = (random.draw(), random.draw());
+                let line = lane.line(at);
+                match r % 8 {
+                    0 => lane.control.consumer.consumed.store(at >> (r >> 8 & 63), Ordering::Relaxed),
+                    1 => lane.control.sleep.asleep.store(at as u32, Ordering::Relaxed),
+                    2 => lane.control.head.fenced.store(at as u32, Ordering::Relaxed),
+                    3 => line.payload[r as usize >> 8 & 3].store(at, Ordering::Relaxed),
+                    4 => line.word.store(random.draw(), Ordering::Relaxed),
+                    // Words that look right: near the present one in one field or another.
+                    field => {
+                        let word = line.word.load(Ordering::Relaxed);
+                        line.word.store(word.wrapping_add((r >> 8 & 3) << ((field - 4) * 16)), Ordering::Relaxed);
+                    }
+                }
+            }
+        });
+        let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+        for n in 0..rounds {
+            let sent = producer.try_put(n as u8, 0, &[&[7; 200][..n % 200]]);
+            let _ = producer.room(n % 300);
+            match consumer.poll(&mut buffer) {
+                Ok(Some(packet)) => {
+                    assert!(packet.bytes(&buffer).len() <= lane.most());
+                    seen[0] += 1;
+                }
+                Ok(None) => seen[1] += 1,
+                Err(Broken) => seen[2] += 1,
+            }
+            if consumer.begin_sleep(|| ()) {
+                consumer.end_sleep();
+            }
+            if sent.is_err() || sent == Ok(Put::Full) || n % 64 == 0 {
+                // What an engine would do with a broken lane: another one.
+                (producer, consumer) = ends_at(lane, n as u64);
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(cfg!(miri) || seen.iter().all(|&n| n > 0), "packets, nothing, broken: {seen:?}");
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

@@ -1,0 +1,117 @@
+//! The lane: publish and poll, the edge of the room, and the sleeper. Lines have two words of payload here.
+//!
+//! What these models leave out: the barrier of a sleeper that reaches the producer's CPU (`membarrier`) is a full fence on both
+//! sides, as loom knows no other.
+
+use super::model;
+use loom::sync::Arc;
+use loom::thread;
+use motet_wire::lane::{Buffer, Consumer, Control, Fence, IN_LINE, Lane, Line, Producer, Put};
+use motet_wire::sync::Ordering::{AcqRel, Acquire, SeqCst};
+use motet_wire::sync::{AtomicU32, fence};
+
+/// Both ends of a lane of four lines. Its memory stays, as a mapping does.
+fn ends() -> (Producer, Consumer) {
+    let lines: Vec<Line> = (0..4).map(|_| Line::new()).collect();
+    let lane = Lane::of(Box::leak(Box::new(Control::new())), lines.leak()).unwrap();
+    lane.prepare(Fence::Asymmetric);
+    (lane.producer(), lane.consumer())
+}
+
+fn put(producer: &mut Producer, kind: u8, length: usize) -> Put {
+    producer.try_put(kind, 0, &[&vec![kind; length]]).unwrap()
+}
+
+/// The kind of the next packet, all of whose bytes must be that.
+fn poll(consumer: &mut Consumer, length: usize) -> Option<u8> {
+    let mut buffer = Buffer::new();
+    let packet = consumer.poll(&mut buffer).unwrap()?;
+    assert_eq!(packet.bytes(&buffer), vec![packet.kind; length]);
+    Some(packet.kind)
+}
+
+/// A packet of two lines is seen whole or not at all.
+#[test]
+fn a_packet_is_visible_with_its_first_word() {
+    model(&[0, 1], || {
+        let (mut producer, mut consumer) = ends();
+        let producer = thread::spawn(move || put(&mut producer, 5, IN_LINE + 1));
+        let seen = poll(&mut consumer, IN_LINE + 1);
+        producer.join().unwrap();
+        usize::from(seen.is_some())
+    });
+}
+
+/// Packets one behind the other come in order.
+#[test]
+fn packets_keep_their_order() {
+    model(&[0, 1, 2], || {
+        let (mut producer, mut consumer) = ends();
+        let producer = thread::spawn(move || {
+            put(&mut producer, 1, 3);
+            put(&mut producer, 2, 3);
+        });
+        let seen: Vec<u8> = (0..2).filter_map(|_| poll(&mut consumer, 3)).collect();
+        producer.join().unwrap();
+        assert!([1, 2].starts_with(&seen), "{seen:?}");
+        seen.len()
+    });
+}
+
+/// A line is written over only after it was read: a full lane has room when the producer was told, and not before.
+#[test]
+fn a_line_is_not_overwritten_before_it_is_read() {
+    model(&[0, 1], || {
+        let (mut producer, mut consumer) = ends();
+        assert_eq!(put(&mut producer, 1, IN_LINE + 1), Put::Published);
+        assert_eq!(put(&mut producer, 2, IN_LINE + 1), Put::Published);
+        let producer = thread::spawn(move || put(&mut producer, 3, IN_LINE + 1));
+        assert_eq!(poll(&mut consumer, IN_LINE + 1), Some(1));
+        assert_eq!(poll(&mut consumer, IN_LINE + 1), Some(2));
+        let third = poll(&mut consumer, IN_LINE + 1);
+        assert!(third.is_none_or(|kind| kind == 3));
+        let put = producer.join().unwrap();
+        assert!(third.is_none() || put == Put::Published);
+        usize::from(put == Put::Published)
+    });
+}
+
+/// A consumer that goes to sleep and a producer that puts: the consumer sees the packet, or the producer the sleeper.
+#[test]
+fn no_wake_up_is_lost() {
+    model(&[0, 1], || {
+        let (mut producer, mut consumer) = ends();
+        let producer = thread::spawn(move || put(&mut producer, 1, 1));
+        let sleeps = consumer.begin_sleep(|| fence(SeqCst));
+        let put = producer.join().unwrap();
+        assert!(!sleeps || put == Put::Wake, "asleep, and nobody wakes it");
+        usize::from(sleeps)
+    });
+}
+
+/// The same with a consumer that wakes up by itself, receives and sleeps again, and two puts: asleep over a packet, it is
+/// woken. A bell that rang for an earlier sleep stays rung, as a doorbell does.
+#[test]
+fn no_wake_up_is_lost_by_a_consumer_that_sleeps_again() {
+    model(&[0, 1], || {
+        let (mut producer, mut consumer) = ends();
+        let bell = Arc::new(AtomicU32::new(0));
+        let ringer = bell.clone();
+        let producer = thread::spawn(move || {
+            for kind in [1, 2] {
+                if put(&mut producer, kind, 1) == Put::Wake {
+                    ringer.fetch_add(1, AcqRel);
+                }
+            }
+        });
+        if consumer.begin_sleep(|| fence(SeqCst)) {
+            consumer.end_sleep();
+        }
+        poll(&mut consumer, 1);
+        let sleeps = consumer.begin_sleep(|| fence(SeqCst));
+        producer.join().unwrap();
+        let rung = bell.load(Acquire) > 0;
+        assert!(!sleeps || rung || consumer.is_empty(), "asleep over a packet, and nobody has rung");
+        usize::from(sleeps)
+    });
+}
