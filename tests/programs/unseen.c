@@ -324,5 +324,6 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOFBF, 65536);
     if (is("lowat-before")) return inherits_least(), 0;
     CHECK(pipe(go) == 0 && pipe(done) == 0);
+    if (is("inline-calls")) signal(SIGPIPE, SIG_IGN); /* a plain write() may be the first call after a reset */
     two_processes("4", accepted, connected);
 }

@@ -5,6 +5,7 @@
 use motet_tests::omniorb::{POLICIES, REPORT, Scene, built, by_the_adapter, each_way};
 use motet_tests::programs::{Started, both_ways, free_port, placed, skip};
 use motet_tests::{Built, folder};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -193,5 +194,35 @@ fn the_naming_service_and_its_client_are_as_ever() {
     });
     if let Some(counters) = counters {
         assert!(counters.upgraded > 0, "{}", counters.lines);
+    }
+}
+
+#[test]
+fn the_measuring_tool_measures_calls_on_every_path() {
+    let test = "the_measuring_tool_measures_calls_on_every_path";
+    let Some(motet) = motet_tests::engine().map(|engine| engine.with_file_name("motet")).filter(|path| path.exists())
+    else {
+        return skip(test, "motet is not built (make build)").unwrap_or_default();
+    };
+    let Ok(_) = built("omniorb_cases") else { return skip(test, "omniORB is not installed").unwrap_or_default() };
+    let words = ["bench", "corba", "--quick", "--parts", "null,memory,strings", "--json"];
+    let output = Command::new(motet).args(words).env_remove("LD_PRELOAD").output().expect("motet");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let lines = report["lines"].as_array().expect("lines");
+    for what in [
+        "empty call, kernel TCP",
+        "empty call, sockets voice, own CPUs",
+        "empty call, CORBA voice, own CPUs",
+        "kernel TCP, against the CORBA voice",
+        "omniORB's unix transport, against the CORBA voice",
+        "empty call, time limits of 10 s",
+        "empty call, a pool of threads",
+        "octet, 64 MiB, back, fresh memory",
+        "strings of 1 to 2000 B, CORBA voice: worst at",
+    ] {
+        let line = lines.iter().find(|line| line["what"].as_str().is_some_and(|text| text.starts_with(what)));
+        let measured = line.and_then(|line| line["figure"]["spread"]["median"].as_f64());
+        assert!(measured.is_some_and(|median| median > 0.0), "{what}: {line:?}");
     }
 }
