@@ -1,7 +1,7 @@
 //! The packets of a peer, to one side of a link: it must keep to its limits, break at the first packet that breaks the
 //! protocol, and complete every operation once.
 //!
-//! The input is a row of steps: a kind, a length of two bytes, the packet. Kinds from [`OURS`] on are steps of this side.
+//! The input is a row of steps: a kind, a length of two bytes, the packet. Kinds from `OURS` on are steps of this side.
 
 use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
 use motet_proto::message::packet::{Head, Hello, Kind, Long, Place};
