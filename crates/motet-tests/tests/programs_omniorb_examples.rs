@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 const EXAMPLES: &str = "/usr/lib/omniorb/examples";
 const MISSING: &str = "omniORB's examples are not installed (omniorb-doc, tests/programs/packages.txt)";
 
-/// A server that prints its reference, and clients that take it as their first word.
+/// A server that prints its reference, and clients that take it as their first word. (Not ami/echo_dii_pollable_set: now and then its set
+/// returns a poller that it does not know, plainly, too.)
 const PAIRS: [(&str, &[&str]); 9] = [
     ("echo/eg2_impl", &["echo/eg2_clt", "dii/echo_diiclt", "ami/echo_callback", "ami/echo_poller"]),
-    ("echo/eg2_impl", &["ami/echo_pollable_set", "ami/echo_dii_pollable_set"]),
+    ("echo/eg2_impl", &["ami/echo_pollable_set"]),
     ("dsi/echo_dsiimpl", &["echo/eg2_clt", "dii/echo_diiclt"]),
     ("boa/eg2_impl", &["echo/eg2_clt"]),
     ("poa/servant_manager/servant_activator", &["echo/eg2_clt"]),
