@@ -42,7 +42,7 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
     let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
     let ring = slot.in_ring(false);
     let changed = || {
-        ring.prefetch(head);
+        ring.prefetch(head); // what comes will lie there
         !gate.still_waiting(head) || posted && transfer::taken(slot)
     };
     // A running peer answers within this: no clock, nothing to undo. (Without the pause it is slower by a tenth.)
