@@ -66,6 +66,19 @@ fn callbacks_come_during_calls() {
 }
 
 #[test]
+fn every_endpoint_of_a_server_is_served() {
+    each_way("every_endpoint_of_a_server_is_served", [&[], &[]], |scene| {
+        let (first, second) = (scene.beside(), scene.beside());
+        let more = format!("giop:tcp:127.0.0.1:{}", second.port);
+        let (program, port) = (first.program.clone(), first.port.clone());
+        let server = Scene { program, port, options: &[("ORBendPoint", &more)], ..*scene }.serve();
+        let told = first.told(&["add", "2000"]) + &second.told(&["add", "2000"]);
+        first.end(server);
+        told
+    });
+}
+
+#[test]
 fn threads_call_at_once_short_beside_long() {
     each_way("threads_call_at_once_short_beside_long", [&[], &[]], |scene| {
         let server = scene.serve();
