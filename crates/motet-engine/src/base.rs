@@ -134,10 +134,6 @@ impl Base for Kernel<'_> {
         thread::nap(ns);
     }
 
-    fn may_move(&self) -> bool {
-        thread::cpus_allowed() > 1
-    }
-
     #[inline(always)]
     fn token(&self) -> u64 {
         thread::token()

@@ -369,12 +369,12 @@ fn reset(record: &Record) {
     #[rustfmt::skip]
     let Rx {
         lock: _, head, tcp, mark, busy, ready, mark_known, skip, failed, evidence, moved, copied, wide, bulk, bulk_ring, near,
-        slept, quiet, probed, passed, lent, part_at,
+        slept, quiet, probed, passed, lent,
     } = rx;
     for word in [head, tcp, mark, moved, copied, slept, quiet, probed] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [busy, ready, mark_known, skip, failed, evidence, wide, bulk, bulk_ring, near, passed, lent, part_at] {
+    for word in [busy, ready, mark_known, skip, failed, evidence, wide, bulk, bulk_ring, near, passed, lent] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [&life.deadline, &events.raised, &events.spin_miss, &events.spilled] {

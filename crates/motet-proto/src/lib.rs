@@ -81,8 +81,6 @@ pub trait Base {
     fn yield_now(&mut self);
     /// Sleeps for about `ns`. Never called with a lock held.
     fn nap(&mut self, ns: u64);
-    /// Whether this thread may run on another CPU than this one.
-    fn may_move(&self) -> bool;
     /// Identifies this thread: the process in the high half, never 0.
     fn token(&self) -> u64;
     /// Whether the process of a token still exists.

@@ -17,8 +17,6 @@ const LENT: u64 = 1_500;
 const EAGER: u32 = 200;
 /// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
 const MAX_FAILED: u32 = 9;
-/// So many waits in a row for a peer on the same CPU, and it is tried to part the two.
-const TOGETHER: u32 = 256;
 /// A sleep in the kernel that was as short as this (ns) should have been a spin.
 const WAKE_UP: u64 = 20_000;
 
@@ -93,10 +91,6 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
         }
         // The peer needs this CPU at once; anybody else gets it now and then. Their time is not spun away.
         near = same_cpu(slot, base);
-        if near && part(record, base) {
-            start += base.now().saturating_sub(now);
-            continue;
-        }
         if probing || near {
             let lent = lend(record, base);
             if lent > hog {
@@ -108,7 +102,7 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
             }
         }
     };
-    met(record, near);
+    record.rx.near.store(u32::from(near), Relaxed);
     // Found at last, but a sleep would have been as quick and would have left the CPU to others.
     let late = base.now().saturating_sub(first) > 2 * budget;
     match result {
@@ -128,34 +122,6 @@ fn lend<B: Base>(record: &Record, base: &mut B) -> u64 {
     let soon = took > base.ticks(LENT) && took <= base.ticks(HOG);
     record.rx.lent.store(u32::from(soon), Relaxed);
     took
-}
-
-/// Counts waits in a row for a peer that was on this CPU.
-fn met(record: &Record, near: bool) {
-    let rx = &record.rx;
-    if near {
-        rx.near.store(rx.near.load(Relaxed).saturating_add(1), Relaxed);
-    } else if rx.near.load(Relaxed) != 0 {
-        rx.near.store(0, Relaxed);
-        rx.part_at.store(0, Relaxed);
-    }
-}
-
-/// Two that answer each other on one CPU stay there: neither sleeps, and the scheduler moves neither while it finds both hot, however idle
-/// another CPU is. A thread that wakes from a nap is put where there is room. Tried after ever more waits, as there may be none. True: it
-/// was tried.
-#[inline]
-fn part<B: Base>(record: &Record, base: &mut B) -> bool {
-    let (rx, waits) = (&record.rx, record.rx.near.load(Relaxed));
-    if waits < rx.part_at.load(Relaxed).max(TOGETHER) {
-        return false;
-    }
-    let may = base.may_move();
-    rx.part_at.store(if may { waits.saturating_mul(2) } else { u32::MAX }, Relaxed);
-    if may {
-        base.nap(1);
-    }
-    may
 }
 
 /// Whether the next wait should spin at all.

@@ -82,29 +82,6 @@ fn who_waits_for_this_very_cpu_is_given_it() {
 }
 
 #[test]
-fn two_on_one_cpu_are_parted_now_and_then_and_ever_more_seldom() {
-    let world = world();
-    let me = &world.sides[1];
-    // The peer was last seen waiting where this thread runs.
-    spin::publish_cpu(&me.slot, &world.base(1, 1));
-    let cpu = me.slot.inward().consumer.cpu.load(Relaxed);
-    me.slot.outward().consumer.cpu.store(cpu, Relaxed);
-    let mut naps = Vec::new();
-    for wait in 1..=2000u32 {
-        assert!(motet_proto::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
-        let before = world.naps.get();
-        let _ = spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 300, false);
-        if world.naps.get() > before {
-            naps.push(wait);
-        }
-    }
-    assert_eq!(naps, [257, 513, 1025]);
-    me.slot.outward().consumer.cpu.store(cpu + 1, Relaxed);
-    let _ = spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 300, false);
-    assert_eq!((me.record.rx.near.load(Relaxed), me.record.rx.part_at.load(Relaxed)), (0, 0), "they are apart");
-}
-
-#[test]
 fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
     let world = world();
     let me = &world.sides[1];

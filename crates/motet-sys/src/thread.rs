@@ -145,11 +145,6 @@ pub fn nap(ns: u64) {
     let _ = rustix::thread::nanosleep(&time);
 }
 
-/// On how many CPUs this thread may run; 1 when that is not told.
-pub fn cpus_allowed() -> u32 {
-    rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count())
-}
-
 /// Lets another thread run here.
 pub fn yield_now() {
     rustix::thread::sched_yield();

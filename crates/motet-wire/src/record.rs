@@ -102,7 +102,7 @@ pub struct Rx {
     pub bulk: AtomicU32,
     /// What became of the large ring's pages.
     pub bulk_ring: AtomicU32,
-    /// Waits in a row for a peer that was on our CPU.
+    /// 1 when the peer was on our CPU when we last had to wait for it.
     pub near: AtomicU32,
     /// When a blocking receive was last left to the kernel, ticks; 0: not since.
     pub slept: AtomicU64,
@@ -114,8 +114,6 @@ pub struct Rx {
     pub passed: AtomicU32,
     /// 1 when the last yield of a wait gave the CPU to somebody who soon gave it back.
     pub lent: AtomicU32,
-    /// The value of `near` at which it is tried to part the two.
-    pub part_at: AtomicU32,
 }
 
 /// What becomes of a stream.

@@ -123,10 +123,6 @@ impl Base for End {
         self.clock.advance(ns);
     }
 
-    fn may_move(&self) -> bool {
-        true
-    }
-
     fn token(&self) -> u64 {
         u64::from(Self::process(self.side)) << 32 | u64::from(self.thread * 2 + 1)
     }

@@ -86,8 +86,6 @@ pub struct World {
     /// Whether the other end runs just now.
     inside: Cell<bool>,
     pub calls: Cell<u64>,
-    /// How often anybody napped.
-    pub naps: Cell<u64>,
     /// How long others have the CPU at every yield, ns.
     pub lent: Cell<u64>,
     /// Called instead of the other end's random step: a hostile peer.
@@ -160,7 +158,6 @@ impl World {
             replaced: Cell::new(false),
             inside: Cell::new(false),
             calls: Cell::new(0),
-            naps: Cell::new(0),
             lent: Cell::new(0),
             scribble: None,
         });
@@ -512,12 +509,8 @@ impl Base for Woven<'_> {
         self.end.yield_now();
     }
     fn nap(&mut self, ns: u64) {
-        self.world.naps.set(self.world.naps.get() + 1);
         self.pause();
         self.end.nap(ns);
-    }
-    fn may_move(&self) -> bool {
-        self.end.may_move()
     }
     fn token(&self) -> u64 {
         self.end.token()
