@@ -4,6 +4,7 @@
 //! carry a pair ([`Driver::reach`]), takes the best, and steps its [`Connecting`] from inside the calls that a program makes
 //! anyway: no driver needs a thread.
 
+use crate::message::medium::{Calling, Identity, Listening};
 use crate::reason::Reason;
 use motet_sys::socket::Credentials;
 use motet_wire::slot::Slot;
@@ -114,6 +115,16 @@ pub trait Driver: Sync {
     fn inherit(&self, bequest: Bequest) -> Option<Slot> {
         let _ = bequest;
         None
+    }
+    /// Waits for other nodes, which bring messages. A driver that carries none says so.
+    fn listen(&self, node: &Identity) -> Result<Box<dyn Listening>, Reason> {
+        let _ = node;
+        Err(Reason::NO_MESSAGES)
+    }
+    /// Begins to meet the node at an address that a [`Listening`] of this driver gave out, or that a user wrote.
+    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Calling>, Reason> {
+        let _ = (node, address);
+        Err(Reason::NO_MESSAGES)
     }
     /// Bytes of memory that the driver has mapped in this process.
     fn memory(&self) -> usize;

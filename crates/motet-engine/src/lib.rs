@@ -11,6 +11,7 @@
 //! | [`driver`], [`route`] | the trait below which transports live, and the choice among them |
 //! | [`base`] | the kernel's TCP under a stream |
 //! | [`peer`] | the process at the other end, for single copy |
+//! | [`message`] | messages: nodes, links and channels over any medium |
 //! | [`log`] | a line for each slow event, in a file that the user names |
 //! | [`reason`] | why a stream is where it is, as numbers and as English |
 //!
@@ -24,6 +25,7 @@ pub mod engine;
 pub mod family;
 pub mod heritage;
 pub mod log;
+pub mod message;
 mod pace;
 pub mod peer;
 pub mod reason;

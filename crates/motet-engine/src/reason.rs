@@ -50,6 +50,8 @@ reasons! {
     URGENT = 28, "urgent data (MSG_OOB) was sent or asked for";
     NOBODY = 25, "the process runs as nobody (65534), who stands for every user that is unknown here: memory is not offered to it";
     MEMORY_LIMIT = 26, "the streams' shared memory has reached MOTET_MEMORY, in this process or in the peer's";
+    NO_MESSAGES = 29, "the driver carries no messages";
+    NO_SUCH_NODE = 30, "no node has this name or address (or it does not answer)";
     TOO_HIGH = 27, "the descriptor's number is too high (65536 or more)";
 }
 

@@ -1,0 +1,102 @@
+//! What carries a link's packets, and how two nodes come to have one.
+//!
+//! Two kinds of medium. *Lanes* are memory that both ends map: whoever sends writes, whoever receives looks, and a byte in the
+//! receiver's pipe wakes it. *Frames* are anything else that delivers packets whole, in order and once, or says that it cannot.
+//! Which driver brought it up is no matter of the engine.
+
+use crate::reason::Reason;
+use motet_proto::message::Packets;
+use motet_sys::fds::PrivateFd;
+use motet_wire::lane::{Consumer, Producer};
+use std::os::fd::RawFd;
+
+/// A node's number: random, another one for each node that ever was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub [u8; 16]);
+
+/// The medium is gone, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost(pub Reason);
+
+/// What carries packets.
+pub enum Medium {
+    /// Memory that both map.
+    Lanes(Lanes),
+    /// Anything else.
+    Frames(Box<dyn Frames>),
+}
+
+/// A lane each way.
+#[derive(Debug)]
+pub struct Lanes {
+    /// To the peer.
+    pub outward: Producer,
+    /// From the peer.
+    pub inward: Consumer,
+    /// The peer's pipe: a byte wakes it.
+    pub bell: PrivateFd,
+    /// The connection on which the two have met. It ends with the peer's process.
+    pub control: PrivateFd,
+    /// The peer's process in our PID namespace, and when it was born; 0 when it is not visible.
+    pub process: (u32, u64),
+}
+
+/// Packets over something that is not memory. Putting ([`Packets::put`]) hands a packet over or refuses; what was put arrives
+/// once and in order, or the medium is lost.
+pub trait Frames: Packets + Send {
+    /// The next packet that has come: its kind and its bytes.
+    fn poll(&mut self, now: u64) -> Result<Option<(u8, &[u8])>, Lost>;
+    /// Moves what is under way: called in every round of progress, and must cost little when there is nothing to do.
+    fn progress(&mut self, now: u64) -> Result<(), Lost>;
+    /// Readable (as poll(2) has it) whenever `poll` or `progress` would do something: an epoll set of the medium's own, say.
+    fn descriptor(&self) -> RawFd;
+    /// When `progress` must be called although the descriptor is silent, CLOCK_MONOTONIC nanoseconds.
+    fn due(&self) -> Option<u64> {
+        None
+    }
+    /// Says goodbye after the last packet: what was put is delivered if the peer lives. True when nothing is left to do.
+    fn close(&mut self, now: u64) -> bool;
+}
+
+/// Two nodes have met.
+pub struct Met {
+    /// Who the other is.
+    pub peer: NodeId,
+    /// What there is between them.
+    pub medium: Medium,
+}
+
+/// Who a node is, as its drivers must know it.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Its number.
+    pub id: NodeId,
+    /// The name under which nodes of this host find it.
+    pub name: String,
+    /// Where nodes of other hosts find it: `ADDRESS:PORT`, port 0 for any; none: they do not.
+    pub listen: Option<std::net::SocketAddr>,
+    /// The write end of the node's pipe, for peers to wake it.
+    pub bell: RawFd,
+}
+
+/// Waits for others. Dropping it ends that.
+pub trait Listening: Send {
+    /// Readable when `step` would do something.
+    fn descriptor(&self) -> RawFd;
+    /// Takes whoever has come; without blocking. Those that are refused are no matter of the caller's.
+    fn step(&mut self, now: u64) -> Option<Met>;
+    /// When `step` must be called although the descriptor is silent.
+    fn due(&self) -> Option<u64> {
+        None
+    }
+    /// Where others find the node, as `call` of this driver understands it.
+    fn address(&self) -> String;
+}
+
+/// On the way to another node. Dropping it gives up.
+pub trait Calling: Send {
+    /// Goes on, without blocking; `None`: not yet.
+    fn step(&mut self, now: u64) -> Option<Result<Met, Reason>>;
+    /// Readable when `step` would do something, if there is such a descriptor; otherwise it is called now and then.
+    fn descriptor(&self) -> Option<RawFd>;
+}

@@ -1,0 +1,3 @@
+//! Messages: the second half of the engine, for those who think in messages and remote memory.
+
+pub mod medium;
