@@ -4,15 +4,20 @@
 //! over `syscalls`. What it is not: no policy, no state except the calibration of the [`clock`].
 
 pub mod append;
+pub mod barrier;
+pub mod bell;
+pub mod birth;
 pub mod clock;
 pub mod copy;
 pub mod diag;
 pub mod fds;
 pub mod forkable;
+pub mod lock;
 pub mod memory;
 pub mod pool;
 pub mod presence;
 pub mod socket;
+pub mod span;
 pub mod thread;
 
 pub use rustix;

@@ -1,7 +1,7 @@
 //! Calls on sockets: TCP under a stream, and the SEQPACKET rendezvous.
 
 use crate::{Errno, errno};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -15,6 +15,7 @@ const SOL_SOCKET: usize = 1;
 const SO_NETNS_COOKIE: usize = 71;
 const SO_COOKIE: usize = 57;
 const SO_PEERCRED: usize = 17;
+const SO_PEERPIDFD: usize = 77;
 const IPPROTO_TCP: usize = 6;
 const TCP_INFO: usize = 11;
 
@@ -46,6 +47,11 @@ pub fn cookie(fd: RawFd) -> Result<u64, Errno> {
 /// The network namespace's cookie.
 pub fn netns_cookie(fd: RawFd) -> Result<u64, Errno> {
     option(fd, SOL_SOCKET, SO_NETNS_COOKIE)
+}
+
+/// The process at the other end of a Unix socket, as a descriptor that is readable once it has ended; visible to us or not.
+pub fn peer_process(fd: RawFd) -> Result<OwnedFd, Errno> {
+    option::<i32>(fd, SOL_SOCKET, SO_PEERPIDFD).map(crate::fds::own)
 }
 
 /// Credentials of the process at the other end of a Unix socket.
@@ -269,6 +275,9 @@ pub fn drain(fd: RawFd) {
     let _ = rustix::io::read(crate::fds::borrow(fd), &mut [0u8; 8]);
 }
 
+/// Most descriptors of one message.
+const MOST_FDS: usize = 4;
+
 // ---- rendezvous ------------------------------------------------------------------------------------------------------
 
 /// Opens a listening SEQPACKET socket of that abstract name, non-blocking.
@@ -300,10 +309,14 @@ fn seqpacket() -> Result<OwnedFd, Errno> {
 
 /// Sends a message with one descriptor.
 pub fn send_with_fd(socket: impl AsFd, bytes: &[u8], fd: impl AsFd) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    send_with_fds(socket, bytes, &[fd.as_fd()])
+}
+
+/// Sends a message with up to [`MOST_FDS`] descriptors, without blocking.
+pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd.as_fd()];
-    control.push(SendAncillaryMessage::ScmRights(&fds));
+    control.push(SendAncillaryMessage::ScmRights(fds));
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
         Ok(n) if n == bytes.len() => Ok(()),
@@ -320,20 +333,32 @@ pub fn send_message(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
 
 /// Receives a message and at most one descriptor, without blocking. Further descriptors are closed.
 pub fn receive_with_fd(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let (length, [first]) = receive_with_fds(socket, bytes)?;
+    Ok((length, first))
+}
+
+/// Receives a message and at most `N` descriptors ([`MOST_FDS`] or fewer), without blocking. Further descriptors are closed.
+pub fn receive_with_fds<const N: usize>(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+) -> Result<(usize, [Option<OwnedFd>; N]), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)
         .map_err(|e| e.raw_os_error())?;
-    let mut first = None;
+    let mut taken = [const { None }; N];
+    let mut free = taken.iter_mut();
     for item in control.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = item {
             for fd in fds {
-                first.get_or_insert(fd); // the others are dropped, which closes them
+                if let Some(place) = free.next() {
+                    *place = Some(fd);
+                } // the others are dropped, which closes them
             }
         }
     }
-    Ok((message.bytes, first))
+    Ok((message.bytes, taken))
 }
 
 #[cfg(test)]

@@ -1,0 +1,234 @@
+//! The lock of one node: cheap when nobody else wants it, held through long waits, and handed over when somebody does.
+//!
+//! Taking it is one exchange; giving it back a store, as whoever goes to sleep for it first reaches every CPU with a barrier
+//! (`membarrier`) and then looks again. In the single-threaded mode both are plain loads and stores.
+
+use crate::{barrier, thread};
+use rustix::thread::futex;
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+
+/// Looks at the lock before a sleep for it.
+const PATIENCE: u32 = 200;
+/// A sleep ends by itself after so long (ns), where the system has no barrier.
+const NAP: i64 = 200_000;
+
+/// The lock.
+#[derive(Debug)]
+pub struct Lock<T> {
+    /// 1: held.
+    word: AtomicU32,
+    /// Threads that want it.
+    wanted: AtomicU32,
+    /// One of them may sleep.
+    asleep: AtomicU32,
+    threads: bool,
+    /// Giving it back needs no fence.
+    barrier: bool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: as for any mutex, a guard is exclusive; in the single-threaded mode by the promise of `Lock::single`.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+/// The value, while it is ours.
+#[derive(Debug)]
+pub struct Guard<'a, T>(&'a Lock<T>);
+
+impl<T> Lock<T> {
+    /// For any number of threads.
+    pub fn new(value: T) -> Self {
+        Self::with(value, true)
+    }
+
+    fn with(value: T, threads: bool) -> Self {
+        let zero = || AtomicU32::new(0);
+        let barrier = threads && barrier::join_threads();
+        Self { word: zero(), wanted: zero(), asleep: zero(), threads, barrier, value: UnsafeCell::new(value) }
+    }
+
+    /// For one thread at a time, which need not be the same one always.
+    ///
+    /// # Safety
+    /// No two threads ever use it at the same time, and when another one takes over, what the first did happens before.
+    pub unsafe fn single(value: T) -> Self {
+        Self::with(value, false)
+    }
+
+    /// Waits for the value. A thread that has it already waits for ever; in the single-threaded mode it panics.
+    #[inline(always)]
+    pub fn lock(&self) -> Guard<'_, T> {
+        if !self.threads {
+            assert!(self.word.load(Ordering::Relaxed) == 0, "used from several threads at a time, or from within");
+            self.word.store(1, Ordering::Relaxed);
+        } else if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.wait();
+        }
+        Guard(self)
+    }
+
+    #[cold]
+    fn wait(&self) {
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let mut looks = 0;
+        loop {
+            if self.word.load(Ordering::Relaxed) == 0
+                && self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                break;
+            }
+            looks += 1;
+            if looks < PATIENCE {
+                std::hint::spin_loop();
+                continue;
+            }
+            // edge: asleep <-> word
+            self.asleep.store(1, Ordering::Relaxed);
+            let all_see = self.barrier && barrier::among_threads();
+            fence(Ordering::SeqCst);
+            let nap = (!all_see).then_some(rustix::time::Timespec { tv_sec: 0, tv_nsec: NAP });
+            if self.word.load(Ordering::Relaxed) == 1 {
+                let _ = futex::wait(&self.asleep, futex::Flags::PRIVATE, 1, nap.as_ref());
+            }
+            looks = PATIENCE / 2;
+        }
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn unlock(&self) {
+        if !self.threads {
+            self.word.store(0, Ordering::Relaxed);
+            return;
+        }
+        self.word.store(0, Ordering::Release);
+        // The sleeper's barrier stands for a fence here: see `wait`.
+        compiler_fence(Ordering::SeqCst);
+        // edge: asleep <-> word
+        if self.asleep.load(Ordering::Relaxed) != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.asleep.store(0, Ordering::Relaxed);
+        let _ = futex::wake(&self.asleep, futex::Flags::PRIVATE, u32::MAX);
+    }
+}
+
+impl<T> Guard<'_, T> {
+    /// Whether another thread waits for it.
+    #[inline(always)]
+    pub fn is_wanted(&self) -> bool {
+        self.0.wanted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Runs `f` without the lock.
+    pub fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        struct Again<'a, T>(&'a Lock<T>);
+        impl<T> Drop for Again<'_, T> {
+            fn drop(&mut self) {
+                std::mem::forget(self.0.lock());
+            }
+        }
+        self.0.unlock();
+        let again = Again(self.0);
+        let result = f();
+        drop(again);
+        result
+    }
+
+    /// Lets those who wait for it have it.
+    #[cold]
+    pub fn lend(&mut self) {
+        self.unlocked(|| {
+            // Until somebody has come: a lock that is free for two instructions only is free for nobody.
+            for _ in 0..PATIENCE {
+                std::hint::spin_loop();
+            }
+            thread::yield_now();
+        });
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, and the guard borrowed mutably.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_take_turns() {
+        let counter = Lock::new(0u64);
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| (0..20_000).for_each(|_| *counter.lock() += 1));
+            }
+        });
+        assert_eq!(*counter.lock(), 120_000);
+    }
+
+    #[test]
+    fn who_holds_it_long_lends_it() {
+        let value = Lock::new(0u32);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut guard = value.lock();
+                while *guard < 1000 {
+                    if guard.is_wanted() {
+                        guard.lend();
+                    }
+                }
+            });
+            for _ in 0..2 {
+                scope.spawn(|| (0..500).for_each(|_| *value.lock() += 1));
+            }
+        });
+        assert_eq!(*value.lock(), 1000);
+    }
+
+    #[test]
+    fn a_panic_without_the_lock_leaves_it_held_by_nobody() {
+        let value = Lock::new(1);
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut guard = value.lock();
+            guard.unlocked(|| panic!("as a handler might"));
+        }));
+        assert!(caught.is_err());
+        assert_eq!(*value.lock(), 1);
+    }
+
+    #[test]
+    fn one_thread_needs_no_exchange_and_is_told_of_a_second_use() {
+        // SAFETY: this test has one thread.
+        let value = unsafe { Lock::single(1) };
+        *value.lock() += 1;
+        let guard = value.lock();
+        assert_eq!(*guard, 2);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(value.lock()))).is_err());
+    }
+}
