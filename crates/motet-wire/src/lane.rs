@@ -7,6 +7,7 @@
 //! ```text
 //!   0    Head: lines, how the sleeper is fenced     written before the lane is offered, read once by each end
 //!   128  ConsumerLine: lines consumed                written by the consumer, now and then; read when there is no room
+//!                      starved                       written by a producer that sleeps until there is room
 //!   256  SleepLine: asleep                           written around a sleep; looked at by the producer after each put
 //!   384  line 0, line 1, …                           each 64 bytes: word · 56 bytes of payload
 //!
@@ -35,7 +36,7 @@ pub use producer::{Producer, Put};
 pub use crate::gate::Broken;
 
 use crate::mapping::Mapping;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes of a line.
 const LINE: usize = 64;
@@ -114,11 +115,12 @@ struct Head {
     fenced: AtomicU32,
 }
 
-/// How far the consumer is.
+/// How far the consumer is, and whether the producer sleeps until it gets on: looked at by the consumer whenever it writes here.
 #[repr(C, align(128))]
 #[derive(Debug)]
 struct ConsumerLine {
     consumed: AtomicU64,
+    starved: AtomicU32,
 }
 
 /// Whether the consumer sleeps. On a line of its own: the producer's look after each put costs nothing while it does not change.
@@ -142,7 +144,7 @@ impl Control {
     pub fn new() -> Self {
         Self {
             head: Head { fenced: AtomicU32::new(0) },
-            consumer: ConsumerLine { consumed: AtomicU64::new(0) },
+            consumer: ConsumerLine { consumed: AtomicU64::new(0), starved: AtomicU32::new(0) },
             sleep: SleepLine { asleep: AtomicU32::new(0) },
         }
     }
@@ -174,6 +176,38 @@ pub enum Fence {
     Asymmetric,
     /// Both have a full fence: for systems without that. Each put pays for it.
     Both,
+}
+
+impl Fence {
+    /// Between a store that a sleeper must see and the look at whether there is one: the half of whoever does not sleep.
+    ///
+    /// The sleeper's barrier runs on this CPU, too, between any two instructions: either before the look, which then finds the
+    /// sleeper, or after it, and then the store before it has left for the sleeper to see. Only the compiler must keep the two in
+    /// order. Loom knows no such barrier: there it is a fence on both sides.
+    #[inline(always)]
+    fn before_look(self) {
+        match self {
+            #[cfg(not(loom))]
+            Fence::Asymmetric => std::sync::atomic::compiler_fence(Ordering::SeqCst),
+            #[cfg(loom)]
+            Fence::Asymmetric => fence(Ordering::SeqCst),
+            Fence::Both => fence(Ordering::SeqCst),
+        }
+    }
+
+    /// Between a sleeper's word and its last look. True: it takes the barrier that reaches the other side's CPU.
+    fn before_sleep(self) -> bool {
+        if self == Fence::Both {
+            fence(Ordering::SeqCst);
+        }
+        self == Fence::Asymmetric
+    }
+}
+
+/// Takes a sleeper's word down. True for one of those who find it: that one wakes it.
+#[inline(always)]
+fn find_asleep(word: &AtomicU32) -> bool {
+    word.load(Ordering::Relaxed) == 1 && word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 /// A lane in memory that stays mapped.
@@ -216,6 +250,7 @@ impl Lane {
             line.word.store(0, Ordering::Relaxed);
         }
         self.control.consumer.consumed.store(0, Ordering::Relaxed);
+        self.control.consumer.starved.store(0, Ordering::Relaxed);
         self.control.sleep.asleep.store(0, Ordering::Relaxed);
         self.control.head.fenced.store(u32::from(fence == Fence::Both), Ordering::Release);
     }

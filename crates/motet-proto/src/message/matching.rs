@@ -11,7 +11,8 @@
 //! wait. A tag matches when it agrees in the bits that a receive does not ignore. Receives are kept by hash of what they
 //! do not ignore, one table for each distinct mask in use (tuple space search: Srinivasan, Suri, Varghese, SIGCOMM 1999),
 //! each bucket in the order of posting: an arriving message costs one look-up per mask, not one per receive. Messages are
-//! kept by hash of scope and tag and in order of arrival; only a receive that ignores bits walks the latter.
+//! kept by hash of scope and tag and in order of arrival; only a receive that ignores bits walks the latter. An *ordered* scope
+//! ignores tags, and is a plain queue of receives or of messages.
 
 use super::pool::{Fifo, Number, Pool};
 use super::{ChannelId, Status};
@@ -119,6 +120,8 @@ struct Place {
     held: Fifo,
     /// Scopes of a context.
     children: u32,
+    /// Receives and messages meet in order, whatever their tags.
+    ordered: bool,
     /// No message will come any more.
     ended: Option<Status>,
 }
@@ -205,7 +208,11 @@ impl Table {
             return None;
         }
         let index = self.scopes.find(scope.0)?;
-        let parent = self.scopes.get(index)?.parent;
+        let place = self.scopes.get(index)?;
+        if place.ordered {
+            return self.take_waiting(place.posted.first()?);
+        }
+        let parent = place.parent;
         let mut first: Option<(u64, u32)> = None;
         for scope in [Some(index), parent].into_iter().flatten() {
             if self.scopes.get(scope).is_none_or(|place| place.posted.is_empty()) {
@@ -230,15 +237,18 @@ impl Table {
         if let Some(status) = self.scopes.get(scope).and_then(|place| place.ended) {
             return Posted::Ended(status);
         }
-        let (mask, sequence) = (self.mask(selector.ignore), self.sequence);
+        let ordered = self.is_ordered(scope);
+        let (mask, sequence) = (if ordered { 0 } else { self.mask(selector.ignore) }, self.sequence);
         let tag = selector.tag & !selector.ignore;
         let Some(number) = self.waiting.insert(Waiting { receive, scope, mask, tag, sequence }) else {
             return Posted::Ended(Status::Full);
         };
         self.sequence += 1;
-        self.masks[mask as usize].receives += 1;
-        let list = self.waiting_by_key.entry(Key { scope, mask, tag }).or_default();
-        self.waiting.append(list, SAME_KEY, number.index());
+        if !ordered {
+            self.masks[mask as usize].receives += 1;
+            let list = self.waiting_by_key.entry(Key { scope, mask, tag }).or_default();
+            self.waiting.append(list, SAME_KEY, number.index());
+        }
         if let Some(place) = self.scopes.get_mut(scope) {
             self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
         }
@@ -283,7 +293,7 @@ impl Table {
 
     /// A context; `None` when there are too many.
     pub fn context(&mut self) -> Option<Context> {
-        self.add(None).map(Context)
+        self.add(None, false).map(Context)
     }
 
     /// A scope in a context, or in none; `None` when there are too many.
@@ -292,16 +302,27 @@ impl Table {
             Some(context) => Some(self.scopes.find(context.0)?),
             None => None,
         };
-        let number = self.add(parent)?;
+        let number = self.add(parent, false)?;
         if let Some(parent) = parent.and_then(|parent| self.scopes.get_mut(parent)) {
             parent.children += 1;
         }
         Some(Scope(number))
     }
 
-    fn add(&mut self, parent: Option<u32>) -> Option<Number> {
+    /// A scope of its own in which messages and receives meet in the order in which they come, whatever their tags: nothing is
+    /// looked up.
+    pub fn join_ordered(&mut self) -> Option<Scope> {
+        self.add(None, true).map(Scope)
+    }
+
+    fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<Number> {
         let (posted, held) = Default::default();
-        self.scopes.insert(Place { parent, posted, held, children: 0, ended: None })
+        self.scopes.insert(Place { parent, posted, held, children: 0, ordered, ended: None })
+    }
+
+    #[inline(always)]
+    fn is_ordered(&self, scope: u32) -> bool {
+        self.scopes.get(scope).is_some_and(|place| place.ordered)
     }
 
     /// No message will come from this source: yields its receives one by one, and lets nobody post another.
@@ -347,6 +368,9 @@ impl Table {
         for (scope, [by_key, by_scope]) in scopes.into_iter().zip(LISTS) {
             let Some(place) = self.scopes.get_mut(scope) else { continue };
             self.kept.append(&mut place.held, by_scope, number.index());
+            if place.ordered {
+                break;
+            }
             let list = self.kept_by_key.entry(Key { scope, mask: 0, tag }).or_default();
             self.kept.append(list, by_key, number.index());
         }
@@ -367,6 +391,9 @@ impl Table {
             return None;
         }
         let scope = self.scopes.find(selector.from.number())?;
+        if self.is_ordered(scope) {
+            return self.scopes.get(scope)?.held.first();
+        }
         if selector.ignore == 0 {
             return self.kept_by_key.get(&Key { scope, mask: 0, tag: selector.tag })?.first();
         }
@@ -384,18 +411,22 @@ impl Table {
 
     fn take_waiting(&mut self, index: u32) -> Option<Receive> {
         let &Waiting { receive, scope, mask, tag, .. } = self.waiting.get(index)?;
-        let key = Key { scope, mask, tag };
-        let list = self.waiting_by_key.get_mut(&key)?;
-        self.waiting.unlink(list, SAME_KEY, index);
-        if list.is_empty() {
-            self.waiting_by_key.remove(&key);
-        }
+        let mut ordered = false;
         if let Some(place) = self.scopes.get_mut(scope) {
             self.waiting.unlink(&mut place.posted, SAME_SCOPE, index);
+            ordered = place.ordered;
         }
-        self.masks[mask as usize].receives -= 1;
+        if !ordered {
+            let key = Key { scope, mask, tag };
+            let list = self.waiting_by_key.get_mut(&key)?;
+            self.waiting.unlink(list, SAME_KEY, index);
+            if list.is_empty() {
+                self.waiting_by_key.remove(&key);
+            }
+            self.masks[mask as usize].receives -= 1;
+            shrink(&mut self.waiting_by_key);
+        }
         self.waiting.remove(index);
-        shrink(&mut self.waiting_by_key);
         Some(receive)
     }
 
@@ -404,6 +435,9 @@ impl Table {
         for (scope, [by_key, by_scope]) in scopes.into_iter().zip(LISTS) {
             let Some(place) = self.scopes.get_mut(scope) else { continue };
             self.kept.unlink(&mut place.held, by_scope, index);
+            if place.ordered {
+                break;
+            }
             let key = Key { scope, mask: 0, tag };
             let Some(list) = self.kept_by_key.get_mut(&key) else { continue };
             self.kept.unlink(list, by_key, index);

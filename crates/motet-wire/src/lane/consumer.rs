@@ -1,7 +1,7 @@
 //! The end of a lane that receives.
 
-use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MOST, Word, lines_of};
-use crate::sync::{Ordering, fence};
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MOST, Word, find_asleep, lines_of};
+use crate::sync::Ordering;
 
 /// Where a packet is copied before anybody looks at it: private memory, of any packet's size in whole lines.
 #[repr(align(64))]
@@ -50,12 +50,14 @@ pub struct Consumer {
     lag: u64,
     most: usize,
     fence: Fence,
+    /// The producer is to be woken.
+    wake: bool,
 }
 
 impl Consumer {
     pub(super) fn new(lane: Lane) -> Self {
         let lag = lane.lines.len() as u64 / 8;
-        Self { lane, head: 0, published: 0, lag, most: lane.most(), fence: lane.fence() }
+        Self { lane, head: 0, published: 0, lag, most: lane.most(), fence: lane.fence(), wake: false }
     }
 
     /// The next packet, copied into `buffer`, if there is one. Spin on this, not on [`Consumer::is_empty`]: the load that sees the
@@ -103,7 +105,16 @@ impl Consumer {
             self.published = self.head;
             // edge: consumed -> still_full
             self.lane.control.consumer.consumed.store(self.head, Ordering::Release);
+            self.fence.before_look();
+            // edge: starved <-> consumed
+            self.wake |= find_asleep(&self.lane.control.consumer.starved);
         }
+    }
+
+    /// Whether the producer sleeps until this end gets on, and it has: wake it. Said once.
+    #[inline(always)]
+    pub fn take_wake(&mut self) -> bool {
+        std::mem::take(&mut self.wake)
     }
 
     /// Whether there is nothing to receive.
@@ -118,12 +129,22 @@ impl Consumer {
     /// `barrier` must be a memory barrier on this CPU and on those that run the producer (`membarrier`). It is not called where
     /// the lane was prepared with [`Fence::Both`].
     pub fn begin_sleep(&mut self, barrier: impl FnOnce()) -> bool {
+        if self.announce_sleep() {
+            barrier();
+        }
+        self.confirm_sleep()
+    }
+
+    /// The first half of [`Consumer::begin_sleep`], for who sleeps over many lanes: one barrier, after this on all of them, serves
+    /// all. True: this lane needs it.
+    pub fn announce_sleep(&mut self) -> bool {
         self.tell(0);
         self.lane.control.sleep.asleep.store(1, Ordering::Relaxed);
-        match self.fence {
-            Fence::Asymmetric => barrier(),
-            Fence::Both => fence(Ordering::SeqCst),
-        }
+        self.fence.before_sleep()
+    }
+
+    /// The second half, after the barrier.
+    pub fn confirm_sleep(&mut self) -> bool {
         // edge: asleep <-> publish
         if self.is_empty() {
             return true;

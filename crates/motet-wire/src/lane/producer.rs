@@ -1,6 +1,6 @@
 //! The end of a lane that sends.
 
-use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Word, gather, lines_of};
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Word, find_asleep, gather, lines_of};
 use crate::sync::Ordering;
 
 /// What became of a packet.
@@ -89,24 +89,30 @@ impl Producer {
     /// The producer's half of "asleep <-> publish": the word above is stored before `asleep` is loaded, or the sleeper sees it.
     #[inline(always)]
     fn after_publish(&self) -> Put {
-        match self.fence {
-            // The sleeper's barrier runs on this CPU, too, between any two instructions: either before the load below, which
-            // then finds `asleep` set, or after it, and then the store before it has left for the sleeper to see. Only the
-            // compiler must keep the two in order. Loom knows no such barrier: there it is a fence on both sides.
-            #[cfg(not(loom))]
-            Fence::Asymmetric => std::sync::atomic::compiler_fence(Ordering::SeqCst),
-            #[cfg(loom)]
-            Fence::Asymmetric => crate::sync::fence(Ordering::SeqCst),
-            Fence::Both => crate::sync::fence(Ordering::SeqCst),
-        }
-        let asleep = &self.lane.control.sleep.asleep;
+        self.fence.before_look();
         // edge: asleep <-> publish
-        if asleep.load(Ordering::Relaxed) == 1
-            && asleep.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            return Put::Wake;
+        if find_asleep(&self.lane.control.sleep.asleep) { Put::Wake } else { Put::Published }
+    }
+
+    /// Says that this end is about to sleep until there is room for a packet of so many bytes. True: it may, and is woken when
+    /// the consumer gets on ([`super::Consumer::take_wake`]), which may not be enough yet. False: there is room, and nothing is
+    /// said any longer. `barrier` as for [`super::Consumer::begin_sleep`].
+    pub fn begin_wait(&mut self, length: usize, barrier: impl FnOnce()) -> Result<bool, Broken> {
+        self.lane.control.consumer.starved.store(1, Ordering::Relaxed);
+        if self.fence.before_sleep() {
+            barrier();
         }
-        Put::Published
+        // edge: starved <-> consumed
+        let room = self.room(length);
+        if room != Ok(false) {
+            self.end_wait();
+        }
+        room.map(|room| !room)
+    }
+
+    /// This end waits no longer.
+    pub fn end_wait(&mut self) {
+        self.lane.control.consumer.starved.store(0, Ordering::Relaxed);
     }
 
     /// Whether a packet of so many bytes can be put now; asks the consumer only when it seems that it cannot.

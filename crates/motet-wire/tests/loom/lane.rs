@@ -115,3 +115,19 @@ fn no_wake_up_is_lost_by_a_consumer_that_sleeps_again() {
         usize::from(sleeps)
     });
 }
+
+/// A producer that sleeps for room and a consumer that makes some: the producer sees it, or the consumer the sleeper.
+#[test]
+fn no_producer_sleeps_over_room() {
+    model(&[0, 1], || {
+        let (mut producer, mut consumer) = ends();
+        put(&mut producer, 1, IN_LINE + 1);
+        put(&mut producer, 2, IN_LINE + 1);
+        let producer = thread::spawn(move || producer.begin_wait(1, || fence(SeqCst)).unwrap());
+        assert_eq!(poll(&mut consumer, IN_LINE + 1), Some(1));
+        let wake = consumer.take_wake();
+        let sleeps = producer.join().unwrap();
+        assert!(!sleeps || wake, "asleep over room, and nobody wakes it");
+        usize::from(sleeps)
+    });
+}
