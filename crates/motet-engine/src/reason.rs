@@ -52,6 +52,7 @@ reasons! {
     MEMORY_LIMIT = 26, "the streams' shared memory has reached MOTET_MEMORY, in this process or in the peer's";
     NO_MESSAGES = 29, "the driver carries no messages";
     NO_SUCH_NODE = 30, "no node has this name or address (or it does not answer)";
+    BAD_NAME = 31, "a node's name has 1 to 64 letters, digits and . _ - @, or its address is none";
     TOO_HIGH = 27, "the descriptor's number is too high (65536 or more)";
 }
 

@@ -93,6 +93,13 @@ pub fn set_cloexec(fd: i32, closes: bool) {
     let _ = rustix::io::fcntl_setfd(borrow(fd), flags);
 }
 
+/// Whether a descriptor that a peer passed may be rung ([`crate::socket::ring`]): something without a type, as an eventfd is. A
+/// write to it neither raises a signal nor changes a file. (A peer that shares it can make a write block; of the same user, it
+/// could stop us, too.)
+pub fn is_bell(fd: &OwnedFd) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_mode & 0o170_000 == 0)
+}
+
 fn limit() -> (u64, u64) {
     let l = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     (l.current.unwrap_or(1 << 20), l.maximum.unwrap_or(1 << 20))

@@ -5,7 +5,6 @@
 
 pub mod append;
 pub mod barrier;
-pub mod bell;
 pub mod birth;
 pub mod clock;
 pub mod copy;

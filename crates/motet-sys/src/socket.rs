@@ -281,11 +281,11 @@ const MOST_FDS: usize = 4;
 // ---- rendezvous ------------------------------------------------------------------------------------------------------
 
 /// Opens a listening SEQPACKET socket of that abstract name, non-blocking.
-pub fn listen_abstract(name: &[u8]) -> Result<OwnedFd, Errno> {
+pub fn listen_abstract(name: &[u8], backlog: i32) -> Result<OwnedFd, Errno> {
     let fd = seqpacket()?;
     let address = SocketAddrUnix::new_abstract_name(name).map_err(|e| e.raw_os_error())?;
     rustix::net::bind(&fd, &address).map_err(|e| e.raw_os_error())?;
-    rustix::net::listen(&fd, 4).map_err(|e| e.raw_os_error())?;
+    rustix::net::listen(&fd, backlog).map_err(|e| e.raw_os_error())?;
     Ok(fd)
 }
 
@@ -364,6 +364,14 @@ pub fn receive_with_fds<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_eventfd_may_be_rung() {
+        use crate::fds::is_bell;
+        let (pipe, _other) = rustix::pipe::pipe().unwrap();
+        assert!(is_bell(&eventfd().unwrap()));
+        assert!(!is_bell(&pipe) && !is_bell(&seqpacket().unwrap()));
+    }
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
@@ -406,7 +414,7 @@ mod tests {
     #[test]
     fn a_descriptor_travels_with_a_message() {
         let name = format!("motet-test-{}", std::process::id());
-        let listener = listen_abstract(name.as_bytes()).unwrap();
+        let listener = listen_abstract(name.as_bytes(), 4).unwrap();
         let near = connect_abstract(name.as_bytes()).unwrap();
         let far = accept(&listener).unwrap();
         assert_eq!(peer_credentials(&near).unwrap().pid, std::process::id() as i32);

@@ -9,11 +9,14 @@
 #![forbid(unsafe_code)]
 
 pub mod arena;
+pub mod greeting;
 pub mod links;
+pub mod meeting;
 pub mod offer;
 pub mod rendezvous;
 
 use motet_engine::driver::{Bequest, Capabilities, Connecting, Driver, Pair};
+use motet_engine::message::medium::{Calling, Identity, Listening};
 use motet_engine::reason::Reason;
 use motet_wire::slot::Slot;
 use std::any::Any;
@@ -56,6 +59,14 @@ impl Driver for Shm {
 
     fn inherit(&self, bequest: Bequest) -> Option<Slot> {
         arena::inherit(bequest).ok()
+    }
+
+    fn listen(&self, node: &Identity) -> Result<Box<dyn Listening>, Reason> {
+        meeting::Host::listen(node)
+    }
+
+    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Calling>, Reason> {
+        meeting::Guest::call(node, address)
     }
 
     fn memory(&self) -> usize {

@@ -47,6 +47,8 @@ fn name(netns: u64, cookie: u64) -> Vec<u8> {
 /// program's, however many connections it makes to peers that never come.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 const PART: usize = 4;
+/// Who comes to the rendezvous of one connection: one, unless somebody errs.
+const BACKLOG: i32 = 4;
 
 /// Leave to hold one such descriptor.
 struct Room;
@@ -234,7 +236,7 @@ impl Listening {
 
     fn open(&mut self) -> Result<(), Reason> {
         let Some(room) = Room::enter() else { return Ok(()) };
-        let listener = socket::listen_abstract(&name(self.netns, self.pair.cookie))
+        let listener = socket::listen_abstract(&name(self.netns, self.pair.cookie), BACKLOG)
             .map_err(|e| if e == EADDRINUSE { Reason::NAME_TAKEN } else { Reason::NO_MEMORY })?;
         self.listener = Some((PrivateFd::new(listener), room));
         Ok(())

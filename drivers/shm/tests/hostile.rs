@@ -262,7 +262,7 @@ fn a_squatted_name_is_harmless() {
     let pair = pair_of(&streams[0], true);
     let netns = socket::netns_cookie(pair.fd).unwrap();
     let name = format!("motet/{netns:x}/{:x}", pair.cookie);
-    let _squatter = socket::listen_abstract(name.as_bytes()).unwrap();
+    let _squatter = socket::listen_abstract(name.as_bytes(), 4).unwrap();
     assert_eq!(Shm.connect(&pair).err(), Some(Reason::NAME_TAKEN), "the name is taken");
 }
 
@@ -298,7 +298,7 @@ fn an_end_that_refuses_says_why() {
         let streams = connection();
         let netns = socket::netns_cookie(streams[0].as_raw_fd()).unwrap();
         let cookie = socket::cookie(streams[0].as_raw_fd()).unwrap();
-        let listener = socket::listen_abstract(format!("motet/{netns:x}/{cookie:x}").as_bytes()).unwrap();
+        let listener = socket::listen_abstract(format!("motet/{netns:x}/{cookie:x}").as_bytes(), 4).unwrap();
         let mut far = Shm.connect(&pair_of(&streams[1], false)).unwrap();
         assert!(matches!(far.step(), Progress::Pending));
         let guest = socket::accept(&listener).unwrap();

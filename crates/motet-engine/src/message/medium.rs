@@ -1,7 +1,7 @@
 //! What carries a link's packets, and how two nodes come to have one.
 //!
-//! Two kinds of medium. *Lanes* are memory that both ends map: whoever sends writes, whoever receives looks, and a byte in the
-//! receiver's pipe wakes it. *Frames* are anything else that delivers packets whole, in order and once, or says that it cannot.
+//! Two kinds of medium. *Lanes* are memory that both ends map: whoever sends writes, whoever receives looks, and a count in the
+//! receiver's eventfd wakes it. *Frames* are anything else that delivers packets whole, in order and once, or says that it cannot.
 //! Which driver brought it up is no matter of the engine.
 
 use crate::reason::Reason;
@@ -27,18 +27,23 @@ pub enum Medium {
 }
 
 /// A lane each way.
-#[derive(Debug)]
 pub struct Lanes {
     /// To the peer.
     pub outward: Producer,
     /// From the peer.
     pub inward: Consumer,
-    /// The peer's pipe: a byte wakes it.
+    /// The eventfd that wakes the peer.
     pub bell: PrivateFd,
+    /// The one that wakes us.
+    pub ear: PrivateFd,
     /// The connection on which the two have met. It ends with the peer's process.
     pub control: PrivateFd,
-    /// The peer's process in our PID namespace, and when it was born; 0 when it is not visible.
-    pub process: (u32, u64),
+    /// The peer's process, as a descriptor that is readable once it has ended, where the system has that.
+    pub process: Option<PrivateFd>,
+    /// Its number in our PID namespace, for single copy; 0 when it is not visible, or its memory is not ours to read.
+    pub pid: u32,
+    /// What must stay as long as the lanes do.
+    pub keep: Box<dyn std::any::Any + Send>,
 }
 
 /// Packets over something that is not memory. Putting ([`Packets::put`]) hands a packet over or refuses; what was put arrives
@@ -75,8 +80,6 @@ pub struct Identity {
     pub name: String,
     /// Where nodes of other hosts find it: `ADDRESS:PORT`, port 0 for any; none: they do not.
     pub listen: Option<std::net::SocketAddr>,
-    /// The write end of the node's pipe, for peers to wake it.
-    pub bell: RawFd,
 }
 
 /// Waits for others. Dropping it ends that.

@@ -1,0 +1,321 @@
+//! How two nodes of one host meet: the one listens on an abstract SEQPACKET name made from its user and its own name, the other
+//! connects, and hands over memory with a lane each way. Each gives the other an eventfd to wake it.
+//!
+//! Both check what the kernel attests: credentials of the process at the other end, seals and size of the memory. The
+//! connection stays open as long as the link: it ends with either process. Nothing of it but its end is looked at later.
+
+use crate::greeting::{Answer, Greeting, SIZE};
+use motet_engine::engine::lock;
+use motet_engine::message::medium::{Calling, Identity, Lanes, Listening, Medium, Met, NodeId};
+use motet_engine::reason::Reason;
+use motet_sys::fds::PrivateFd;
+use motet_sys::memory::{self, Ranges};
+use motet_sys::rustix::event::epoll;
+use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use motet_sys::socket::{self, Credentials};
+use motet_sys::thread::euid;
+use motet_sys::{barrier, copy, fds};
+use motet_wire::lane::{Fence, LINES, Lane};
+use motet_wire::mapping::Mapping;
+use std::sync::Mutex;
+
+/// Users outside our user namespace all look like this one.
+const OVERFLOW_UID: u32 = 65534;
+/// Those who have connected and not greeted yet, at most, and for how long (ns).
+const GUESTS: usize = 64;
+const PATIENCE: u64 = 1_000_000_000;
+/// Connections that the kernel keeps for us.
+const BACKLOG: i32 = 128;
+
+/// Where the memory of links lies. It is left to none but links.
+static RANGES: Mutex<Ranges> = Mutex::new(Ranges::new());
+
+/// The same in every version.
+fn socket_name(name: &str) -> Vec<u8> {
+    format!("motet/node/{}/{name}", euid()).into_bytes()
+}
+
+/// What a name may be: it is part of an address that people write.
+pub fn is_name(name: &str) -> bool {
+    let known = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
+    (1..=64).contains(&name.len()) && name.chars().all(known)
+}
+
+fn trusted(peer: &Credentials) -> Result<(), Reason> {
+    match peer.uid {
+        OVERFLOW_UID => Err(Reason::NOBODY),
+        uid if uid == euid() => Ok(()),
+        _ => Err(Reason::OTHER_USER),
+    }
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+/// Bytes of the two lanes together.
+fn size(lines: usize) -> usize {
+    (2 * Lane::size(lines)).next_multiple_of(4096)
+}
+
+/// The memory of a link, mapped. Its range serves the next one.
+struct Memory(Mapping);
+
+impl Memory {
+    fn map(file: &OwnedFd, lines: usize) -> Result<Self, Reason> {
+        let mapping = lock(&RANGES).map(file, size(lines), 4096).map_err(|_| Reason::NO_MEMORY)?;
+        let memory = Self(mapping);
+        if memory::populate(mapping) { Ok(memory) } else { Err(Reason::NO_MEMORY) }
+    }
+
+    /// The lane from the caller, and the one to it.
+    fn lanes(&self, lines: usize) -> Result<[Lane; 2], Reason> {
+        let at = |offset| Lane::over(self.0, offset, lines).ok_or(Reason::BAD_SEGMENT);
+        Ok([at(0)?, at(Lane::size(lines))?])
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        lock(&RANGES).give_up(self.0);
+    }
+}
+
+/// What is left to do once both have spoken.
+struct Meeting {
+    control: PrivateFd,
+    peer: Credentials,
+    memory: Memory,
+    bell: OwnedFd,
+    ear: PrivateFd,
+    lines: usize,
+}
+
+impl Meeting {
+    fn end(self, caller: bool, id: NodeId) -> Result<Met, Reason> {
+        let [there, back] = self.memory.lanes(self.lines)?;
+        let (outward, inward) = if caller { (there, back) } else { (back, there) };
+        let process = socket::peer_process(self.control.as_fd().as_raw_fd()).ok().map(PrivateFd::new);
+        let lanes = Lanes {
+            outward: outward.producer(),
+            inward: inward.consumer(),
+            bell: PrivateFd::new(self.bell),
+            ear: self.ear,
+            control: self.control,
+            process,
+            pid: readable(self.peer.pid),
+            keep: Box::new(self.memory),
+        };
+        Ok(Met { peer: id, medium: Medium::Lanes(lanes) })
+    }
+}
+
+/// The number of a process whose memory the kernel lets us read.
+fn readable(pid: i32) -> u32 {
+    let pid = u32::try_from(pid).unwrap_or(0);
+    // Nothing is at address 0: who may not read at all is told so first.
+    const EFAULT: i32 = 14;
+    if pid != 0 && copy::read_from(pid, 0, &mut [0]) == Err(EFAULT) { pid } else { 0 }
+}
+
+/// What wakes this side of a link.
+fn ear() -> Result<PrivateFd, Reason> {
+    socket::eventfd().map(PrivateFd::new).map_err(|_| Reason::NO_MEMORY)
+}
+
+// ---- who listens ---------------------------------------------------------------------------------------------------
+
+/// Waits under the node's name.
+pub struct Host {
+    listener: PrivateFd,
+    poll: PrivateFd,
+    id: NodeId,
+    name: String,
+    guests: Vec<(PrivateFd, u64)>,
+}
+
+impl Host {
+    /// Takes the name.
+    pub fn listen(node: &Identity) -> Result<Box<dyn Listening>, Reason> {
+        const EADDRINUSE: i32 = 98;
+        if !is_name(&node.name) {
+            return Err(Reason::BAD_NAME);
+        }
+        let listener = socket::listen_abstract(&socket_name(&node.name), BACKLOG)
+            .map_err(|errno| if errno == EADDRINUSE { Reason::NAME_TAKEN } else { Reason::NOT_PERMITTED })?;
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|_| Reason::NO_MEMORY)?;
+        let (listener, poll) = (PrivateFd::new(listener), PrivateFd::new(poll));
+        watch(&poll, &listener)?;
+        barrier::join();
+        let (id, name, guests) = (node.id, node.name.clone(), Vec::new());
+        Ok(Box::new(Self { listener, poll, id, name, guests }))
+    }
+
+    /// Hears out a guest. `None`: it says nothing yet.
+    fn hear(&self, guest: &PrivateFd) -> Option<Result<(Meeting, NodeId), Reason>> {
+        const EAGAIN: i32 = 11;
+        let mut bytes = [0; SIZE + 1];
+        let (length, files) = match socket::receive_with_fds(guest, &mut bytes) {
+            Ok(message) => message,
+            Err(EAGAIN) => return None,
+            Err(_) => return Some(Err(Reason::PEER_GONE)),
+        };
+        Some(self.take(guest, &bytes[..length.min(bytes.len())], files))
+    }
+
+    /// Checks a greeting in full before anything of it is used.
+    fn take(&self, guest: &PrivateFd, bytes: &[u8], files: [Option<OwnedFd>; 2]) -> Result<(Meeting, NodeId), Reason> {
+        let peer = socket::peer_credentials(guest).map_err(|_| Reason::NOT_PERMITTED)?;
+        trusted(&peer)?;
+        let greeting = Greeting::decode(bytes)?;
+        let [Some(file), Some(bell)] = files else { return Err(Reason::BAD_OFFER) };
+        let lines = greeting.lines as usize;
+        let (length, sealed, ordinary) = memory::inspect(&file).map_err(|_| Reason::BAD_SEGMENT)?;
+        if !lines.is_power_of_two() || !(64..=4096).contains(&lines) || length != size(lines) as u64 {
+            return Err(Reason::BAD_SEGMENT);
+        }
+        if !sealed || !ordinary || !fds::is_bell(&bell) {
+            return Err(Reason::BAD_SEGMENT);
+        }
+        let memory = Memory::map(&file, lines)?;
+        let fence = if greeting.barrier && barrier::join() { Fence::Asymmetric } else { Fence::Both };
+        memory.lanes(lines)?.iter().for_each(|lane| lane.prepare(fence));
+        let control = PrivateFd::new(guest.as_fd().try_clone_to_owned().map_err(|_| Reason::NO_MEMORY)?);
+        Ok((Meeting { control, peer, memory, bell, ear: ear()?, lines }, greeting.caller))
+    }
+
+    fn answer(&self, guest: &PrivateFd, took: Result<(Meeting, NodeId), Reason>) -> Option<Met> {
+        let (meeting, id) = match took {
+            Ok(took) => took,
+            Err(reason) => {
+                let _ = socket::send_message(guest, &Answer(Err(reason)).encode());
+                return None;
+            }
+        };
+        socket::send_with_fd(guest, &Answer(Ok(self.id)).encode(), &meeting.ear).ok()?;
+        meeting.end(false, id).ok()
+    }
+}
+
+fn watch(poll: &PrivateFd, what: &PrivateFd) -> Result<(), Reason> {
+    epoll::add(poll, what, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(|_| Reason::NO_MEMORY)
+}
+
+impl Listening for Host {
+    fn descriptor(&self) -> RawFd {
+        self.poll.as_fd().as_raw_fd()
+    }
+
+    fn step(&mut self, now: u64) -> Option<Met> {
+        while self.guests.len() < GUESTS
+            && let Ok(guest) = socket::accept(&self.listener)
+        {
+            let guest = PrivateFd::new(guest);
+            let _ = watch(&self.poll, &guest);
+            self.guests.push((guest, now.saturating_add(PATIENCE)));
+        }
+        let mut at = 0;
+        while let Some((guest, until)) = self.guests.get(at) {
+            match self.hear(guest) {
+                None if *until > now => at += 1,
+                heard => {
+                    let (guest, _) = self.guests.swap_remove(at);
+                    if let Some(met) = heard.and_then(|took| self.answer(&guest, took)) {
+                        return Some(met);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn due(&self) -> Option<u64> {
+        self.guests.iter().map(|guest| guest.1).min()
+    }
+
+    fn address(&self) -> String {
+        self.name.clone()
+    }
+}
+
+// ---- who calls -----------------------------------------------------------------------------------------------------
+
+/// A greeting that was not answered yet.
+struct UnderWay {
+    control: PrivateFd,
+    peer: Credentials,
+    memory: Memory,
+    ear: PrivateFd,
+}
+
+/// Has greeted, and waits for the answer.
+pub struct Guest {
+    name: String,
+    caller: NodeId,
+    under_way: Option<UnderWay>,
+}
+
+impl Guest {
+    /// Calls the node of that name.
+    pub fn call(node: &Identity, name: &str) -> Result<Box<dyn Calling>, Reason> {
+        if !is_name(name) {
+            return Err(Reason::BAD_NAME);
+        }
+        Ok(Box::new(Self { name: name.to_owned(), caller: node.id, under_way: None }))
+    }
+
+    /// Connects and greets; `None`: the other has too many callers now.
+    fn greet(&self) -> Result<Option<UnderWay>, Reason> {
+        const EAGAIN: i32 = 11;
+        const ECONNREFUSED: i32 = 111;
+        let control = match socket::connect_abstract(&socket_name(&self.name)) {
+            Ok(control) => PrivateFd::new(control),
+            Err(EAGAIN) => return Ok(None),
+            Err(ECONNREFUSED) => return Err(Reason::NO_SUCH_NODE),
+            Err(_) => return Err(Reason::NOT_PERMITTED),
+        };
+        let peer = socket::peer_credentials(&control).map_err(|_| Reason::NOT_PERMITTED)?;
+        trusted(&peer)?;
+        let file = memory::make("motet-link", size(LINES), &[], size(LINES)).map_err(|_| Reason::NO_MEMORY)?;
+        let memory = Memory::map(&file, LINES)?;
+        let greeting = Greeting { caller: self.caller, lines: LINES as u32, barrier: barrier::join() };
+        let ear = ear()?;
+        let files = [file.as_fd(), ear.as_fd()];
+        socket::send_with_fds(&control, &greeting.encode(), &files).map_err(|_| Reason::NOT_PERMITTED)?;
+        Ok(Some(UnderWay { control, peer, memory, ear }))
+    }
+
+    fn hear(&mut self) -> Option<Result<Met, Reason>> {
+        const EAGAIN: i32 = 11;
+        let mut bytes = [0; SIZE + 1];
+        let control = &self.under_way.as_ref()?.control;
+        let (length, bell) = match socket::receive_with_fd(control, &mut bytes) {
+            Ok(message) => message,
+            Err(EAGAIN) => return None,
+            Err(_) => return Some(Err(Reason::NO_SUCH_NODE)),
+        };
+        let UnderWay { control, peer, memory, ear } = self.under_way.take()?;
+        if length == 0 {
+            return Some(Err(Reason::NO_SUCH_NODE));
+        }
+        let Answer(answer) = Answer::decode(&bytes[..length.min(bytes.len())]);
+        Some(answer.and_then(|id| {
+            let bell = bell.filter(fds::is_bell).ok_or(Reason::BAD_OFFER)?;
+            Meeting { control, peer, memory, bell, ear, lines: LINES }.end(true, id)
+        }))
+    }
+}
+
+impl Calling for Guest {
+    fn step(&mut self, _now: u64) -> Option<Result<Met, Reason>> {
+        if self.under_way.is_none() {
+            match self.greet() {
+                Ok(under_way) => self.under_way = under_way,
+                Err(reason) => return Some(Err(reason)),
+            }
+        }
+        self.hear()
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.under_way.as_ref().map(|under_way| under_way.control.as_fd().as_raw_fd())
+    }
+}
