@@ -44,13 +44,13 @@ impl Span {
 
     /// The bytes from `at` on, at most `length`, to read.
     #[inline(always)]
-    pub fn read<R>(&self, at: usize, length: usize, with: impl FnOnce(&[u8]) -> R) -> R {
+    pub fn bytes(&self, at: usize, length: usize) -> &[u8] {
         let length = self.length.saturating_sub(at).min(length);
         if length == 0 {
-            return with(&[]);
+            return &[];
         }
-        // SAFETY: at + length <= self.length, which by the promise of `new` nobody writes meanwhile.
-        with(unsafe { std::slice::from_raw_parts(self.base.add(at), length) })
+        // SAFETY: at + length <= self.length, which by the promise of `new` nobody writes as long as the operation has the span.
+        unsafe { std::slice::from_raw_parts(self.base.add(at), length) }
     }
 
     /// The bytes from `at` on, at most `length`, to write.
@@ -111,12 +111,12 @@ impl Memory {
 
     /// The bytes from `at` on, at most `length`, to read.
     #[inline(always)]
-    pub fn read<R>(&self, at: usize, length: usize, with: impl FnOnce(&[u8]) -> R) -> R {
+    pub fn bytes(&self, at: usize, length: usize) -> &[u8] {
         match self {
-            Self::Span(span) => span.read(at, length, with),
+            Self::Span(span) => span.bytes(at, length),
             Self::Owned(bytes) => {
                 let bytes = bytes.get(at..).unwrap_or(&[]);
-                with(&bytes[..length.min(bytes.len())])
+                &bytes[..length.min(bytes.len())]
             }
         }
     }
@@ -145,10 +145,10 @@ mod tests {
         let span = unsafe { Span::new(bytes.as_mut_ptr(), 8) };
         for mut memory in [Memory::Span(span), Memory::Owned(vec![0; 8])] {
             assert_eq!((memory.fill(6, &[1; 8]), memory.fill(8, &[1]), memory.fill(usize::MAX, &[1])), (2, 0, 0));
-            assert_eq!(memory.read(5, 100, <[u8]>::to_vec), [0, 1, 1]);
+            assert_eq!(memory.bytes(5, 100), [0, 1, 1]);
             memory.write(0, 2, |bytes| bytes.fill(9));
             assert_eq!(memory.write(9, 1, |bytes| bytes.len()), 0);
-            assert_eq!(memory.read(0, 8, <[u8]>::to_vec), [9, 9, 0, 0, 0, 0, 1, 1]);
+            assert_eq!(memory.bytes(0, 8), [9, 9, 0, 0, 0, 0, 1, 1]);
         }
         assert_eq!(Span::EMPTY.fill(0, &[1]), 0);
     }

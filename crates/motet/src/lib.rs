@@ -19,8 +19,9 @@
 //! ```
 //!
 //! Errors are `std::io::Error` with the system's error number kept ([`std::io::Error::raw_os_error`]).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // but for node/lend.rs: memory lent for the time of a call
 
+pub mod node;
 pub mod stats;
 mod stream;
 pub mod table;
@@ -41,13 +42,18 @@ pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) ->
     Engine::running().is_none() && ENVIRONMENT.set(Surroundings::with(variables)).is_ok()
 }
 
+/// The settings of environment and file.
+fn config() -> motet_config::Config {
+    ENVIRONMENT.get_or_init(Surroundings::of_this_process).load().config
+}
+
 /// The process's engine, started with the settings of environment and file on the first call. `None` when the system has no
 /// memory for it.
 pub fn engine() -> Option<&'static Engine> {
     match Engine::running() {
         Some(engine) => Some(engine),
         None => Engine::start(|| {
-            let config = ENVIRONMENT.get_or_init(Surroundings::of_this_process).load().config;
+            let config = config();
             stats::prepare(&config);
             motet_sys::pool::limit(usize::try_from(config.pool).unwrap_or(usize::MAX));
             table::options(config)

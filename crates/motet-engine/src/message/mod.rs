@@ -1,3 +1,223 @@
 //! Messages: the second half of the engine, for those who think in messages and remote memory.
+//!
+//! A [`Node`] meets others by name or address, and has a *link* to each, with any number of *channels* over it. What travels and by
+//! which rules is the protocol's matter (`motet_proto::message`, docs/messages.md), how packets get across a medium's
+//! ([`medium`]); here is what joins the two to a program: operations and their ends, progress, waiting, threads.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`calls`], [`channels`] | what a program calls: meeting others; channels, sending, receiving |
+//! | [`operations`] | what has begun and how it ended; completion groups |
+//! | [`progress`], [`wait`], [`pace`] | the one loop, who drives it, and how long a wait stays outside the kernel |
+//! | [`core`], [`links`], [`desk`], [`packets`] | the state behind the node's lock: links, and what the protocol calls back |
+//! | [`medium`] | what a driver brings: lanes or frames |
+//!
+//! To follow a short message read downwards: [`channels`] (send) → [`links`] → the protocol → [`packets`] → the lane; and at the
+//! other end [`progress`] → [`links`] → the protocol → [`desk`] → [`operations`], or the handler.
 
+pub mod calls;
+pub mod channels;
+mod core;
+mod desk;
+pub mod error;
+mod links;
 pub mod medium;
+pub mod operations;
+mod pace;
+mod packets;
+mod progress;
+mod wait;
+
+pub use self::core::Serve;
+pub use error::Error;
+pub use motet_proto::message::stack::{Stack, pop};
+pub use motet_proto::message::{Mode, Status};
+pub use operations::{Completion, GroupId, Notice};
+
+use self::core::{Core, Guard, Source};
+use crate::driver::Driver;
+use desk::Desk;
+use medium::{Identity, NodeId};
+use motet_proto::message::matching;
+use motet_proto::message::{ChannelId, Held, Limits};
+use motet_sys::birth::Birth;
+use motet_sys::fds::PrivateFd;
+use motet_sys::lock::Lock;
+use motet_sys::rustix::event::epoll;
+use motet_sys::rustix::fd::AsFd;
+use motet_sys::{memory, socket};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+
+/// A link of a node, by number. It outlives its link harmlessly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u32);
+
+/// A channel of a node. It outlives its channel harmlessly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Channel {
+    /// Over which link.
+    pub link: LinkId,
+    /// Which of that link's.
+    pub id: ChannelId,
+}
+
+/// An operation of a node. It outlives its operation harmlessly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OperationId(pub u32);
+
+/// Where receives from any channel that was put into it find their messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Context(pub(crate) matching::Context);
+
+/// Something for later, outside of any handler. It may wait.
+pub type Task = Box<dyn FnOnce(&Node) + Send>;
+
+/// Gets messages as they come, one at a time. It may not wait: what takes time goes into a task ([`Node::defer`]). Sending is
+/// allowed and enters no handler; a send that would have to wait is refused.
+pub trait Handler: Send + Sync {
+    /// A message has come.
+    fn message(&self, node: &Node, message: Message<'_>);
+}
+
+impl<F: Fn(&Node, Message<'_>) + Send + Sync> Handler for F {
+    fn message(&self, node: &Node, message: Message<'_>) {
+        self(node, message);
+    }
+}
+
+/// A message, as a handler sees it.
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// On which channel it came.
+    pub channel: Channel,
+    /// Its tag.
+    pub tag: u64,
+    /// Its headers, the outermost first.
+    pub headers: &'a [u8],
+    /// Its body.
+    pub body: Body<'a>,
+}
+
+/// The body of a message, as a handler sees it.
+#[derive(Debug)]
+pub enum Body<'a> {
+    /// All of it, for the time of the call.
+    Whole(&'a [u8]),
+    /// It is still to come: take it ([`Option::take`]) and give it a buffer, now or later ([`Node::accept_body`]); what is left is
+    /// discarded.
+    Long(&'a mut Option<Held>),
+}
+
+/// What a node allows each peer, which bounds what one can cost it, and how it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageLimits {
+    /// Bytes of eager messages that nobody has taken yet, with their records, of one link.
+    pub window: u64,
+    /// Announced messages of one link at a time.
+    pub longs: u32,
+    /// Channels that one peer may have opened at a time.
+    pub channels: u32,
+    /// Longest eager body, where memory is shared and where it is not.
+    pub eager: [u64; 2],
+    /// Smallest body that may be copied from the sender's memory.
+    pub single_copy: u64,
+}
+
+impl Default for MessageLimits {
+    fn default() -> Self {
+        Self { window: 256 << 10, longs: 1024, channels: 16_384, eager: [16 << 10, 64 << 10], single_copy: 16 << 10 }
+    }
+}
+
+impl MessageLimits {
+    /// As the protocol wants them.
+    fn of(&self, lanes: bool) -> Limits {
+        let &Self { window, longs, channels, eager, .. } = self;
+        let (ahead, reserve) = if lanes { (64 << 10, 1024) } else { (1 << 20, 16 << 10) };
+        Limits { window, longs, channels, ahead, pulling: 4, reserve, eager: eager[usize::from(!lanes)] }
+    }
+}
+
+/// How many threads use a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Threads {
+    /// Any number, at any time.
+    #[default]
+    Many,
+    /// One at a time: calls pay for no lock, and one from a second thread panics. See [`Node::open_single`].
+    One,
+}
+
+/// What a node is to be.
+#[derive(Clone)]
+pub struct NodeOptions {
+    /// The drivers that it may use, the best first.
+    pub drivers: Vec<&'static dyn Driver>,
+    /// Its name on this host; empty: one that nobody else has.
+    pub name: String,
+    /// Where nodes of other hosts find it; none: they do not.
+    pub listen: Option<SocketAddr>,
+    /// What it allows.
+    pub limits: MessageLimits,
+    /// Longest wait outside the kernel, ns.
+    pub spin: u64,
+}
+
+/// A process that has joined: the messages' half of the engine.
+pub struct Node {
+    core: Lock<Core>,
+    birth: Birth,
+    process: u32,
+    spin: u64,
+    poll: PrivateFd,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// Joins, for any number of threads.
+    ///
+    /// Errors: [`Error::Unreachable`] when the name is taken or none, or no driver carries messages; [`Error::NoNode`] when the
+    /// system refuses descriptors or memory.
+    pub fn open(options: &NodeOptions) -> Result<Self, Error> {
+        Self::with(options, Lock::new)
+    }
+
+    /// Joins with a lock of the caller's kind: [`Lock::new`], or in the single-threaded mode [`Lock::single`], whose promise is
+    /// then the caller's.
+    pub fn with(options: &NodeOptions, lock: impl FnOnce(Core) -> Lock<Core>) -> Result<Self, Error> {
+        let birth = Birth::mark().map_err(Error::NoNode)?;
+        let system = |e: motet_sys::rustix::io::Errno| Error::NoNode(e.raw_os_error());
+        let poll = PrivateFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
+        let outer = PrivateFd::new(
+            poll.as_fd().try_clone_to_owned().map_err(|e| Error::NoNode(e.raw_os_error().unwrap_or(24)))?,
+        );
+        let kick = PrivateFd::new(socket::eventfd().map_err(Error::NoNode)?);
+        let id = NodeId(memory::nonce());
+        let name = match options.name.as_str() {
+            "" => format!("@{:032x}", u128::from_le_bytes(id.0)),
+            name => name.to_owned(),
+        };
+        let identity = Identity { id, name, listen: options.listen };
+        let mut core = Core::new(identity, options.limits, Desk::new(), poll, kick);
+        core.watch(core.kick.as_fd().as_raw_fd(), Source::Kick)?;
+        core.listen(&options.drivers)?;
+        let process = birth.process();
+        Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer })
+    }
+
+    /// The state, locked.
+    #[inline(always)]
+    fn core(&self) -> Result<Guard<'_>, Error> {
+        const ECHILD: i32 = 10;
+        if self.birth.process() != self.process {
+            return Err(Error::NoNode(ECHILD)); // forked from the process that has it
+        }
+        Ok(self.core.lock())
+    }
+}

@@ -79,7 +79,7 @@ impl Packets for Endless {
         600
     }
 
-    fn room(&self) -> usize {
+    fn room(&mut self) -> usize {
         usize::MAX / 2
     }
 

@@ -88,6 +88,24 @@ pub struct Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId(pub(crate) Number);
 
+impl ChannelId {
+    /// As a number, for those who hand it through a foreign interface.
+    pub fn number(self) -> u32 {
+        self.0.0
+    }
+
+    /// The channel of a number that anybody may have made up: every use of it is checked.
+    pub fn from_number(number: u32) -> Self {
+        Self(Number(number))
+    }
+
+    /// Where records of this channel lie: small, and reused once it is gone.
+    #[inline(always)]
+    pub fn index(self) -> usize {
+        self.0.index() as usize
+    }
+}
+
 /// What a message says of itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Envelope<'a> {
@@ -151,7 +169,7 @@ pub trait Packets {
     /// Most bytes of a packet, at least [`packet::SMALLEST`]; always the same.
     fn largest(&self) -> usize;
     /// Bytes that surely fit now: pieces of long messages leave some of them to others.
-    fn room(&self) -> usize;
+    fn room(&mut self) -> usize;
     /// Sends a packet of all `parts` together; false, and nothing is sent, when there is no room.
     fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool;
 }

@@ -161,6 +161,11 @@ impl<T, const N: usize> Pool<T, N> {
         self.find(number).and_then(|index| self.get_mut(index))
     }
 
+    /// Indices are below this.
+    pub fn highest(&self) -> u32 {
+        self.nodes.len() as u32
+    }
+
     /// Indices of all records.
     pub fn indices(&self) -> impl Iterator<Item = u32> + use<T, N> {
         let all: Vec<u32> = (0..self.nodes.len() as u32).filter(|&i| self.get(i).is_some()).collect();

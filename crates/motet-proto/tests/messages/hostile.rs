@@ -76,7 +76,7 @@ impl Packets for Drain {
         LARGEST
     }
 
-    fn room(&self) -> usize {
+    fn room(&mut self) -> usize {
         1 << 20
     }
 

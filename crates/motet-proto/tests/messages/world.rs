@@ -32,7 +32,7 @@ impl Packets for Lane {
         LARGEST
     }
 
-    fn room(&self) -> usize {
+    fn room(&mut self) -> usize {
         self.most - self.bytes
     }
 

@@ -14,6 +14,13 @@ impl Buffer {
     }
 }
 
+impl Buffer {
+    /// All of it: the last packet that was received into it, and behind that whatever was there before.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl Default for Buffer {
     fn default() -> Self {
         Self::new()

@@ -94,20 +94,13 @@ impl Producer {
         if find_asleep(&self.lane.control.sleep.asleep) { Put::Wake } else { Put::Published }
     }
 
-    /// Says that this end is about to sleep until there is room for a packet of so many bytes. True: it may, and is woken when
-    /// the consumer gets on ([`super::Consumer::take_wake`]), which may not be enough yet. False: there is room, and nothing is
-    /// said any longer. `barrier` as for [`super::Consumer::begin_sleep`].
-    pub fn begin_wait(&mut self, length: usize, barrier: impl FnOnce()) -> Result<bool, Broken> {
-        self.lane.control.consumer.starved.store(1, Ordering::Relaxed);
-        if self.fence.before_sleep() {
-            barrier();
-        }
+    /// Says that this end is about to sleep until the consumer gets on, which then wakes it ([`super::Consumer::take_wake`]). After
+    /// this, and the barrier (as for [`super::Consumer::begin_sleep`]) if it is true that one is needed, whoever still finds no room
+    /// may sleep.
+    pub fn announce_wait(&mut self) -> bool {
         // edge: starved <-> consumed
-        let room = self.room(length);
-        if room != Ok(false) {
-            self.end_wait();
-        }
-        room.map(|room| !room)
+        self.lane.control.consumer.starved.store(1, Ordering::Relaxed);
+        self.fence.before_sleep()
     }
 
     /// This end waits no longer.
@@ -115,10 +108,24 @@ impl Producer {
         self.lane.control.consumer.starved.store(0, Ordering::Relaxed);
     }
 
+    /// The longest packet, bytes.
+    #[inline(always)]
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
     /// Whether a packet of so many bytes can be put now; asks the consumer only when it seems that it cannot.
     pub fn room(&mut self, length: usize) -> Result<bool, Broken> {
         let lines = lines_of(length);
         Ok(length <= self.most && (!self.full(lines) || !self.still_full(lines)?))
+    }
+
+    /// Bytes of packets that surely fit now, one after the other in lines that are full but for the last.
+    pub fn free(&mut self) -> Result<usize, Broken> {
+        if self.full(lines_of(self.most)) {
+            self.still_full(1)?;
+        }
+        Ok((self.lane.lines.len() as u64 - (self.tail - self.consumed)) as usize * IN_LINE)
     }
 
     /// Lines written so far.

@@ -123,7 +123,12 @@ fn no_producer_sleeps_over_room() {
         let (mut producer, mut consumer) = ends();
         put(&mut producer, 1, IN_LINE + 1);
         put(&mut producer, 2, IN_LINE + 1);
-        let producer = thread::spawn(move || producer.begin_wait(1, || fence(SeqCst)).unwrap());
+        let producer = thread::spawn(move || {
+            if producer.announce_wait() {
+                fence(SeqCst);
+            }
+            !producer.room(1).unwrap()
+        });
         assert_eq!(poll(&mut consumer, IN_LINE + 1), Some(1));
         let wake = consumer.take_wake();
         let sleeps = producer.join().unwrap();

@@ -1,0 +1,287 @@
+//! What a program calls to meet others, and to wait for what it has begun.
+//!
+//! Deadlines are CLOCK_MONOTONIC nanoseconds; none means for ever.
+//!
+//! An address is one or more ways to a node, separated by commas, each `DRIVER://WHERE`; a bare word is a name on this host. Every
+//! way that a driver offers is tried, the fastest first; the reason of the last one that fails is the call's.
+
+use super::core::{Call, Core, Service};
+use super::desk::Phase;
+use super::medium::NodeId;
+use super::operations::{Completion, GroupId};
+use super::{Channel, Context, Error, Handler, LinkId, Node, OperationId, Serve, Task};
+use crate::driver::Driver;
+use crate::reason::Reason;
+use motet_proto::message::pool::Number;
+use motet_sys::clock;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+
+/// The driver of a bare word.
+const BY_NAME: &str = "shm";
+/// Between two tries to reach a node that is not there yet, ns.
+const RETRY: u64 = 1_000_000;
+
+/// What a link is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkInfo {
+    /// Who is at the other end.
+    pub peer: NodeId,
+    /// The driver that carries it.
+    pub driver: &'static str,
+    /// Why it is gone, if it is.
+    pub gone: Option<Reason>,
+    /// Channels, long messages coming, long messages going.
+    pub counts: [u32; 3],
+    /// Bytes held for it: records, and eager messages that nobody has taken.
+    pub bytes: [usize; 2],
+}
+
+impl Node {
+    /// The node's number.
+    pub fn id(&self) -> Result<NodeId, Error> {
+        Ok(self.core()?.identity.id)
+    }
+
+    /// Under which name nodes of this host find it.
+    pub fn name(&self) -> Result<String, Error> {
+        Ok(self.core()?.identity.name.clone())
+    }
+
+    /// All ways to this node, as [`Node::connect`] of another one takes them.
+    pub fn address(&self) -> Result<String, Error> {
+        let core = self.core()?;
+        let ways =
+            core.listeners.iter().map(|(driver, listening)| format!("{}://{}", driver.name(), listening.address()));
+        Ok(ways.collect::<Vec<_>>().join(","))
+    }
+
+    // ---- links -------------------------------------------------------------------------------------------------------
+
+    /// A link to the node at `address`. With a deadline, one that is not there yet is waited for.
+    pub fn connect(&self, address: &str, deadline: Option<u64>) -> Result<LinkId, Error> {
+        loop {
+            let call = self.begin_connect(address)?;
+            match self.wait(self.core()?, deadline, |core| core.called(call)) {
+                Ok(Ok(link)) => return Ok(link),
+                Ok(Err(Reason::NO_SUCH_NODE)) if deadline.is_some_and(|until| clock::nanoseconds() < until) => {
+                    let again = clock::nanoseconds() + RETRY;
+                    let _ = self.wait(self.core()?, Some(again), |_| None::<()>);
+                }
+                Ok(Err(reason)) => return Err(Error::Unreachable(reason)),
+                Err(error) => {
+                    self.core()?.calls.remove(call.index());
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn begin_connect(&self, address: &str) -> Result<Number, Error> {
+        let mut core = self.core()?;
+        let mut ways = ways(&core.drivers, address)?;
+        let mut reason = Reason::NO_SUCH_NODE;
+        while let Some((driver, place)) = ways.pop_front() {
+            match driver.call(&core.identity, &place) {
+                Ok(calling) => {
+                    let call = Call { calling: Some(calling), driver, rest: ways, result: None };
+                    let number = core.calls.insert(call).ok_or(Error::Full)?;
+                    self.step_calls(&mut core);
+                    return Ok(number);
+                }
+                Err(refused) => reason = refused,
+            }
+        }
+        Err(Error::Unreachable(reason))
+    }
+
+    /// Links, up or gone and not closed yet.
+    pub fn links(&self) -> Result<Vec<LinkId>, Error> {
+        let core = self.core()?;
+        Ok(core.links.indices().map(|index| LinkId(core.links.number(index).0)).collect())
+    }
+
+    /// What a link is like.
+    pub fn link_info(&self, link: LinkId) -> Result<LinkInfo, Error> {
+        let mut core = self.core()?;
+        let (joined, _) = core.link(link)?;
+        let (records, window) = joined.proto.bytes();
+        Ok(LinkInfo {
+            peer: joined.peer,
+            driver: joined.driver,
+            gone: joined.gone,
+            counts: joined.proto.counts(),
+            bytes: [records, window],
+        })
+    }
+
+    /// Ends a link, with all that is under way on it. What was sent before and is complete reaches the peer if it lives.
+    pub fn disconnect(&self, link: LinkId) -> Result<(), Error> {
+        let mut core = self.core()?;
+        core.link(link)?;
+        core.forget(link);
+        core.stir();
+        Ok(())
+    }
+
+    // ---- services ----------------------------------------------------------------------------------------------------
+
+    /// A context, for receives from any of its channels.
+    pub fn context(&self) -> Result<Context, Error> {
+        self.core()?.desk.table.context().map(Context).ok_or(Error::Full)
+    }
+
+    /// Keeps a handler, for [`Serve::Handler`].
+    pub fn handler(&self, handler: Arc<dyn Handler>) -> Result<Serve, Error> {
+        Ok(Serve::Handler(self.core()?.add_handler(handler)))
+    }
+
+    /// Lets peers open channels to a service. The last word counts; channels that are open stay as they are.
+    pub fn serve(&self, service: u64, serve: Serve) -> Result<(), Error> {
+        let mut core = self.core()?;
+        match core.services.get_mut(&service) {
+            Some(known) => known.serve = serve,
+            None => drop(core.services.insert(service, Service { serve, opened: VecDeque::new() })),
+        }
+        Ok(())
+    }
+
+    /// Refuses channels to a service from now on.
+    pub fn withdraw(&self, service: u64) -> Result<(), Error> {
+        self.core()?.services.remove(&service);
+        Ok(())
+    }
+
+    /// The next channel that a peer has opened to a service.
+    pub fn accept(&self, service: u64, deadline: Option<u64>) -> Result<Channel, Error> {
+        let known = |core: &mut Core| core.services.get_mut(&service).map(|known| known.opened.pop_front());
+        self.wait(self.core()?, deadline, |core| match known(core) {
+            Some(channel) => channel.map(Ok),
+            None => Some(Err(Error::Refused)),
+        })?
+    }
+
+    /// Has something done later, outside of any handler, by whoever makes progress then.
+    pub fn defer(&self, task: Task) -> Result<(), Error> {
+        self.core()?.tasks.push_back(task);
+        Ok(())
+    }
+
+    // ---- progress and waiting ----------------------------------------------------------------------------------------
+
+    /// One round of progress, unless another thread makes some. True: something has come.
+    pub fn progress(&self) -> Result<bool, Error> {
+        let mut core = self.core()?;
+        if core.driving {
+            return Ok(false);
+        }
+        core.driving = true;
+        let came = self.round(&mut core);
+        core.driving = false;
+        Ok(came)
+    }
+
+    /// Waits for the end of one operation; it is forgotten then.
+    #[inline]
+    pub fn wait_for(&self, operation: OperationId, deadline: Option<u64>) -> Result<Completion, Error> {
+        self.wait(self.core()?, deadline, |core| match core.desk.operations.take(operation) {
+            Some(completion) => Some(Ok(completion)),
+            None if core.desk.operations.has_ended(operation) => Some(Err(Error::Closed)),
+            None => None,
+        })?
+    }
+
+    /// Waits for the end of any of these; it is forgotten then. With it, its place among them.
+    pub fn wait_any(&self, operations: &[OperationId], deadline: Option<u64>) -> Result<(usize, Completion), Error> {
+        self.wait(self.core()?, deadline, |core| {
+            let mut known = false;
+            for (at, &operation) in operations.iter().enumerate() {
+                if let Some(completion) = core.desk.operations.take(operation) {
+                    return Some(Ok((at, completion)));
+                }
+                known |= !core.desk.operations.has_ended(operation);
+            }
+            if known { None } else { Some(Err(Error::Closed)) }
+        })?
+    }
+
+    /// Waits for the next end in a group.
+    #[inline]
+    pub fn wait_group(&self, group: GroupId, deadline: Option<u64>) -> Result<Completion, Error> {
+        self.wait(self.core()?, deadline, |core| match core.desk.operations.group(group) {
+            Some(known) => known.next().map(Ok),
+            None => Some(Err(Error::Closed)),
+        })?
+    }
+
+    /// The end of an operation, if it has ended; progress is not made.
+    pub fn test(&self, operation: OperationId) -> Result<Option<Completion>, Error> {
+        Ok(self.core()?.desk.operations.take(operation))
+    }
+
+    /// A completion group, for one thread to wait on.
+    pub fn add_group(&self) -> Result<GroupId, Error> {
+        Ok(self.core()?.desk.operations.add_group())
+    }
+
+    /// Operations of a group that ended as asked, that did not, and that are under way.
+    pub fn group_counts(&self, group: GroupId) -> Result<[u64; 3], Error> {
+        let mut core = self.core()?;
+        let known = core.desk.operations.group(group).ok_or(Error::Closed)?;
+        Ok([known.counts[0], known.counts[1], known.under_way])
+    }
+
+    /// Ends a group. [`Error::WouldBlock`] while operations in it are under way.
+    pub fn remove_group(&self, group: GroupId) -> Result<(), Error> {
+        if self.core()?.desk.operations.remove_group(group) { Ok(()) } else { Err(Error::WouldBlock) }
+    }
+
+    /// A descriptor that is readable when [`Node::progress`] would do something, once [`Node::prepare_sleep`] has said yes.
+    pub fn descriptor(&self) -> RawFd {
+        self.poll.as_fd().as_raw_fd()
+    }
+
+    /// To be called before a sleep on [`Node::descriptor`] (poll, epoll). False: there is something to do already.
+    pub fn prepare_sleep(&self) -> Result<bool, Error> {
+        let mut core = self.core()?;
+        Ok(!core.driving && self.arm(&mut core))
+    }
+}
+
+impl Core {
+    /// What came of a call, which is forgotten then.
+    fn called(&mut self, call: Number) -> Option<Result<LinkId, Reason>> {
+        let index = self.calls.find(call)?;
+        let result = self.calls.get_mut(index)?.result.take()?;
+        self.calls.remove(index);
+        Some(result)
+    }
+
+    /// Whether a channel has been answered, and how.
+    pub(super) fn answered(&mut self, channel: Channel) -> Option<Result<(), Error>> {
+        let gone = self.gone(channel.link);
+        match self.place(channel.link, channel.id).map(|place| place.phase) {
+            None => Some(Err(Error::Closed)),
+            Some(Phase::Opening) => None,
+            Some(Phase::Open) => Some(Ok(())),
+            Some(Phase::Refused) => Some(Err(Error::Refused)),
+            Some(Phase::Broken) => Some(Err(Error::Lost(gone.unwrap_or(Reason::PEER_GONE)))),
+        }
+    }
+}
+
+/// The ways of an address, the fastest first.
+fn ways(drivers: &[&'static dyn Driver], address: &str) -> Result<VecDeque<(&'static dyn Driver, String)>, Error> {
+    let mut ways = Vec::new();
+    for way in address.split(',') {
+        let (name, place) = way.split_once("://").unwrap_or((BY_NAME, way));
+        match drivers.iter().find(|driver| driver.name() == name) {
+            Some(&driver) => ways.push((driver, place.to_owned())),
+            None if address.contains(',') => {}
+            None => return Err(Error::Unreachable(Reason::FORBIDDEN)),
+        }
+    }
+    ways.sort_by_key(|(driver, _)| driver.capabilities().latency);
+    Ok(ways.into())
+}

@@ -1,0 +1,441 @@
+//! What a program calls to open channels, send and receive.
+
+use super::core::Core;
+use super::desk::{self, Phase, Place};
+use super::operations::{Kind, Notice, Operation};
+use super::{Channel, Context, Error, LinkId, Mode, Node, OperationId, Serve};
+use crate::reason::Reason;
+use motet_proto::message::matching::{Posted, Receive, Selector, Source};
+use motet_proto::message::packet;
+use motet_proto::message::{Broken, Held, Outcome, Reception, Refusal, Send, Sent};
+use motet_sys::span::Memory;
+
+/// A body that most likely goes in one packet, bytes.
+const SHORT: usize = 3840;
+
+/// Where a receive looks for its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// On one channel.
+    Channel(Channel),
+    /// On any channel of a context.
+    Any(Context),
+}
+
+/// A message to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Outgoing<'a> {
+    /// On which channel.
+    pub channel: Channel,
+    /// For the matching.
+    pub tag: u64,
+    /// Headers, the outermost first, at most [`motet_proto::message::stack::MOST`] bytes.
+    pub headers: &'a [u8],
+    /// How it may go.
+    pub mode: Mode,
+}
+
+/// What waits to be received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// On which channel.
+    pub channel: Channel,
+    /// Its tag.
+    pub tag: u64,
+    /// Bytes of its body.
+    pub length: u64,
+    /// Its headers.
+    pub headers: Vec<u8>,
+}
+
+impl Node {
+    /// A channel to a service of the peer, whose messages are received as `serve` says. Waits until the peer has answered.
+    pub fn open_channel(
+        &self,
+        link: LinkId,
+        service: u64,
+        serve: Serve,
+        deadline: Option<u64>,
+    ) -> Result<Channel, Error> {
+        let opened = self.wait(self.core()?, deadline, |core| {
+            let gone = core.gone(link);
+            if core.link(link).is_ok_and(|(joined, _)| !joined.proto.is_met() && gone.is_none()) {
+                return None; // the peer has not said yet how many it allows
+            }
+            Some(self.begin_channel(core, link, service, serve))
+        })?;
+        let channel = opened?;
+        match self.wait(self.core()?, deadline, |core| core.answered(channel)) {
+            Ok(Ok(())) => Ok(channel),
+            Ok(Err(error)) | Err(error) => {
+                let _ = self.close_channel(channel);
+                Err(error)
+            }
+        }
+    }
+
+    fn begin_channel(&self, core: &mut Core, link: LinkId, service: u64, serve: Serve) -> Result<Channel, Error> {
+        let gone = core.gone(link);
+        core.link(link)?;
+        let reception = core.reception(serve).ok_or(Error::Full)?;
+        let (joined, desk) = core.link(link)?;
+        match joined.proto.open(service, reception) {
+            Ok(id) => {
+                let handler = if let Serve::Handler(number) = serve { number } else { u32::MAX };
+                joined.back.put(id, Place { phase: Phase::Opening, reception, handler });
+                joined.flush(link, desk);
+                Ok(Channel { link, id })
+            }
+            Err(refusal) => {
+                if let Reception::Matched(scope) = reception {
+                    desk::abandon(desk, scope);
+                }
+                Err(if refusal == Refusal::WouldBlock { Error::Full } else { Error::of(refusal, gone) })
+            }
+        }
+    }
+
+    /// Sends no more on a channel; messages still come.
+    pub fn finish(&self, channel: Channel) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let gone = core.gone(channel.link);
+        let (joined, desk) = core.link(channel.link)?;
+        joined.proto.close(channel.id).map_err(|refusal| Error::of(refusal, gone))?;
+        joined.flush(channel.link, desk);
+        Ok(())
+    }
+
+    /// Ends a channel on this side: receives that wait on it end, messages that nobody has taken are discarded.
+    pub fn close_channel(&self, channel: Channel) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let gone = core.gone(channel.link);
+        let (joined, desk) = core.link(channel.link)?;
+        let released = joined.with(channel.link, desk, |proto, _, view| proto.release(view, channel.id));
+        released.map_err(|refusal| Error::of(refusal, gone))?;
+        joined.back.forget(channel.id);
+        joined.flush(channel.link, desk);
+        core.stir();
+        Ok(())
+    }
+
+    // ---- sending -----------------------------------------------------------------------------------------------------
+
+    /// Sends a message whose body goes at once or not at all: `None`, it has gone.
+    #[inline]
+    fn try_send(
+        &self,
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        body: &[&[u8]],
+        operation: u64,
+        place: packet::Place,
+    ) -> Result<Sent, Error> {
+        let &Outgoing { channel, tag, headers, mode } = message;
+        let (joined, desk) = core.link(channel.link)?;
+        let send = Send { channel: channel.id, tag, headers, body, mode, operation, place };
+        let sent = joined.with(channel.link, desk, |proto, way, _| proto.send(way, &send));
+        match sent {
+            Ok(sent) => Ok(sent),
+            Err(refusal) => Err(core.refused(channel.link, refusal)),
+        }
+    }
+
+    /// Sends a short message, whose body is free again when this returns: eager in one packet. Waits until there is room.
+    ///
+    /// Errors: [`Error::TooLong`] when it does not fit a packet; [`Error::TimedOut`], and nothing was sent.
+    #[inline]
+    pub fn inject(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
+        let message = Outgoing { mode: Mode::Inject, ..*message };
+        let mut core = self.core()?;
+        match self.try_send(&mut core, &message, body, 0, packet::Place::default()) {
+            Ok(_) => return Ok(()),
+            Err(Error::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+        self.wait(core, deadline, |core| match self.try_send(core, &message, body, 0, packet::Place::default()) {
+            Err(Error::WouldBlock) => None,
+            sent => Some(sent.map(drop)),
+        })?
+    }
+
+    /// Begins to send a message. `None`: it has gone, and its body is free; no end follows. Otherwise its memory stays in use until
+    /// the operation has ended. [`Error::WouldBlock`], and nothing is done, when there is no room; the memory comes back then.
+    pub fn start_send(
+        &self,
+        message: &Outgoing<'_>,
+        memory: Memory,
+        more: Vec<Memory>,
+        notice: Notice,
+    ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
+        match self.core() {
+            Ok(mut core) => self.start_send_here(&mut core, message, memory, more, notice),
+            Err(error) => Err((error, memory, more)),
+        }
+    }
+
+    /// The same, and waits until there is room.
+    pub fn send(
+        &self,
+        message: &Outgoing<'_>,
+        memory: Memory,
+        more: Vec<Memory>,
+        notice: Notice,
+        deadline: Option<u64>,
+    ) -> Result<Option<OperationId>, Error> {
+        let mut body = Some((memory, more));
+        self.wait(self.core()?, deadline, |core| {
+            let (memory, more) = body.take()?;
+            match self.start_send_here(core, message, memory, more, notice) {
+                Ok(operation) => Some(Ok(operation)),
+                Err((Error::WouldBlock, memory, more)) => {
+                    body = Some((memory, more));
+                    None
+                }
+                Err((error, ..)) => Some(Err(error)),
+            }
+        })?
+    }
+
+    fn start_send_here(
+        &self,
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        memory: Memory,
+        more: Vec<Memory>,
+        notice: Notice,
+    ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
+        let length = memory.len();
+        if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && notice.group.is_none() {
+            let short = Outgoing { mode: Mode::Inject, ..*message };
+            let body = [memory.bytes(0, length)];
+            match self.try_send(core, &short, &body, 0, packet::Place::default()) {
+                Ok(_) => return Ok(None),
+                Err(Error::WouldBlock | Error::TooLong) => {} // it may go otherwise
+                Err(error) => return Err((error, memory, more)),
+            }
+        }
+        let single_copy = more.is_empty() && length as u64 >= core.limits.single_copy;
+        let shown = single_copy && core.link(message.channel.link).is_ok_and(|(joined, _)| joined.lanes().is_some());
+        let place = match shown {
+            true => packet::Place { address: memory.address(), key: 0 },
+            false => packet::Place::default(),
+        };
+        let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
+        operation.more = more;
+        let Some(name) = core.desk.operations.begin(operation) else {
+            return Err((Error::Full, Memory::Owned(Vec::new()), Vec::new()));
+        };
+        let sent = self.send_begun(core, message, name, place);
+        match sent {
+            Ok(Sent::Pending(number)) => {
+                if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
+                    operation.kind = Kind::Send(Some(number));
+                }
+                if let Ok((joined, desk)) = core.link(message.channel.link) {
+                    joined.flush(message.channel.link, desk);
+                }
+                Ok(Some(name))
+            }
+            Ok(Sent::Complete) => {
+                if notice.group.is_some() {
+                    let outcome = Outcome { status: super::Status::Done, length: length as u64 };
+                    core.desk.operations.complete(u64::from(name.0), outcome);
+                    return Ok(Some(name));
+                }
+                core.desk.operations.withdraw(name);
+                Ok(None)
+            }
+            Err(error) => match core.desk.operations.withdraw(name) {
+                Some(Operation { memory, more, .. }) => Err((error, memory, more)),
+                None => Err((error, Memory::Owned(Vec::new()), Vec::new())),
+            },
+        }
+    }
+
+    /// The body is the operation's: it is shown to the protocol from there.
+    fn send_begun(
+        &self,
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        name: OperationId,
+        place: packet::Place,
+    ) -> Result<Sent, Error> {
+        // The record lends its memory for the call: nothing that the protocol does in a send touches it.
+        let Some(operation) = core.desk.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
+        let memory = std::mem::replace(&mut operation.memory, Memory::Owned(Vec::new()));
+        let more = std::mem::take(&mut operation.more);
+        let body: smallvec::SmallVec<[&[u8]; 8]> =
+            std::iter::once(&memory).chain(&more).map(|memory| memory.bytes(0, usize::MAX)).collect();
+        let sent = self.try_send(core, message, &body, u64::from(name.0), place);
+        drop(body);
+        if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
+            (operation.memory, operation.more) = (memory, more);
+        }
+        sent
+    }
+
+    // ---- receiving ---------------------------------------------------------------------------------------------------
+
+    /// Posts a receive: `memory` is filled with the body of the next message whose tag is `tag` but for the bits in `ignore`.
+    pub fn post(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        memory: Memory,
+        notice: Notice,
+    ) -> Result<OperationId, Error> {
+        let mut core = self.core()?;
+        let selector = core.selector(from, tag, ignore)?;
+        let capacity = memory.len() as u64;
+        let operation = Operation::new(memory, Kind::Receive(None), None, notice);
+        let name = core.desk.operations.begin(operation).ok_or(Error::Full)?;
+        let receive = Receive { operation: u64::from(name.0), capacity };
+        match core.desk.table.post(selector, receive) {
+            Posted::Waiting(ticket) => {
+                if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
+                    operation.kind = Kind::Receive(Some(ticket));
+                }
+            }
+            Posted::Found(held) => core.give(held, name, capacity),
+            Posted::Ended(status) => {
+                core.desk.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
+            }
+        }
+        Ok(name)
+    }
+
+    /// What a receive would get now.
+    pub fn peek(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
+        let mut core = self.core()?;
+        let selector = core.selector(from, tag, ignore)?;
+        Ok(core.desk.table.peek(selector).map(|held| Seen {
+            channel: Channel { link: LinkId(held.source), id: held.channel },
+            tag: held.tag,
+            length: held.length,
+            headers: held.headers().to_vec(),
+        }))
+    }
+
+    /// Takes what a receive would get now: no other receive gets it. It must be given memory ([`Node::accept_body`]) or be
+    /// discarded ([`Node::discard_body`]).
+    pub fn claim(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Held>, Error> {
+        let mut core = self.core()?;
+        let selector = core.selector(from, tag, ignore)?;
+        Ok(core.desk.table.claim(selector))
+    }
+
+    /// Gives memory to a message that was claimed, or that a handler has taken.
+    pub fn accept_body(&self, held: Held, memory: Memory, notice: Notice) -> Result<OperationId, Error> {
+        let mut core = self.core()?;
+        let capacity = memory.len() as u64;
+        let operation = Operation::new(memory, Kind::Receive(None), None, notice);
+        let name = core.desk.operations.begin(operation).ok_or(Error::Full)?;
+        core.give(held, name, capacity);
+        Ok(name)
+    }
+
+    /// Throws away a message that was claimed, or that a handler has taken.
+    pub fn discard_body(&self, held: Held) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let link = LinkId(held.source);
+        if let Ok((joined, desk)) = core.link(link) {
+            joined.proto.discard(held);
+            joined.flush(link, desk);
+        }
+        Ok(())
+    }
+
+    /// Would like an operation not to happen any more. It ends in any case: as cancelled, or as it would have.
+    pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let core = &mut *core;
+        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        match (known.kind, known.channel) {
+            (Kind::Receive(Some(ticket)), _) => {
+                if core.desk.table.cancel(ticket).is_some() {
+                    let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
+                    core.desk.operations.complete(u64::from(operation.0), outcome);
+                    core.stir();
+                }
+            }
+            (Kind::Send(Some(number)), Some(channel)) => {
+                if let Ok((joined, desk)) = core.link(channel.link) {
+                    joined.proto.cancel(number);
+                    joined.flush(channel.link, desk);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the memory away from an operation that has not ended, which is forgotten when it does: what still comes for a receive
+    /// goes nowhere; of a send that has begun nothing but the loss of its link is left.
+    pub fn detach(&self, operation: OperationId) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        known.memory = Memory::Owned(Vec::new());
+        known.more = Vec::new();
+        known.detached = true;
+        if let (Kind::Send(_), Some(channel)) = (known.kind, known.channel) {
+            // Its peer may be about to fetch it.
+            if let Ok((joined, desk)) = core.link(channel.link) {
+                joined.lose(channel.link, desk, Reason::PEER_GONE, Broken("a body was taken away"));
+            }
+        }
+        drop(core);
+        self.cancel(operation)
+    }
+}
+
+impl Core {
+    /// Why a send was refused; who waits for room is told when there is some.
+    #[cold]
+    fn refused(&mut self, link: LinkId, refusal: Refusal) -> Error {
+        let gone = self.gone(link);
+        if refusal == Refusal::WouldBlock
+            && let Ok((joined, desk)) = self.link(link)
+        {
+            joined.blocked = true;
+            joined.flush(link, desk);
+            self.warm(link);
+        }
+        Error::of(refusal, gone)
+    }
+
+    #[inline(always)]
+    fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
+        let from = match from {
+            From::Any(context) => Source::Any(context.0),
+            From::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
+                Some(Reception::Matched(scope)) => Source::One(scope),
+                _ => return Err(Error::Closed),
+            },
+        };
+        Ok(Selector { from, tag, ignore })
+    }
+
+    /// Gives a message that nobody waited for to an operation.
+    fn give(&mut self, held: Held, name: OperationId, capacity: u64) {
+        let link = LinkId(held.source);
+        match self.link(link) {
+            Ok((joined, desk)) => {
+                joined.with(link, desk, |proto, _, view| proto.accept(view, held, u64::from(name.0), capacity));
+                joined.flush(link, desk);
+            }
+            Err(_) => {
+                let outcome = Outcome { status: super::Status::Broken, length: 0 };
+                self.desk.operations.complete(u64::from(name.0), outcome);
+            }
+        }
+        // What must be copied is copied by whoever makes progress: it must look here.
+        if self
+            .links
+            .named(motet_proto::message::pool::Number(link.0))
+            .is_some_and(|joined| !joined.back.copies.is_empty())
+        {
+            self.warm(link);
+        }
+    }
+}

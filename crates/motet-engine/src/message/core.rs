@@ -1,0 +1,311 @@
+//! What a node is made of, behind its lock.
+
+use super::desk::Desk;
+use super::links::Joined;
+use super::medium::{Calling, Identity, Listening, Met};
+use super::pace::Pace;
+use super::packets::Landing;
+use super::{Channel, Context, Error, Handler, LinkId, MessageLimits, Task};
+use crate::driver::Driver;
+use crate::reason::Reason;
+use motet_proto::message::pool::{Number, Pool};
+use motet_proto::message::{Broken, ChannelId, Reception};
+use motet_sys::fds::PrivateFd;
+use motet_sys::rustix::event::epoll;
+use motet_sys::rustix::fd::AsFd;
+use motet_sys::{clock, fds, lock};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::thread::Thread;
+
+/// The lock, while it is held.
+pub type Guard<'a> = lock::Guard<'a, Core>;
+
+/// Everything of a node that changes.
+pub struct Core {
+    /// Who we are.
+    pub identity: Identity,
+    /// Ways to others.
+    pub drivers: Vec<&'static dyn Driver>,
+    /// What our links allow.
+    pub limits: MessageLimits,
+    /// Shared by all links.
+    pub desk: Desk,
+    /// By number.
+    pub links: Pool<Box<Joined>>,
+    /// Those that are looked at in every round; the others ring, and one of them is looked at now and then.
+    pub hot: Vec<LinkId>,
+    /// Where the next look at one of the others begins.
+    pub sweep: u32,
+    /// Rounds so far.
+    pub rounds: u32,
+    /// The clock, as of the last slow round.
+    pub now: u64,
+    /// When descriptors were last asked.
+    pub asked: u64,
+    /// Where the packet lies that is being looked at; away while a handler has it.
+    pub landing: Option<Box<Landing>>,
+    /// Who waits for others, with the driver's name.
+    pub listeners: Vec<(&'static dyn Driver, Box<dyn Listening>)>,
+    /// On the way to others.
+    pub calls: Pool<Call>,
+    /// What peers may open channels to.
+    pub services: HashMap<u64, Service>,
+    /// Handlers by number.
+    pub handlers: Vec<Option<Arc<dyn Handler>>>,
+    /// What handlers have left for later.
+    pub tasks: VecDeque<Task>,
+    /// A thread makes progress.
+    pub driving: bool,
+    /// It sleeps.
+    pub asleep: bool,
+    /// Threads that wait meanwhile.
+    pub waiters: Vec<Thread>,
+    /// Whether waiting outside the kernel pays.
+    pub pace: Pace,
+    /// Everything that can wake a sleeper.
+    pub poll: PrivateFd,
+    /// Wakes the thread that sleeps for all.
+    pub kick: PrivateFd,
+}
+
+/// On the way to another node.
+pub struct Call {
+    /// What is done at present.
+    pub calling: Option<Box<dyn Calling>>,
+    /// Whose that is.
+    pub driver: &'static dyn Driver,
+    /// What else there is to try: driver and address.
+    pub rest: VecDeque<(&'static dyn Driver, String)>,
+    /// What came of it.
+    pub result: Option<Result<LinkId, Reason>>,
+}
+
+/// What peers may open channels to.
+pub struct Service {
+    /// How their messages are received.
+    pub serve: Serve,
+    /// Channels that nobody has taken note of yet.
+    pub opened: VecDeque<Channel>,
+}
+
+/// How messages of a channel are received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Serve {
+    /// In order, by whoever receives on the channel.
+    Queue,
+    /// By tag, by whoever receives on the channel or in the context.
+    Tagged(Context),
+    /// By a handler, by its number.
+    Handler(u32),
+}
+
+/// What an event of the poll set is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A thread of ours wants the sleeper's attention.
+    Kick,
+    /// A peer has put something where we do not look.
+    Ear(LinkId),
+    /// A peer's process has ended, or it has closed the link.
+    End(LinkId),
+    /// A medium that is no memory.
+    Frames(LinkId),
+    /// Somebody knocks, or answers.
+    Meeting,
+}
+
+impl Source {
+    fn encode(self) -> epoll::EventData {
+        let (kind, link) = match self {
+            Self::Kick => (0, 0),
+            Self::Ear(link) => (1, link.0),
+            Self::End(link) => (2, link.0),
+            Self::Frames(link) => (3, link.0),
+            Self::Meeting => (4, 0),
+        };
+        epoll::EventData::new_u64(kind << 32 | u64::from(link))
+    }
+
+    /// From an event.
+    pub fn decode(data: epoll::EventData) -> Self {
+        let link = LinkId(data.u64() as u32);
+        match data.u64() >> 32 {
+            0 => Self::Kick,
+            1 => Self::Ear(link),
+            2 => Self::End(link),
+            3 => Self::Frames(link),
+            _ => Self::Meeting,
+        }
+    }
+}
+
+impl Core {
+    /// Of a node that knows nobody yet.
+    pub fn new(identity: Identity, limits: MessageLimits, desk: Desk, poll: PrivateFd, kick: PrivateFd) -> Self {
+        let (links, calls) = (Pool::default(), Pool::default());
+        let (hot, listeners, handlers, waiters) = Default::default();
+        let (services, tasks, pace) = Default::default();
+        Self {
+            identity,
+            drivers: Vec::new(),
+            limits,
+            desk,
+            links,
+            hot,
+            sweep: 0,
+            rounds: 0,
+            now: clock::nanoseconds(),
+            asked: 0,
+            landing: Some(Box::default()),
+            listeners,
+            calls,
+            services,
+            handlers,
+            tasks,
+            driving: false,
+            asleep: false,
+            waiters,
+            pace,
+            poll,
+            kick,
+        }
+    }
+
+    /// Waits for others by every driver that can.
+    pub fn listen(&mut self, drivers: &[&'static dyn Driver]) -> Result<(), Error> {
+        let mut refused = Reason::NO_MESSAGES;
+        for &driver in drivers {
+            match driver.listen(&self.identity) {
+                Ok(listening) => {
+                    self.watch(listening.descriptor(), Source::Meeting)?;
+                    self.listeners.push((driver, listening));
+                }
+                Err(Reason::NO_MESSAGES) => {}
+                // The name or address is what the program asked for: nothing stands in for it.
+                Err(reason @ (Reason::NAME_TAKEN | Reason::BAD_NAME)) => return Err(Error::Unreachable(reason)),
+                Err(reason) => refused = reason,
+            }
+        }
+        self.drivers = drivers.to_vec();
+        if self.listeners.is_empty() { Err(Error::Unreachable(refused)) } else { Ok(()) }
+    }
+
+    /// How the protocol is to receive what is served so; `None`: there are too many channels.
+    pub fn reception(&mut self, serve: Serve) -> Option<Reception> {
+        match serve {
+            Serve::Queue => self.desk.table.join_ordered().map(Reception::Matched),
+            Serve::Tagged(context) => self.desk.table.join(Some(context.0)).map(Reception::Matched),
+            Serve::Handler(_) => Some(Reception::Handler),
+        }
+    }
+
+    /// Has a descriptor wake the sleeper.
+    pub fn watch(&self, fd: RawFd, source: Source) -> Result<(), Error> {
+        let once =
+            if matches!(source, Source::End(_)) { epoll::EventFlags::ONESHOT } else { epoll::EventFlags::empty() };
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | once;
+        epoll::add(&self.poll, fds::borrow(fd), source.encode(), flags).map_err(|e| Error::NoNode(e.raw_os_error()))
+    }
+
+    /// A link.
+    #[inline(always)]
+    pub fn link(&mut self, link: LinkId) -> Result<(&mut Joined, &mut Desk), Error> {
+        match self.links.named(Number(link.0)) {
+            Some(joined) => Ok((joined, &mut self.desk)),
+            None => Err(Error::Closed),
+        }
+    }
+
+    /// Why a link is gone, if it is.
+    pub fn gone(&mut self, link: LinkId) -> Option<Reason> {
+        self.links.named(Number(link.0)).and_then(|joined| joined.gone)
+    }
+
+    /// A medium has come up: a link.
+    pub fn join(&mut self, met: Met, driver: &'static str) -> Result<LinkId, Reason> {
+        use super::medium::Medium;
+        use std::os::fd::AsRawFd;
+        // The protocol must know the number before the record is there.
+        let Met { peer, medium } = met;
+        let number = self.links.insert(Box::new(Joined::empty(peer, driver))).ok_or(Reason::NO_MEMORY)?;
+        let link = LinkId(number.0);
+        let watched = match &medium {
+            Medium::Lanes(lanes) => {
+                let process =
+                    lanes.process.as_ref().map_or(Ok(()), |process| self.watch(raw(process), Source::End(link)));
+                let control = self.watch(raw(&lanes.control), Source::End(link));
+                process.and(control).and(self.watch(raw(&lanes.ear), Source::Ear(link)))
+            }
+            Medium::Frames(frames) => self.watch(frames.descriptor(), Source::Frames(link)),
+        };
+        if watched.is_err() {
+            self.links.remove(number.index());
+            return Err(Reason::NO_MEMORY);
+        }
+        if let Some(joined) = self.links.named(number) {
+            **joined = Joined::new(link, peer, medium, driver, &self.limits);
+            joined.hot = true;
+            self.hot.push(link);
+        }
+        self.desk.stirred = true;
+        return Ok(link);
+
+        fn raw(fd: &PrivateFd) -> RawFd {
+            fd.as_fd().as_raw_fd()
+        }
+    }
+
+    /// A link is looked at in every round from now on: its peer need not ring.
+    pub fn warm(&mut self, link: LinkId) {
+        let Some(joined) = self.links.named(Number(link.0)).filter(|joined| !joined.hot) else { return };
+        joined.hot = true;
+        joined.silent = 0;
+        if let Some(lanes) = joined.lanes() {
+            lanes.inward.end_sleep();
+        }
+        self.hot.push(link);
+    }
+
+    /// Forgets a link that is gone and of which the program holds nothing any more.
+    pub fn forget(&mut self, link: LinkId) {
+        let number = Number(link.0);
+        let Some(index) = self.links.find(number) else { return };
+        self.hot.retain(|known| *known != link);
+        if let Some(mut joined) = self.links.remove(index)
+            && joined.gone.is_none()
+        {
+            joined.lose(link, &mut self.desk, Reason::PEER_GONE, Broken("the link was closed here"));
+        }
+    }
+
+    /// The handler with this number.
+    pub fn handler(&self, number: u32) -> Option<Arc<dyn Handler>> {
+        self.handlers.get(number as usize)?.clone()
+    }
+
+    /// Keeps a handler.
+    pub fn add_handler(&mut self, handler: Arc<dyn Handler>) -> u32 {
+        let free = self.handlers.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.handlers.push(None);
+            self.handlers.len() - 1
+        });
+        self.handlers[at] = Some(handler);
+        at as u32
+    }
+
+    /// What is kept of a channel.
+    pub fn place(&mut self, link: LinkId, channel: ChannelId) -> Option<&mut super::desk::Place> {
+        self.links.named(Number(link.0))?.back.place(channel)
+    }
+
+    /// Wakes the threads that wait for what another one drives.
+    pub fn stir(&mut self) {
+        self.desk.stirred = false;
+        for thread in self.waiters.drain(..) {
+            thread.unpark();
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Where packets turn into what a program sees: the protocol's [`Owner`] for all links of a node.
+//!
+//! What it is: the matching table, the operations under way, and what has happened that the node must act on once the protocol has
+//! returned: a message for a handler, channels that a peer would like. What it is not: it calls no user code and no link.
+
+use super::operations::Operations;
+use super::{Channel, LinkId};
+use motet_proto::message::matching::Scope;
+use motet_proto::message::packet;
+use motet_proto::message::{
+    Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, Status, Table,
+};
+use motet_sys::memory;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// What all links share.
+pub struct Desk {
+    /// Receives and messages that wait for each other.
+    pub table: Table,
+    /// What the program has begun.
+    pub operations: Operations,
+    /// A message for a handler, to be run before the next packet is looked at.
+    pub delivery: Option<Delivery>,
+    /// Channels that peers would like: link, channel, service.
+    pub offers: VecDeque<(Channel, u64)>,
+    /// Something has happened that a thread may wait for.
+    pub stirred: bool,
+}
+
+/// A message for a handler.
+pub struct Delivery {
+    /// On which channel.
+    pub channel: Channel,
+    /// Its tag.
+    pub tag: u64,
+    /// What there is of it.
+    pub what: Delivered,
+}
+
+/// What there is of a message for a handler.
+pub enum Delivered {
+    /// All: headers and body, in the packet that has just come.
+    Whole(Range<usize>, Range<usize>),
+    /// Its body is still to come.
+    Long(Held),
+}
+
+/// What a node keeps of one channel, beside the protocol.
+#[derive(Debug)]
+pub struct Place {
+    /// How far it is.
+    pub phase: Phase,
+    /// How its messages are received.
+    pub reception: Reception,
+    /// The program's handler, by its number in the node.
+    pub handler: u32,
+}
+
+/// How far a channel is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The peer has not answered yet.
+    Opening,
+    /// Messages may go.
+    Open,
+    /// The peer does not want it.
+    Refused,
+    /// The link is gone.
+    Broken,
+}
+
+/// The part of a link that the protocol's calls back need.
+#[derive(Default)]
+pub struct Back {
+    /// By the channel's index.
+    pub places: Vec<Option<Place>>,
+    /// Bytes to be copied from the peer's memory, and how many have been.
+    pub copies: VecDeque<(CopyRequest, u64)>,
+}
+
+impl Back {
+    /// What is kept of a channel.
+    pub fn place(&mut self, channel: ChannelId) -> Option<&mut Place> {
+        self.places.get_mut(channel.index())?.as_mut()
+    }
+
+    /// Keeps this of a channel.
+    pub fn put(&mut self, channel: ChannelId, place: Place) {
+        if self.places.len() <= channel.index() {
+            self.places.resize_with(channel.index() + 1, || None);
+        }
+        self.places[channel.index()] = Some(place);
+    }
+
+    /// Nothing is kept of a channel any more.
+    pub fn forget(&mut self, channel: ChannelId) {
+        if let Some(place) = self.places.get_mut(channel.index()) {
+            *place = None;
+        }
+        if self.places.iter().all(Option::is_none) {
+            self.places = Vec::new();
+        }
+    }
+}
+
+impl Desk {
+    /// With a table whose hash nobody can guess.
+    pub fn new() -> Self {
+        let seed = memory::nonce();
+        let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| seed[at + n]));
+        Self {
+            table: Table::new([half(0), half(8)]),
+            operations: Operations::default(),
+            delivery: None,
+            offers: VecDeque::new(),
+            stirred: false,
+        }
+    }
+}
+
+/// The owner of one link, for the time of a call.
+pub struct View<'a> {
+    /// Of all links.
+    pub desk: &'a mut Desk,
+    /// Of this one.
+    pub back: &'a mut Back,
+    /// Which.
+    pub link: LinkId,
+}
+
+impl View<'_> {
+    fn channel(&self, id: ChannelId) -> Channel {
+        Channel { link: self.link, id }
+    }
+}
+
+impl Owner for View<'_> {
+    #[inline(always)]
+    fn matching(&mut self) -> &mut Table {
+        &mut self.desk.table
+    }
+
+    fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>) {
+        let what = match arrival {
+            Arrival::Whole(body) => {
+                let start = packet::MESSAGE + envelope.headers.len();
+                Delivered::Whole(packet::MESSAGE..start, start..start + body.len())
+            }
+            Arrival::Long(held) => Delivered::Long(held),
+        };
+        self.desk.delivery = Some(Delivery { channel: self.channel(envelope.channel), tag: envelope.tag, what });
+    }
+
+    #[inline(always)]
+    fn matched(&mut self, operation: u64, envelope: &Envelope<'_>) {
+        let channel = self.channel(envelope.channel);
+        self.desk.operations.matched(operation, channel, envelope);
+    }
+
+    #[inline(always)]
+    fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
+        if let Some(operation) = self.desk.operations.get(operation) {
+            operation.memory.fill(at as usize, bytes);
+        }
+    }
+
+    fn copy(&mut self, request: CopyRequest) {
+        self.back.copies.push_back((request, 0));
+    }
+
+    fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
+        match self.desk.operations.get(operation) {
+            Some(operation) => operation.body(at as usize, length, put),
+            None => put(&[]),
+        }
+    }
+
+    #[inline(always)]
+    fn completed(&mut self, operation: u64, outcome: Outcome) {
+        self.desk.operations.complete(operation, outcome);
+        self.desk.stirred = true;
+    }
+
+    fn event(&mut self, channel: ChannelId, event: Event) {
+        self.desk.stirred = true;
+        let phase = match event {
+            Event::Offered(service) => return self.desk.offers.push_back((self.channel(channel), service)),
+            Event::Opened => Phase::Open,
+            Event::Refused => Phase::Refused,
+            Event::Broken => Phase::Broken,
+            Event::Queued | Event::EndOfMessages | Event::NotReceived => return,
+        };
+        if let Some(place) = self.back.place(channel) {
+            place.phase = phase;
+        }
+    }
+
+    fn unblocked(&mut self) {
+        self.desk.stirred = true;
+    }
+}
+
+/// Ends the receives that wait in a scope and forgets it: for channels that never came to be.
+pub fn abandon(desk: &mut Desk, scope: Scope) {
+    use motet_proto::message::matching::Source;
+    while let Some(receive) = desk.table.end(Source::One(scope), Status::Closed) {
+        desk.operations.complete(receive.operation, Outcome { status: Status::Closed, length: 0 });
+    }
+    desk.table.leave(Source::One(scope));
+}

@@ -1,0 +1,111 @@
+//! What a call on a node may fail with.
+
+use crate::reason::Reason;
+use motet_proto::message::{Refusal, Status};
+
+/// Why a call did nothing, or an operation did not end as asked. Grouped by what is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// Not now: no room, no credit, nothing there. Try again after progress.
+    WouldBlock,
+    /// The deadline has passed.
+    TimedOut,
+    /// The operation: it was cancelled.
+    Cancelled,
+    /// The operation: the buffer was too short and is full; the rest of the message is gone.
+    Truncated,
+    /// The operation: headers are too long, or a message cannot go in this mode at all.
+    TooLong,
+    /// The channel: the other side takes or sends no more on it, or it is not known.
+    Closed,
+    /// The channel: the peer serves no such service.
+    Refused,
+    /// The link: it is gone, and why.
+    Lost(Reason),
+    /// The node: no path to a peer, or a name or address that cannot be had; and why.
+    Unreachable(Reason),
+    /// The node: too many operations, channels or groups.
+    Full,
+    /// The node: it was made by the process that this one was forked from, or the system refuses what it needs.
+    NoNode(i32),
+}
+
+impl Error {
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::WouldBlock | Self::TimedOut | Self::Full)
+    }
+
+    /// As a system error number, positive.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::WouldBlock => 11,                                                               // EAGAIN
+            Self::TimedOut => 110,                                                                // ETIMEDOUT
+            Self::Cancelled => 125,                                                               // ECANCELED
+            Self::Truncated => 90,                                                                // EMSGSIZE
+            Self::TooLong => 7,                                                                   // E2BIG
+            Self::Closed => 32,                                                                   // EPIPE
+            Self::Refused => 111,                                                                 // ECONNREFUSED
+            Self::Lost(Reason::BROKEN) => 71,                                                     // EPROTO
+            Self::Lost(_) => 104,                                                                 // ECONNRESET
+            Self::Unreachable(Reason::NAME_TAKEN) => 98,                                          // EADDRINUSE
+            Self::Unreachable(Reason::BAD_NAME) => 22,                                            // EINVAL
+            Self::Unreachable(Reason::NO_SUCH_NODE) => 111,                                       // ECONNREFUSED
+            Self::Unreachable(Reason::OTHER_USER | Reason::NOBODY | Reason::NOT_PERMITTED) => 13, // EACCES
+            Self::Unreachable(_) => 113,                                                          // EHOSTUNREACH
+            Self::Full => 105,                                                                    // ENOBUFS
+            Self::NoNode(errno) => *errno,
+        }
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = match self {
+            Self::WouldBlock => "not now",
+            Self::TimedOut => "the deadline has passed",
+            Self::Cancelled => "cancelled",
+            Self::Truncated => "the message is longer than the buffer",
+            Self::TooLong => "the message or its headers are too long",
+            Self::Closed => "the channel is closed",
+            Self::Refused => "the peer serves no such service",
+            Self::Lost(reason) => return write!(f, "the link is gone: {}", crate::reason::text(reason.0)),
+            Self::Unreachable(reason) => return f.write_str(crate::reason::text(reason.0)),
+            Self::Full => "too many operations, channels or groups",
+            Self::NoNode(errno) => return write!(f, "no node: {}", std::io::Error::from_raw_os_error(*errno)),
+        };
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        Self::from_raw_os_error(error.errno())
+    }
+}
+
+impl Error {
+    /// Of a call on a link that is gone for `gone`, if it is.
+    pub(super) fn of(refusal: Refusal, gone: Option<Reason>) -> Self {
+        match refusal {
+            Refusal::WouldBlock => Self::WouldBlock,
+            Refusal::Closed => Self::Closed,
+            Refusal::TooLong => Self::TooLong,
+            Refusal::Broken => Self::Lost(gone.unwrap_or(Reason::PEER_GONE)),
+        }
+    }
+
+    /// Of an operation that has ended so; `None`: as asked.
+    pub fn of_status(status: Status, gone: Option<Reason>) -> Option<Self> {
+        match status {
+            Status::Done => None,
+            Status::Truncated => Some(Self::Truncated),
+            Status::Cancelled => Some(Self::Cancelled),
+            Status::Closed => Some(Self::Closed),
+            Status::Full => Some(Self::Full),
+            Status::Broken => Some(Self::Lost(gone.unwrap_or(Reason::PEER_GONE))),
+        }
+    }
+}

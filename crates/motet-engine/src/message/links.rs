@@ -1,0 +1,293 @@
+//! One link of a node: the protocol's state, the medium under it, and how packets go from one to the other.
+//!
+//! What it is not: when a link is looked at, is decided in [`super::progress`].
+
+use super::desk::{Back, Desk, View};
+use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
+use super::packets::{Landing, Outward, Way};
+use super::{LinkId, MessageLimits};
+use crate::reason::Reason;
+use motet_proto::message::{Broken, CopyRequest, Link};
+use motet_sys::{copy, socket};
+use motet_wire::lane::Buffer;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Packets taken from one link before others have their turn.
+const TURN: usize = 32;
+/// Pieces of long messages put at a time.
+const PIECES: usize = 16;
+/// Bytes of a single copy made at a time.
+const COPY: usize = 256 << 10;
+
+/// A link that is up, or whose operations have not all been told that it is not.
+pub struct Joined {
+    /// The protocol.
+    pub proto: Link,
+    /// What the protocol calls back for.
+    pub back: Back,
+    /// What carries packets; `None` once it is gone.
+    pub medium: Option<Medium>,
+    /// Who is at the other end.
+    pub peer: NodeId,
+    /// The driver's name.
+    pub driver: &'static str,
+    /// Why the link is gone.
+    pub gone: Option<Reason>,
+    /// Looks since something came.
+    pub silent: u32,
+    /// It is among those that are looked at in every round.
+    pub hot: bool,
+    /// A send has found no room since it was last seen that there is some.
+    pub blocked: bool,
+    /// The peer is gone: once nothing of it is left, the link ends.
+    pub ending: bool,
+}
+
+/// What came of a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing has come.
+    Silent,
+    /// Something has.
+    Came,
+    /// A message for a handler: run it, then look again.
+    Deliver,
+}
+
+const BROKEN_LANE: Broken = Broken("the memory between us makes no sense");
+const GONE: Broken = Broken("the peer is gone");
+
+impl Joined {
+    /// A link over a medium that has just come up.
+    pub fn new(id: LinkId, peer: NodeId, medium: Medium, driver: &'static str, limits: &MessageLimits) -> Self {
+        let limits = limits.of(matches!(medium, Medium::Lanes(_)));
+        let proto = Link::new(id.0, limits, 0);
+        Self { proto, medium: Some(medium), ..Self::empty(peer, driver) }
+    }
+
+    /// The place of a link that is about to be.
+    pub fn empty(peer: NodeId, driver: &'static str) -> Self {
+        let (proto, back) = (Link::new(0, MessageLimits::default().of(true), 0), Back::default());
+        Self {
+            proto,
+            back,
+            medium: None,
+            peer,
+            driver,
+            gone: None,
+            silent: 0,
+            hot: false,
+            blocked: false,
+            ending: false,
+        }
+    }
+
+    /// When it must be looked at although nothing comes.
+    pub fn due(&self) -> Option<u64> {
+        match &self.medium {
+            Some(Medium::Frames(frames)) => frames.due(),
+            _ => None,
+        }
+    }
+
+    /// Runs `f` with the protocol, the way into the medium, and the protocol's owner. A sleeping peer is woken after it.
+    #[inline(always)]
+    pub fn with<R>(
+        &mut self,
+        id: LinkId,
+        desk: &mut Desk,
+        f: impl FnOnce(&mut Link, &mut Way<'_>, &mut View<'_>) -> R,
+    ) -> R {
+        let mut view = View { desk, back: &mut self.back, link: id };
+        let mut way = match &mut self.medium {
+            Some(Medium::Lanes(lanes)) => Way::Lane(Outward::new(&mut lanes.outward)),
+            Some(Medium::Frames(frames)) => Way::Frames(&mut **frames),
+            None => Way::Nowhere,
+        };
+        let result = f(&mut self.proto, &mut way, &mut view);
+        let Way::Lane(Outward { wake, broken, .. }) = way else { return result };
+        if broken {
+            self.lose(id, desk, Reason::BROKEN, BROKEN_LANE);
+        } else if wake {
+            self.wake();
+        }
+        result
+    }
+
+    /// Wakes the peer.
+    #[cold]
+    fn wake(&self) {
+        if let Some(Medium::Lanes(lanes)) = &self.medium {
+            socket::ring(lanes.bell.as_fd().as_raw_fd());
+        }
+    }
+
+    /// Takes what has come, up to a turn or the first message for a handler.
+    #[inline(always)]
+    pub fn look(&mut self, id: LinkId, desk: &mut Desk, landing: &mut Landing, now: u64) -> Look {
+        match &mut self.medium {
+            Some(Medium::Lanes(lanes)) => {
+                let mut view = View { desk, back: &mut self.back, link: id };
+                let look = take_from_lane(lanes, &mut self.proto, &mut view, &mut landing.lane, now);
+                let broken = match look {
+                    Ok(Look::Silent) => {
+                        self.silent = self.silent.saturating_add(1);
+                        return Look::Silent;
+                    }
+                    Ok(look) => {
+                        self.silent = 0;
+                        landing.frame = None;
+                        return look;
+                    }
+                    Err(broken) => broken,
+                };
+                self.lose(id, desk, Reason::BROKEN, broken);
+                Look::Came
+            }
+            Some(Medium::Frames(_)) => self.look_at_frames(id, desk, landing, now),
+            None => Look::Silent,
+        }
+    }
+
+    fn look_at_frames(&mut self, id: LinkId, desk: &mut Desk, landing: &mut Landing, now: u64) -> Look {
+        let Some(Medium::Frames(frames)) = &mut self.medium else { return Look::Silent };
+        let mut view = View { desk, back: &mut self.back, link: id };
+        let taken = take_frames(&mut **frames, &mut self.proto, &mut view, landing, now);
+        match taken {
+            Ok(Look::Silent) => self.silent = self.silent.saturating_add(1),
+            Ok(_) => self.silent = 0,
+            Err(Failed::Peer(broken)) => self.lose(id, desk, Reason::BROKEN, broken),
+            Err(Failed::Medium(Lost(reason))) => self.lose(id, desk, reason, GONE),
+        }
+        taken.unwrap_or(Look::Came)
+    }
+
+    /// Puts what is owed to the peer.
+    pub fn flush(&mut self, id: LinkId, desk: &mut Desk) {
+        if self.proto.is_due() && self.medium.is_some() {
+            self.with(id, desk, |proto, packets, view| proto.flush(packets, view, PIECES));
+        }
+    }
+
+    /// Tells those who found no room when there is some.
+    #[cold]
+    pub fn look_for_room(&mut self, desk: &mut Desk) {
+        let full = self.lanes().is_some_and(|lanes| lanes.outward.room(1) == Ok(false));
+        if !full {
+            self.blocked = false;
+            desk.stirred = true;
+        }
+    }
+
+    /// Goes on with a copy from the peer's memory. True when there was one.
+    pub fn copy(&mut self, id: LinkId, desk: &mut Desk) -> bool {
+        let Some(&(request, done)) = self.back.copies.front() else { return false };
+        let pid = match &self.medium {
+            Some(Medium::Lanes(lanes)) => lanes.pid,
+            _ => 0,
+        };
+        let copied = copy_some(desk, pid, &request, done);
+        let ends = copied.is_none_or(|more| done + more >= request.length);
+        if let (Some(more), Some(first)) = (copied, self.back.copies.front_mut()) {
+            first.1 += more;
+        }
+        if ends {
+            self.back.copies.pop_front();
+            let mut view = View { desk, back: &mut self.back, link: id };
+            self.proto.copied(&mut view, request.record, copied.is_some());
+        }
+        true
+    }
+
+    /// The medium is gone: everything on the link ends.
+    #[cold]
+    pub fn lose(&mut self, id: LinkId, desk: &mut Desk, reason: Reason, broken: Broken) {
+        self.gone.get_or_insert(reason);
+        self.medium = None;
+        let mut view = View { desk, back: &mut self.back, link: id };
+        self.proto.reset(&mut view, broken);
+        while let Some((request, _)) = view.back.copies.pop_front() {
+            self.proto.copied(&mut view, request.record, false);
+        }
+        desk.stirred = true;
+    }
+
+    /// The peer's process has ended, or has closed the link: what it has sent is still taken, then everything ends.
+    #[cold]
+    pub fn end(&mut self, id: LinkId, desk: &mut Desk) {
+        self.lose(id, desk, Reason::PEER_GONE, GONE);
+    }
+
+    /// The lanes, if that is what the link has.
+    #[inline(always)]
+    pub fn lanes(&mut self) -> Option<&mut Lanes> {
+        match &mut self.medium {
+            Some(Medium::Lanes(lanes)) => Some(lanes),
+            _ => None,
+        }
+    }
+}
+
+#[inline(always)]
+fn take_from_lane(
+    lanes: &mut Lanes,
+    proto: &mut Link,
+    view: &mut View<'_>,
+    buffer: &mut Buffer,
+    now: u64,
+) -> Result<Look, Broken> {
+    let mut look = Look::Silent;
+    for _ in 0..TURN {
+        let Some(packet) = lanes.inward.poll(buffer).map_err(|_| BROKEN_LANE)? else { break };
+        proto.arrived(view, packet.kind, packet.bytes(buffer), now)?;
+        look = Look::Came;
+        if view.desk.delivery.is_some() {
+            look = Look::Deliver;
+            break;
+        }
+    }
+    if lanes.inward.take_wake() {
+        socket::ring(lanes.bell.as_fd().as_raw_fd());
+    }
+    Ok(look)
+}
+
+/// Why a link is at its end.
+#[derive(Clone, Copy)]
+enum Failed {
+    Peer(Broken),
+    Medium(Lost),
+}
+
+fn take_frames(
+    frames: &mut dyn Frames,
+    proto: &mut Link,
+    view: &mut View<'_>,
+    landing: &mut Landing,
+    now: u64,
+) -> Result<Look, Failed> {
+    frames.progress(now).map_err(Failed::Medium)?;
+    let mut look = Look::Silent;
+    for _ in 0..TURN {
+        let Some((kind, bytes)) = frames.poll(now).map_err(Failed::Medium)? else { break };
+        proto.arrived(view, kind, bytes, now).map_err(Failed::Peer)?;
+        look = Look::Came;
+        if view.desk.delivery.is_some() {
+            landing.frame = Some(bytes.to_vec());
+            return Ok(Look::Deliver);
+        }
+    }
+    Ok(look)
+}
+
+/// Copies the next bytes of a request from the peer's memory; `None`: the system does not let us.
+fn copy_some(desk: &mut Desk, pid: u32, request: &CopyRequest, done: u64) -> Option<u64> {
+    let operation = desk.operations.get(request.operation)?;
+    let length = (request.length - done).min(COPY as u64) as usize;
+    let from = request.address.checked_add(done)?;
+    if pid == 0 {
+        return None;
+    }
+    let copied = operation.memory.write(done as usize, length, |into| copy::read_from(pid, from, into));
+    copied.ok().filter(|&copied| copied > 0).map(|copied| copied as u64)
+}

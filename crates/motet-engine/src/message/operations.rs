@@ -1,0 +1,301 @@
+//! Operations: what a program has begun and will be told the end of.
+//!
+//! What it is: their records, and the groups that ends are put into. An operation ends once. Its record stays until somebody has
+//! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, the group at
+//! once. What it is not: it waits for nothing.
+
+use super::{Channel, OperationId};
+use motet_proto::message::matching::Ticket;
+use motet_proto::message::pool::{Number, Pool};
+use motet_proto::message::{Envelope, Outcome, Status};
+use motet_sys::span::Memory;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// Headers of a received message; few programs have more.
+pub type Headers = SmallVec<[u8; 32]>;
+
+/// What to do when an operation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Notice {
+    /// The group that is told; none: the record waits for whoever asks.
+    pub group: Option<GroupId>,
+    /// The program's word for it, which comes back.
+    pub context: u64,
+    /// A success is only counted (selective completion). Needs a group.
+    pub quiet: bool,
+}
+
+/// A completion group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GroupId(pub u32);
+
+/// The end of an operation.
+#[derive(Debug)]
+pub struct Completion {
+    /// Which.
+    pub operation: OperationId,
+    /// The program's word for it.
+    pub context: u64,
+    /// How it has ended.
+    pub status: Status,
+    /// Bytes of the body that were sent, or are in the buffer.
+    pub length: u64,
+    /// Of a receive: the message's tag, its whole length, its headers (outermost first), and where it came.
+    pub tag: u64,
+    /// Bytes of the body before it was truncated.
+    pub full: u64,
+    /// Of the message.
+    pub headers: Headers,
+    /// Of the message.
+    pub channel: Option<Channel>,
+    /// The operation's own memory, given back.
+    pub memory: Option<Vec<u8>>,
+}
+
+/// What the node must know to cancel it.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    /// A receive that waits, or has been matched.
+    Receive(Option<Ticket>),
+    /// A message that is not all gone.
+    Send(Option<Number>),
+}
+
+/// One operation.
+#[derive(Debug)]
+pub struct Operation {
+    /// Its body, or where that goes.
+    pub memory: Memory,
+    /// The rest of a gathered body.
+    pub more: Vec<Memory>,
+    /// What it is.
+    pub kind: Kind,
+    /// On which channel, where it is on one.
+    pub channel: Option<Channel>,
+    /// Nobody waits for it any more.
+    pub detached: bool,
+    notice: Notice,
+    outcome: Option<Outcome>,
+    tag: u64,
+    full: u64,
+    headers: Headers,
+}
+
+impl Operation {
+    /// One that has just begun.
+    pub fn new(memory: Memory, kind: Kind, channel: Option<Channel>, notice: Notice) -> Self {
+        let (outcome, tag, full) = (None, 0, 0);
+        let (more, headers) = (Vec::new(), Headers::new());
+        Self { memory, more, kind, channel, detached: false, notice, outcome, tag, full, headers }
+    }
+
+    /// Shows bytes of a body, which may lie in several pieces.
+    pub fn body(&self, at: usize, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
+        let mut parts = SmallVec::<[&[u8]; 8]>::new();
+        let (mut skip, mut left) = (at, length);
+        for memory in std::iter::once(&self.memory).chain(&self.more) {
+            let bytes = memory.bytes(skip, left);
+            skip = skip.saturating_sub(memory.len());
+            left -= bytes.len();
+            if !bytes.is_empty() {
+                parts.push(bytes);
+            }
+        }
+        put(&parts)
+    }
+}
+
+/// Ends that one thread waits for.
+#[derive(Debug, Default)]
+pub struct Group {
+    ended: VecDeque<Completion>,
+    /// Operations that ended as asked, and others.
+    pub counts: [u64; 2],
+    /// Operations under way.
+    pub under_way: u64,
+}
+
+/// All of a node.
+#[derive(Debug, Default)]
+pub struct Operations {
+    pool: Pool<Operation>,
+    groups: Vec<Option<Group>>,
+}
+
+impl Operations {
+    /// A new record; `None` when there are too many.
+    #[inline(always)]
+    pub fn begin(&mut self, operation: Operation) -> Option<OperationId> {
+        if let Some(group) = operation.notice.group {
+            self.group(group)?.under_way += 1;
+        }
+        self.pool.insert(operation).map(|number| OperationId(number.0))
+    }
+
+    /// A record, by the name that the protocol knows it by.
+    #[inline(always)]
+    pub fn get(&mut self, name: u64) -> Option<&mut Operation> {
+        self.pool.named(Number(name as u32))
+    }
+
+    /// Takes a record back that never began.
+    pub fn withdraw(&mut self, operation: OperationId) -> Option<Operation> {
+        let operation = self.pool.find(Number(operation.0)).and_then(|index| self.pool.remove(index))?;
+        if let Some(group) = operation.notice.group.and_then(|group| self.group(group)) {
+            group.under_way -= 1;
+        }
+        Some(operation)
+    }
+
+    /// A receive has its message.
+    #[inline(always)]
+    pub fn matched(&mut self, name: u64, channel: Channel, envelope: &Envelope<'_>) {
+        let Some(operation) = self.get(name) else { return };
+        (operation.tag, operation.full, operation.channel) = (envelope.tag, envelope.length, Some(channel));
+        if let Kind::Receive(ticket) = &mut operation.kind {
+            *ticket = None;
+        }
+        if !envelope.headers.is_empty() {
+            operation.headers = Headers::from_slice(envelope.headers);
+        }
+    }
+
+    /// An operation has ended.
+    #[inline(always)]
+    pub fn complete(&mut self, name: u64, outcome: Outcome) {
+        let Some(operation) = self.get(name) else { return };
+        operation.outcome = Some(outcome);
+        if operation.detached {
+            self.take(OperationId(name as u32));
+        } else if let Some(group) = operation.notice.group {
+            self.report(OperationId(name as u32), group);
+        }
+    }
+
+    fn report(&mut self, operation: OperationId, group: GroupId) {
+        let Some(quiet) = self.get(u64::from(operation.0)).map(|known| known.notice.quiet) else { return };
+        let Some(completion) = self.take(operation) else { return };
+        let Some(group) = self.group(group) else { return };
+        group.under_way -= 1;
+        let done = completion.status == Status::Done;
+        group.counts[usize::from(!done)] += 1;
+        if !(quiet && done) {
+            group.ended.push_back(completion);
+        }
+    }
+
+    /// Whether an operation has ended; one that is not known has.
+    #[inline(always)]
+    pub fn has_ended(&mut self, operation: OperationId) -> bool {
+        self.get(u64::from(operation.0)).is_none_or(|known| known.outcome.is_some())
+    }
+
+    /// The end of an operation, if it has ended: its record is gone then.
+    #[inline(always)]
+    pub fn take(&mut self, operation: OperationId) -> Option<Completion> {
+        let index = self.pool.find(Number(operation.0))?;
+        let outcome = self.pool.get(index)?.outcome?;
+        let known = self.pool.remove(index)?;
+        let Operation { memory, notice, tag, full, headers, channel, .. } = known;
+        let memory = match memory {
+            Memory::Owned(bytes) => Some(bytes),
+            Memory::Span(_) => None,
+        };
+        let Outcome { status, length } = outcome;
+        Some(Completion { operation, context: notice.context, status, length, tag, full, headers, channel, memory })
+    }
+
+    /// Records held.
+    pub fn count(&self) -> u32 {
+        self.pool.count()
+    }
+
+    // ---- groups -----------------------------------------------------------------------------------------------------
+
+    /// A new completion group.
+    pub fn add_group(&mut self) -> GroupId {
+        let free = self.groups.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.groups.push(None);
+            self.groups.len() - 1
+        });
+        self.groups[at] = Some(Group::default());
+        GroupId(at as u32)
+    }
+
+    /// Ends a group. False, and nothing is done, while operations in it are under way.
+    pub fn remove_group(&mut self, group: GroupId) -> bool {
+        let idle = self.group(group).is_some_and(|group| group.under_way == 0);
+        if idle {
+            self.groups[group.0 as usize] = None;
+        }
+        idle
+    }
+
+    /// A group.
+    #[inline(always)]
+    pub fn group(&mut self, group: GroupId) -> Option<&mut Group> {
+        self.groups.get_mut(group.0 as usize)?.as_mut()
+    }
+}
+
+impl Group {
+    /// The next end in it.
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<Completion> {
+        self.ended.pop_front()
+    }
+
+    /// Whether there is one.
+    #[inline(always)]
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gathered_body_is_shown_from_anywhere() {
+        let bytes: Vec<u8> = (0..30).collect();
+        let mut operation =
+            Operation::new(Memory::Owned(bytes[..10].to_vec()), Kind::Send(None), None, Notice::default());
+        let rest = [&bytes[10..11], &[], &bytes[11..30]];
+        operation.more = rest.map(|part| Memory::Owned(part.to_vec())).into();
+        for at in 0..30 {
+            for length in 0..=30 - at {
+                let mut seen = Vec::new();
+                assert!(operation.body(at, length, &mut |parts| {
+                    seen = parts.concat();
+                    true
+                }));
+                assert_eq!(seen, bytes[at..at + length], "{at} {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_counts_and_reports_what_it_is_told_to() {
+        let mut operations = Operations::default();
+        let group = operations.add_group();
+        let mut begin = |quiet| {
+            let notice = Notice { group: Some(group), context: 7, quiet };
+            let operation = Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
+            operations.begin(operation).unwrap()
+        };
+        let [loud, quiet, fails] = [begin(false), begin(true), begin(true)];
+        assert!(!operations.remove_group(group), "operations are under way");
+        for (operation, status) in [(loud, Status::Done), (quiet, Status::Done), (fails, Status::Broken)] {
+            operations.complete(u64::from(operation.0), Outcome { status, length: 1 });
+            operations.complete(u64::from(operation.0), Outcome { status: Status::Full, length: 2 });
+        }
+        let known = operations.group(group).unwrap();
+        let ended: Vec<_> = std::iter::from_fn(|| known.next()).map(|end| (end.operation, end.status)).collect();
+        assert_eq!((ended, known.counts), (vec![(loud, Status::Done), (fails, Status::Broken)], [2, 1]));
+        assert!(operations.remove_group(group) && operations.group(group).is_none());
+        assert_eq!((operations.add_group(), operations.count()), (group, 0));
+    }
+}

@@ -1,0 +1,109 @@
+//! Packets on their way into a medium, and the place where one lies that has just come out.
+
+use super::medium::Frames;
+use motet_proto::message::Packets;
+use motet_wire::lane::{Buffer, Producer, Put};
+use std::ops::Range;
+
+/// The sending half of a medium, as the protocol sees it. An enumeration, not a trait object: a lane is inlined.
+pub enum Way<'a> {
+    /// Memory that both map.
+    Lane(Outward<'a>),
+    /// Anything else.
+    Frames(&'a mut dyn Frames),
+    /// The medium is gone: nothing fits.
+    Nowhere,
+}
+
+/// The sending half of a lane.
+pub struct Outward<'a> {
+    lane: &'a mut Producer,
+    /// The peer sleeps: wake it.
+    pub wake: bool,
+    /// The peer has written what cannot be.
+    pub broken: bool,
+}
+
+impl<'a> Outward<'a> {
+    /// Of this lane.
+    #[inline(always)]
+    pub fn new(lane: &'a mut Producer) -> Self {
+        Self { lane, wake: false, broken: false }
+    }
+}
+
+impl Packets for Outward<'_> {
+    #[inline(always)]
+    fn largest(&self) -> usize {
+        self.lane.most()
+    }
+
+    fn room(&mut self) -> usize {
+        self.lane.free().unwrap_or_else(|_| {
+            self.broken = true;
+            0
+        })
+    }
+
+    #[inline(always)]
+    fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
+        match self.lane.try_put(kind, 0, parts) {
+            Ok(Put::Published) => true,
+            Ok(Put::Wake) => {
+                self.wake = true;
+                true
+            }
+            Ok(Put::Full | Put::TooLong) => false,
+            Err(_) => {
+                self.broken = true;
+                false
+            }
+        }
+    }
+}
+
+impl Packets for Way<'_> {
+    #[inline(always)]
+    fn largest(&self) -> usize {
+        match self {
+            Self::Lane(lane) => lane.largest(),
+            Self::Frames(frames) => frames.largest(),
+            Self::Nowhere => motet_proto::message::packet::SMALLEST,
+        }
+    }
+
+    #[inline(always)]
+    fn room(&mut self) -> usize {
+        match self {
+            Self::Lane(lane) => lane.room(),
+            Self::Frames(frames) => frames.room(),
+            Self::Nowhere => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
+        match self {
+            Self::Lane(lane) => lane.put(kind, parts),
+            Self::Frames(frames) => frames.put(kind, parts),
+            Self::Nowhere => false,
+        }
+    }
+}
+
+/// Where a packet lies while somebody looks at it.
+#[derive(Default)]
+pub struct Landing {
+    /// One from a lane.
+    pub lane: Box<Buffer>,
+    /// One that came otherwise, if a handler is to see it.
+    pub frame: Option<Vec<u8>>,
+}
+
+impl Landing {
+    /// Bytes of the packet.
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        let packet = self.frame.as_deref().unwrap_or_else(|| self.lane.as_bytes());
+        packet.get(range).unwrap_or(&[])
+    }
+}

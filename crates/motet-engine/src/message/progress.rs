@@ -1,0 +1,399 @@
+//! Progress: the one loop that moves everything of a node, driven by whoever waits.
+//!
+//! A *round* looks at the links that have been busy lately, and now and then at one of the others, whose peers ring a bell when
+//! they put something where nobody looks. Every so many rounds it asks the clock and the kernel. Handlers run with no lock held,
+//! one at a time.
+
+use super::core::{Call, Core, Guard, Serve, Source};
+use super::desk::{Delivered, Delivery, Phase, Place};
+use super::links::Look;
+use super::medium::Met;
+use super::{Body, LinkId, Message, Node};
+use crate::driver::Driver;
+use crate::reason::Reason;
+use motet_proto::message::Reception;
+use motet_proto::message::pool::Number;
+use motet_sys::rustix::event::{Timespec, epoll};
+use motet_sys::rustix::fd::AsFd;
+use motet_sys::{barrier, clock, socket};
+use std::cell::Cell;
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Rounds between two looks at one of the links that are not busy.
+const SWEEP: u32 = 4;
+/// Rounds between two looks at the clock, and time (ns) between two at the kernel.
+const SLOW: u32 = 512;
+const ASK: u64 = 1_000_000;
+/// Busy links beyond so many are let go once they have been silent for so many looks.
+const BUSY: usize = 8;
+const SILENT: u32 = 20_000;
+/// Messages for handlers taken from one link before others have their turn.
+const TURN: usize = 16;
+/// Events taken from the kernel at a time.
+const EVENTS: usize = 32;
+
+impl Node {
+    /// One round. True: something has come, or was done.
+    #[inline(always)]
+    pub(super) fn round(&self, core: &mut Guard<'_>) -> bool {
+        core.rounds = core.rounds.wrapping_add(1);
+        let mut came = false;
+        let mut at = 0;
+        while let Some(&link) = core.hot.get(at) {
+            came |= self.attend(core, link);
+            at += 1;
+        }
+        if core.rounds.is_multiple_of(SWEEP) && core.links.count() as usize > core.hot.len() {
+            came |= self.sweep(core);
+        }
+        if core.rounds.is_multiple_of(SLOW) {
+            self.slow(core);
+        }
+        if !core.desk.offers.is_empty() {
+            self.answer_offers(core);
+        }
+        if !core.tasks.is_empty() {
+            self.run_tasks(core);
+        }
+        if core.desk.stirred {
+            core.stir();
+        }
+        came
+    }
+
+    /// Takes what a link has, and puts what it owes.
+    #[inline(always)]
+    pub(super) fn attend(&self, core: &mut Guard<'_>, link: LinkId) -> bool {
+        let mut came = false;
+        for _ in 0..TURN {
+            let now = core.now;
+            let Core { links, desk, landing, .. } = &mut **core;
+            let (Some(joined), Some(landing)) = (links.named(Number(link.0)), landing) else { return came };
+            let look = joined.look(link, desk, landing, now);
+            if look == Look::Silent && joined.ending {
+                joined.end(link, desk);
+            }
+            if joined.proto.is_due() {
+                joined.flush(link, desk);
+            }
+            if joined.blocked {
+                joined.look_for_room(desk);
+            }
+            if !joined.back.copies.is_empty() {
+                came |= joined.copy(link, desk);
+            }
+            came |= look != Look::Silent;
+            if look != Look::Deliver {
+                break;
+            }
+            self.deliver(core);
+        }
+        came
+    }
+
+    /// Runs the handler of the message that has just come.
+    fn deliver(&self, core: &mut Guard<'_>) {
+        let Some(Delivery { channel, tag, what }) = core.desk.delivery.take() else { return };
+        let place = core.place(channel.link, channel.id).map(|place| place.handler);
+        let handler = place.and_then(|number| core.handler(number));
+        let Some(landing) = core.landing.take() else { return };
+        let mut left = None;
+        let mut result = Ok(());
+        if let Some(handler) = handler {
+            let run = || match what {
+                Delivered::Whole(headers, body) => {
+                    let body = Body::Whole(landing.bytes(body));
+                    handler.message(self, Message { channel, tag, headers: landing.bytes(headers), body });
+                }
+                Delivered::Long(held) => {
+                    left = Some(held);
+                    let headers = left.as_ref().map(|held| held.headers().to_vec()).unwrap_or_default();
+                    let body = Body::Long(&mut left);
+                    handler.message(self, Message { channel, tag, headers: &headers, body });
+                }
+            };
+            result = core.unlocked(|| inside(run));
+        } else if let Delivered::Long(held) = what {
+            left = Some(held);
+        }
+        core.landing = Some(landing);
+        // A message that the handler has not taken is nobody's.
+        if let (Some(held), Ok((joined, _))) = (left, core.link(channel.link)) {
+            joined.proto.discard(held);
+        }
+        go_on(core, result);
+    }
+
+    /// A look at one of the links that are not busy.
+    fn sweep(&self, core: &mut Guard<'_>) -> bool {
+        let most = core.links.highest();
+        for _ in 0..most {
+            core.sweep = if core.sweep + 1 >= most { 0 } else { core.sweep + 1 };
+            let sweep = core.sweep;
+            let link = LinkId(core.links.number(sweep).0);
+            let Some(joined) = core.links.get_mut(sweep).filter(|joined| !joined.hot) else { continue };
+            if joined.medium.is_none() {
+                continue;
+            }
+            let idle = joined.lanes().is_some_and(|lanes| lanes.inward.is_empty()) && !joined.proto.is_due();
+            if !idle {
+                core.warm(link);
+                return self.attend(core, link);
+            }
+            return false;
+        }
+        false
+    }
+
+    /// What need not be done in every round.
+    #[cold]
+    pub(super) fn slow(&self, core: &mut Guard<'_>) {
+        core.now = clock::nanoseconds();
+        if core.now.saturating_sub(core.asked) > ASK {
+            self.ask(core, Some(0));
+        }
+        if core.calls.count() > 0 {
+            self.step_calls(core);
+        }
+        if core.hot.len() > BUSY {
+            let silent = |core: &Core, link: &LinkId| {
+                let index = core.links.find(Number(link.0));
+                index.and_then(|index| core.links.get(index)).is_none_or(|joined| joined.silent > SILENT)
+            };
+            if core.hot.iter().filter(|link| silent(core, link)).count() > core.hot.len() / 2 {
+                self.let_go(core, |joined| joined.silent > SILENT);
+            }
+        }
+    }
+
+    /// Asks the kernel what has happened; sleeps for it, `wait` ns or for ever, without the lock.
+    pub(super) fn ask(&self, core: &mut Guard<'_>, wait: Option<u64>) {
+        let mut events: [epoll::Event; EVENTS] = std::array::from_fn(|_| epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        });
+        let timeout =
+            wait.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
+        let poll = core.poll.as_fd().as_raw_fd();
+        let mut sleep = || {
+            let poll = motet_sys::fds::borrow(poll);
+            epoll::wait(poll, &mut events[..], timeout.as_ref()).unwrap_or(0)
+        };
+        let count = if wait == Some(0) {
+            sleep()
+        } else {
+            core.asleep = true;
+            let count = core.unlocked(sleep);
+            core.asleep = false;
+            count
+        };
+        core.now = clock::nanoseconds();
+        core.asked = core.now;
+        for event in &events[..count] {
+            match Source::decode(event.data) {
+                Source::Kick => socket::drain(core.kick.as_fd().as_raw_fd()),
+                Source::Ear(link) => {
+                    if let Ok((joined, _)) = core.link(link)
+                        && let Some(lanes) = joined.lanes()
+                    {
+                        socket::drain(lanes.ear.as_fd().as_raw_fd());
+                    }
+                    core.warm(link);
+                }
+                Source::End(link) => {
+                    if let Ok((joined, _)) = core.link(link) {
+                        joined.ending = true;
+                    }
+                    core.warm(link);
+                }
+                Source::Frames(link) => core.warm(link),
+                Source::Meeting => self.meet(core),
+            }
+        }
+    }
+
+    // ---- others ------------------------------------------------------------------------------------------------------
+
+    /// Takes whoever knocks, and goes on with calls.
+    fn meet(&self, core: &mut Guard<'_>) {
+        for at in 0..core.listeners.len() {
+            let now = core.now;
+            while let Some((driver, met)) = core.listeners[at].1.step(now).map(|met| (core.listeners[at].0, met)) {
+                // A link that we cannot keep is closed at once, which its caller sees.
+                let _ = core.join(met, driver.name());
+            }
+        }
+        self.step_calls(core);
+    }
+
+    /// Goes on with calls under way.
+    pub(super) fn step_calls(&self, core: &mut Guard<'_>) {
+        for index in core.calls.indices() {
+            let now = core.now;
+            let identity = core.identity.clone();
+            let Some(call) = core.calls.get_mut(index) else { continue };
+            if let Some((driver, result)) = call.step(&identity, now) {
+                let result = result.and_then(|met| core.join(met, driver.name()));
+                if let Some(call) = core.calls.get_mut(index) {
+                    call.result = Some(result);
+                }
+                core.desk.stirred = true;
+            }
+        }
+    }
+
+    /// Takes or refuses the channels that peers would like.
+    fn answer_offers(&self, core: &mut Guard<'_>) {
+        while let Some((channel, service)) = core.desk.offers.pop_front() {
+            let serve = core.services.get(&service).map(|known| known.serve);
+            let reception = serve.and_then(|serve| core.reception(serve));
+            let Ok((joined, desk)) = core.link(channel.link) else { continue };
+            let taken = match reception {
+                Some(reception) => joined.proto.accept_channel(channel.id, reception).is_ok(),
+                None => false,
+            };
+            match (taken, serve, reception) {
+                (true, Some(serve), Some(reception)) => {
+                    let handler = if let Serve::Handler(number) = serve { number } else { u32::MAX };
+                    joined.back.put(channel.id, Place { phase: Phase::Open, reception, handler });
+                    joined.flush(channel.link, desk);
+                    if let Some(service) = core.services.get_mut(&service) {
+                        service.opened.push_back(channel);
+                    }
+                }
+                _ => {
+                    let _ = joined.with(channel.link, desk, |proto, _, view| proto.release(view, channel.id));
+                    if let Some(Reception::Matched(scope)) = reception {
+                        super::desk::abandon(&mut core.desk, scope);
+                    }
+                }
+            }
+            core.desk.stirred = true;
+        }
+    }
+
+    fn run_tasks(&self, core: &mut Guard<'_>) {
+        let tasks = std::mem::take(&mut core.tasks);
+        // They may wait, so others, they among them, may drive meanwhile.
+        core.driving = false;
+        core.stir();
+        let result = core.unlocked(|| catch_unwind(AssertUnwindSafe(|| tasks.into_iter().for_each(|task| task(self)))));
+        while core.driving {
+            core.lend();
+        }
+        core.driving = true;
+        go_on(core, result);
+    }
+
+    // ---- sleep -------------------------------------------------------------------------------------------------------
+
+    /// Has peers ring from now on, on every link. False: something has come meanwhile.
+    pub(super) fn arm(&self, core: &mut Guard<'_>) -> bool {
+        self.let_go(core, |_| true);
+        core.hot.is_empty() && core.desk.offers.is_empty() && core.tasks.is_empty() && !core.desk.stirred
+    }
+
+    /// The peers of these links ring from now on, unless something has come meanwhile: those stay busy.
+    fn let_go(&self, core: &mut Guard<'_>, which: impl Fn(&super::links::Joined) -> bool) {
+        let Core { hot, links, desk, .. } = &mut **core;
+        let mut needs_barrier = false;
+        let mut chosen = Vec::with_capacity(hot.len());
+        hot.retain(|&link| {
+            let Some(joined) = links.named(Number(link.0)) else { return false };
+            if joined.ending || !which(joined) {
+                return true;
+            }
+            let starved = joined.proto.is_due() || joined.blocked;
+            if let Some(lanes) = joined.lanes() {
+                needs_barrier |= lanes.inward.announce_sleep();
+                if starved {
+                    needs_barrier |= lanes.outward.announce_wait();
+                }
+            }
+            chosen.push(link);
+            false
+        });
+        if needs_barrier {
+            barrier::everywhere();
+        }
+        for link in chosen {
+            let Some(joined) = links.named(Number(link.0)) else { continue };
+            if joined.proto.is_due() {
+                joined.flush(link, desk);
+            }
+            joined.hot = match joined.lanes() {
+                Some(lanes) => !lanes.inward.confirm_sleep(),
+                None => false,
+            };
+            joined.hot |= !joined.back.copies.is_empty();
+            if joined.hot {
+                if let Some(lanes) = joined.lanes() {
+                    lanes.inward.end_sleep();
+                }
+                hot.push(link);
+            }
+        }
+    }
+
+    /// How long (ns) a sleep may last; `None`: for ever.
+    pub(super) fn sleep_at_most(&self, core: &Core, deadline: Option<u64>) -> Option<u64> {
+        const CALLS: u64 = 1_000_000;
+        let frames = core.links.indices().filter_map(|index| core.links.get(index)?.due()).min();
+        let listeners = core.listeners.iter().filter_map(|listener| listener.1.due()).min();
+        let calls = (core.calls.count() > 0).then(|| core.now + CALLS);
+        let until = [deadline, frames, listeners, calls].into_iter().flatten().min();
+        until.map(|until| until.saturating_sub(clock::nanoseconds()))
+    }
+}
+
+impl Call {
+    /// Goes on; what came of it in the end.
+    fn step(
+        &mut self,
+        identity: &super::medium::Identity,
+        now: u64,
+    ) -> Option<(&'static dyn Driver, Result<Met, Reason>)> {
+        if self.result.is_some() {
+            return None;
+        }
+        loop {
+            let result = self.calling.as_mut()?.step(now)?;
+            let Err(reason) = result else { return Some((self.driver, result)) };
+            // The next best way.
+            let Some((driver, address)) = self.rest.pop_front() else { return Some((self.driver, Err(reason))) };
+            self.driver = driver;
+            match driver.call(identity, &address) {
+                Ok(calling) => self.calling = Some(calling),
+                Err(reason) if self.rest.is_empty() => return Some((driver, Err(reason))),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// This thread runs a handler.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread runs a handler, and so must not wait.
+pub(super) fn is_inside() -> bool {
+    INSIDE.get()
+}
+
+/// Runs a handler.
+fn inside(handler: impl FnOnce()) -> std::thread::Result<()> {
+    let before = INSIDE.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(handler));
+    INSIDE.set(before);
+    result
+}
+
+/// The program's code has panicked: so does the call that ran it, and another thread may drive.
+fn go_on(core: &mut Guard<'_>, result: std::thread::Result<()>) {
+    if let Err(panic) = result {
+        core.driving = false;
+        resume_unwind(panic);
+    }
+}

@@ -1,0 +1,134 @@
+//! Waiting: one thread drives progress for all, the others sleep until it has what they wait for or leaves.
+
+use super::core::{Core, Guard};
+use super::pace::Next;
+use super::progress::is_inside;
+use super::{Error, Node};
+use motet_sys::{clock, socket};
+use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// Longest sleep of a thread that does not drive: it looks by itself then.
+const LOOK: Duration = Duration::from_millis(500);
+
+impl Node {
+    /// Makes progress until `ready` says what it has been waiting for, or CLOCK_MONOTONIC (ns) passes `deadline`.
+    #[inline(always)]
+    pub(super) fn wait<R>(
+        &self,
+        mut core: Guard<'_>,
+        deadline: Option<u64>,
+        mut ready: impl FnMut(&mut Core) -> Option<R>,
+    ) -> Result<R, Error> {
+        loop {
+            if let Some(found) = ready(&mut core) {
+                return Ok(found);
+            }
+            if !core.driving {
+                core.driving = true;
+                let result = self.drive(&mut core, deadline, &mut ready);
+                core.driving = false;
+                if let Some(next) = core.waiters.pop() {
+                    next.unpark(); // somebody must drive
+                }
+                return result;
+            }
+            if is_inside() {
+                return Err(Error::WouldBlock);
+            }
+            self.watch_others(&mut core, deadline)?;
+        }
+    }
+
+    /// Drives.
+    #[inline(always)]
+    fn drive<R>(
+        &self,
+        core: &mut Guard<'_>,
+        deadline: Option<u64>,
+        ready: &mut impl FnMut(&mut Core) -> Option<R>,
+    ) -> Result<R, Error> {
+        let mut spin = core.pace.begin(self.spin);
+        loop {
+            let came = self.round(core);
+            if let Some(found) = ready(core) {
+                core.pace.paid();
+                return Ok(found);
+            }
+            if core.is_wanted() {
+                core.lend();
+            }
+            if came {
+                spin.again();
+                continue;
+            }
+            match spin.next() {
+                Next::Look => {}
+                Next::Yield => {
+                    let mut pace = std::mem::take(&mut core.pace);
+                    let hog = core.unlocked(|| pace.lend());
+                    core.pace = pace;
+                    if hog {
+                        spin.give_up();
+                    }
+                    passed(deadline)?;
+                }
+                Next::Sleep => {
+                    passed(deadline)?;
+                    if let Some(found) = self.sleep(core, deadline, ready) {
+                        return Ok(found);
+                    }
+                    spin = core.pace.begin(self.spin);
+                }
+            }
+        }
+    }
+
+    /// Sleeps, unless what is waited for is there once every peer has been told to ring.
+    #[cold]
+    fn sleep<R>(
+        &self,
+        core: &mut Guard<'_>,
+        deadline: Option<u64>,
+        ready: &mut impl FnMut(&mut Core) -> Option<R>,
+    ) -> Option<R> {
+        if !self.arm(core) {
+            return None;
+        }
+        let found = ready(core);
+        if found.is_some() {
+            return found;
+        }
+        core.pace.failed();
+        let most = self.sleep_at_most(core, deadline);
+        let began = clock::nanoseconds();
+        self.ask(core, most);
+        let slept = core.now.saturating_sub(began);
+        core.pace.slept(slept);
+        if core.calls.count() > 0 {
+            self.step_calls(core);
+        }
+        None
+    }
+
+    /// Sleeps while another thread drives, until something has happened.
+    #[cold]
+    fn watch_others(&self, core: &mut Guard<'_>, deadline: Option<u64>) -> Result<(), Error> {
+        passed(deadline)?;
+        core.waiters.push(std::thread::current());
+        if core.asleep {
+            // It may have to wait for something else now: room in a lane, say.
+            socket::ring(core.kick.as_fd().as_raw_fd());
+        }
+        let left = deadline.map(|until| Duration::from_nanos(until.saturating_sub(clock::nanoseconds())));
+        core.unlocked(|| std::thread::park_timeout(left.unwrap_or(LOOK).min(LOOK)));
+        let me = std::thread::current().id();
+        core.waiters.retain(|thread| thread.id() != me);
+        Ok(())
+    }
+}
+
+fn passed(deadline: Option<u64>) -> Result<(), Error> {
+    if deadline.is_some_and(|until| clock::nanoseconds() >= until) { Err(Error::TimedOut) } else { Ok(()) }
+}

@@ -1,0 +1,164 @@
+//! Messages between nodes, in Rust: what `motet_engine::message` offers, with memory that the compiler watches over.
+//!
+//! ```
+//! use motet::node::{Node, Serve};
+//! use std::time::Duration;
+//!
+//! let (near, far) = (Node::open("")?, Node::open("")?);
+//! far.serve(7, Serve::Queue)?;
+//! std::thread::scope(|scope| {
+//!     scope.spawn(|| {
+//!         let channel = far.accept(7, Some(Duration::from_secs(10)))?;
+//!         let mut bytes = [0; 16];
+//!         let received = far.receive(channel, &mut bytes, None)?;
+//!         far.send(channel, received.tag + 1, &bytes[..received.length], None)
+//!     });
+//!     let link = near.connect(&far.address()?, Some(Duration::from_secs(10)))?;
+//!     let channel = near.open_channel(link, 7, Serve::Queue, Some(Duration::from_secs(10)))?;
+//!     near.send(channel, 1, b"hello", None)?;
+//!     let mut bytes = [0; 16];
+//!     let received = near.receive(channel, &mut bytes, None)?;
+//!     assert_eq!((received.tag, &bytes[..received.length]), (2, &b"hello"[..]));
+//!     Ok::<(), motet::node::Error>(())
+//! })?;
+//! # Ok::<(), motet::node::Error>(())
+//! ```
+
+mod lend;
+
+pub use motet_engine::message::channels::{From, Outgoing, Seen};
+pub use motet_engine::message::operations::Headers;
+pub use motet_engine::message::{
+    Body, Channel, Completion, Context, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode, Node as Inner,
+    NodeOptions, Notice, OperationId, Serve, Stack, Status, Task, pop,
+};
+pub use motet_sys::span::Memory;
+
+use crate::table;
+use motet_engine::now;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::time::Duration;
+
+/// A process that has joined. Everything that [`motet_engine::message::Node`] offers, and the calls below, whose memory is borrowed.
+#[derive(Debug)]
+pub struct Node(Inner);
+
+impl Deref for Node {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+/// What a receive has got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// The message's tag.
+    pub tag: u64,
+    /// Bytes of its body, all in the buffer.
+    pub length: usize,
+    /// Its headers, the outermost first.
+    pub headers: Headers,
+    /// On which channel it came.
+    pub channel: Channel,
+}
+
+impl Node {
+    /// Joins under a name of this host (1 to 64 letters, digits and `. _ - @`; empty: one that nobody else has), with the settings of
+    /// environment and file.
+    pub fn open(name: &str) -> Result<Self, Error> {
+        Inner::open(&options(name, None)).map(Self)
+    }
+
+    /// The same, and can be reached by nodes of other hosts at `listen` (port 0: any).
+    pub fn listen(name: &str, listen: SocketAddr) -> Result<Self, Error> {
+        Inner::open(&options(name, Some(listen))).map(Self)
+    }
+
+    /// The same with options of the caller's.
+    pub fn with(options: &NodeOptions) -> Result<Self, Error> {
+        Inner::open(options).map(Self)
+    }
+
+    /// A link to the node at `address`: a name of this host, or what its [`Inner::address`] says. With a time limit, one that is not
+    /// there yet is waited for.
+    pub fn connect(&self, address: &str, limit: Option<Duration>) -> Result<LinkId, Error> {
+        self.0.connect(address, deadline(limit))
+    }
+
+    /// A channel to a service of the peer.
+    pub fn open_channel(
+        &self,
+        link: LinkId,
+        service: u64,
+        serve: Serve,
+        limit: Option<Duration>,
+    ) -> Result<Channel, Error> {
+        self.0.open_channel(link, service, serve, deadline(limit))
+    }
+
+    /// The next channel that a peer has opened to a service.
+    pub fn accept(&self, service: u64, limit: Option<Duration>) -> Result<Channel, Error> {
+        self.0.accept(service, deadline(limit))
+    }
+
+    /// Sends a message and waits until its body is free. A short one is then on its way; a long one has been received, or as good
+    /// as: it is in the receiver's memory.
+    #[inline]
+    pub fn send(&self, channel: Channel, tag: u64, body: &[u8], limit: Option<Duration>) -> Result<(), Error> {
+        self.send_with(&Outgoing { channel, tag, headers: &[], mode: Mode::Automatic }, &[body], limit)
+    }
+
+    /// The same with headers, a mode, and a body in several pieces.
+    #[inline]
+    pub fn send_with(&self, message: &Outgoing<'_>, body: &[&[u8]], limit: Option<Duration>) -> Result<(), Error> {
+        if message.mode != Mode::Synchronous {
+            match self.0.inject(message, body, deadline(limit)) {
+                Err(Error::TooLong) if message.mode == Mode::Automatic => {}
+                sent => return sent,
+            }
+        }
+        lend::send(&self.0, message, body, deadline(limit))
+    }
+
+    /// Waits for the next message on a channel whose messages are queued or tagged (any tag), and receives it.
+    ///
+    /// Errors: [`Error::Truncated`] when it is longer than `buffer`, which is full then. The time limit is for the message to come; a
+    /// long one may take longer to arrive.
+    #[inline]
+    pub fn receive(&self, channel: Channel, buffer: &mut [u8], limit: Option<Duration>) -> Result<Received, Error> {
+        self.receive_tagged(From::Channel(channel), 0, u64::MAX, buffer, limit)
+    }
+
+    /// The same for a tag, of which the bits in `ignore` do not matter, on one channel or any of a context.
+    #[inline]
+    pub fn receive_tagged(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        buffer: &mut [u8],
+        limit: Option<Duration>,
+    ) -> Result<Received, Error> {
+        let Completion { status, length, tag, headers, channel, .. } =
+            lend::receive(&self.0, from, tag, ignore, buffer, deadline(limit))?;
+        let gone = || channel.and_then(|channel| self.0.link_info(channel.link).ok()?.gone);
+        match (Error::of_status(status, gone()), channel) {
+            (None, Some(channel)) => Ok(Received { tag, length: length as usize, headers, channel }),
+            (error, _) => Err(error.unwrap_or(Error::Closed)),
+        }
+    }
+}
+
+/// What a node is by the settings of environment and file.
+pub fn options(name: &str, listen: Option<SocketAddr>) -> NodeOptions {
+    let config = crate::config();
+    let drivers = table::DRIVERS.iter().copied().filter(|driver| config.drivers.allows(driver.name())).collect();
+    NodeOptions { drivers, name: name.to_owned(), listen, limits: MessageLimits::default(), spin: config.spin }
+}
+
+#[inline(always)]
+fn deadline(limit: Option<Duration>) -> Option<u64> {
+    limit.map(|limit| now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
+}

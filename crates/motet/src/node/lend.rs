@@ -1,0 +1,81 @@
+//! Memory that a caller lends to an operation for the time of a call.
+//!
+//! The one file of this crate with `unsafe`: the operation gets the address of a borrowed slice, and no call returns, not even by a
+//! panic, before the operation has ended or has had the memory taken away.
+#![allow(unsafe_code)]
+
+use super::{Completion, Error, From, Inner, Memory, Notice, OperationId, Outgoing};
+use motet_sys::span::Span;
+
+/// Takes the memory away from an operation that has not ended.
+struct Loan<'a> {
+    node: &'a Inner,
+    operation: OperationId,
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let _ = self.node.detach(self.operation);
+    }
+}
+
+/// Receives into a slice.
+#[inline]
+pub(super) fn receive(
+    node: &Inner,
+    from: From,
+    tag: u64,
+    ignore: u64,
+    buffer: &mut [u8],
+    deadline: Option<u64>,
+) -> Result<Completion, Error> {
+    // SAFETY: the slice is borrowed for the call, and until it returns the operation has ended or `Loan` has taken the span out of it.
+    let span = unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) };
+    let operation = node.post(from, tag, ignore, Memory::Span(span), Notice::default())?;
+    let loan = Loan { node, operation };
+    let mut waited = node.wait_for(operation, deadline);
+    if matches!(waited, Err(Error::TimedOut)) {
+        // Without a message it ends at once; with one it ends when that has landed.
+        node.cancel(operation)?;
+        waited = node.wait_for(operation, None);
+        waited = match waited {
+            Ok(completion) if completion.status == super::Status::Cancelled => Err(Error::TimedOut),
+            other => other,
+        };
+    }
+    if waited.is_ok() {
+        std::mem::forget(loan);
+    }
+    waited
+}
+
+/// Sends a message of slices that does not go at once.
+#[cold]
+pub(super) fn send(node: &Inner, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
+    let mut parts = body.iter().map(|part| {
+        // SAFETY: the slice is borrowed for the call, a send only reads, and until the call returns the operation has ended or `Loan`
+        // has taken the spans out of it.
+        Memory::Span(unsafe { Span::new(part.as_ptr().cast_mut(), part.len()) })
+    });
+    let memory = parts.next().unwrap_or(Memory::Owned(Vec::new()));
+    let Some(operation) = node.send(message, memory, parts.collect(), Notice::default(), deadline)? else {
+        return Ok(());
+    };
+    let loan = Loan { node, operation };
+    let completion = match node.wait_for(operation, deadline) {
+        Err(Error::TimedOut) => {
+            node.cancel(operation)?;
+            match node.wait_for(operation, None)? {
+                completion if completion.status == super::Status::Cancelled => {
+                    std::mem::forget(loan);
+                    return Err(Error::TimedOut);
+                }
+                completion => completion,
+            }
+        }
+        waited => waited?,
+    };
+    std::mem::forget(loan);
+    let gone = node.link_info(message.channel.link).ok().and_then(|info| info.gone);
+    Error::of_status(completion.status, gone).map_or(Ok(()), Err)
+}
