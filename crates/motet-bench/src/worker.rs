@@ -5,6 +5,7 @@
 //! processes to look at from outside, `lane` measures lanes without the engine. A worker is never pinned here: it inherits that.
 
 mod lane;
+mod node;
 
 use anyhow::{Context, Result, bail};
 use motet::{Path, Stream};
@@ -30,6 +31,9 @@ pub fn run(words: &[String]) -> Result<()> {
         ["sweep", "call", host, port] => call_sweep(connect(host, port, "engine")?),
         ["lane", _, "serve"] => lane::serve(),
         ["lane", what, "call", _, port, size, ms] => lane::call(what, port, number(size)?, number(ms)?),
+        ["node", how, "serve"] => node::serve(how),
+        ["node", how, _, "serve"] => node::serve(how),
+        ["node", how, what, "call", _, port, size, ms] => node::call(how, what, port, number(size)?, number(ms)?),
         ["hub", "serve"] => hub(),
         ["peer", kind, "call", host, port, links, rounds] => peer(host, port, kind, number(links)?, number(rounds)?),
         ["hold", "serve", size, count] => hold(number(size)?, number(count)?),

@@ -23,13 +23,14 @@ pub struct Lock<T> {
     wanted: AtomicU32,
     /// One of them may sleep.
     asleep: AtomicU32,
-    threads: bool,
+    /// In the single-threaded mode the one thread ([`thread::token`]); otherwise 0.
+    owner: u64,
     /// Giving it back needs no fence.
     barrier: bool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: as for any mutex, a guard is exclusive; in the single-threaded mode by the promise of `Lock::single`.
+// SAFETY: as for any mutex, a guard is exclusive; in the single-threaded mode as no other thread ever gets one.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 /// The value, while it is ours.
@@ -39,28 +40,27 @@ pub struct Guard<'a, T>(&'a Lock<T>);
 impl<T> Lock<T> {
     /// For any number of threads.
     pub fn new(value: T) -> Self {
-        Self::with(value, true)
+        Self::with(value, 0)
     }
 
-    fn with(value: T, threads: bool) -> Self {
+    fn with(value: T, owner: u64) -> Self {
         let zero = || AtomicU32::new(0);
-        let barrier = threads && barrier::join_threads();
-        Self { word: zero(), wanted: zero(), asleep: zero(), threads, barrier, value: UnsafeCell::new(value) }
+        let barrier = owner == 0 && barrier::join_threads();
+        Self { word: zero(), wanted: zero(), asleep: zero(), owner, barrier, value: UnsafeCell::new(value) }
     }
 
-    /// For one thread at a time, which need not be the same one always.
-    ///
-    /// # Safety
-    /// No two threads ever use it at the same time, and when another one takes over, what the first did happens before.
-    pub unsafe fn single(value: T) -> Self {
-        Self::with(value, false)
+    /// For this thread alone: nobody else gets the value.
+    pub fn single(value: T) -> Self {
+        Self::with(value, thread::token())
     }
 
-    /// Waits for the value. A thread that has it already waits for ever; in the single-threaded mode it panics.
+    /// Waits for the value. A thread that has it already waits for ever; in the single-threaded mode it panics, as does a thread that
+    /// the lock is not for.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
-        if !self.threads {
-            assert!(self.word.load(Ordering::Relaxed) == 0, "used from several threads at a time, or from within");
+        if self.owner != 0 {
+            let mine = thread::token() == self.owner && self.word.load(Ordering::Relaxed) == 0;
+            assert!(mine, "made for one thread, used by another or from within");
             self.word.store(1, Ordering::Relaxed);
         } else if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait();
@@ -98,7 +98,7 @@ impl<T> Lock<T> {
 
     #[inline(always)]
     fn unlock(&self) {
-        if !self.threads {
+        if self.owner != 0 {
             self.word.store(0, Ordering::Relaxed);
             return;
         }
@@ -223,12 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_needs_no_exchange_and_is_told_of_a_second_use() {
-        // SAFETY: this test has one thread.
-        let value = unsafe { Lock::single(1) };
+    fn one_thread_needs_no_exchange_and_nobody_else_gets_in() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+        let value = Lock::single(1);
         *value.lock() += 1;
+        let other = std::thread::scope(|scope| scope.spawn(|| *value.lock()).join());
+        assert!(other.is_err(), "another thread");
         let guard = value.lock();
         assert_eq!(*guard, 2);
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(value.lock()))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(value.lock()))).is_err(), "from within");
     }
 }

@@ -27,7 +27,7 @@
 mod lend;
 
 pub use motet_engine::message::channels::{From, Outgoing, Seen};
-pub use motet_engine::message::operations::Headers;
+pub use motet_engine::message::operations::{Got, Headers};
 pub use motet_engine::message::{
     Body, Channel, Completion, Context, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode, Node as Inner,
     NodeOptions, Notice, OperationId, Serve, Stack, Status, Task, pop,
@@ -79,6 +79,11 @@ impl Node {
     /// The same with options of the caller's.
     pub fn with(options: &NodeOptions) -> Result<Self, Error> {
         Inner::open(options).map(Self)
+    }
+
+    /// The same for this thread alone, which then pays for no lock: a call from another one panics.
+    pub fn single(options: &NodeOptions) -> Result<Self, Error> {
+        Inner::open_single(options).map(Self)
     }
 
     /// A link to the node at `address`: a name of this host, or what its [`Inner::address`] says. With a time limit, one that is not
@@ -141,13 +146,18 @@ impl Node {
         buffer: &mut [u8],
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
-        let Completion { status, length, tag, headers, channel, .. } =
+        let Got { status, length, tag, headers, channel } =
             lend::receive(&self.0, from, tag, ignore, buffer, deadline(limit))?;
-        let gone = || channel.and_then(|channel| self.0.link_info(channel.link).ok()?.gone);
-        match (Error::of_status(status, gone()), channel) {
-            (None, Some(channel)) => Ok(Received { tag, length: length as usize, headers, channel }),
-            (error, _) => Err(error.unwrap_or(Error::Closed)),
+        match (status, channel) {
+            (Status::Done, Some(channel)) => Ok(Received { tag, length: length as usize, headers, channel }),
+            _ => Err(self.failed(status, channel)),
         }
+    }
+
+    #[cold]
+    fn failed(&self, status: Status, channel: Option<Channel>) -> Error {
+        let gone = channel.and_then(|channel| self.0.link_info(channel.link).ok()?.gone);
+        Error::of_status(status, gone).unwrap_or(Error::Closed)
     }
 }
 

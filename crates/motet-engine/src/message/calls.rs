@@ -210,9 +210,14 @@ impl Node {
     #[inline]
     pub fn wait_group(&self, group: GroupId, deadline: Option<u64>) -> Result<Completion, Error> {
         self.wait(self.core()?, deadline, |core| match core.desk.operations.group(group) {
-            Some(known) => known.next().map(Ok),
+            Some(known) => known.take().map(Ok),
             None => Some(Err(Error::Closed)),
         })?
+    }
+
+    /// Makes progress until `ready` says so, which is asked after every round: what a handler has set, say.
+    pub fn until(&self, mut ready: impl FnMut() -> bool, deadline: Option<u64>) -> Result<(), Error> {
+        self.wait(self.core()?, deadline, |_| ready().then_some(()))
     }
 
     /// The end of an operation, if it has ended; progress is not made.

@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::desk::{self, Phase, Place};
-use super::operations::{Kind, Notice, Operation};
+use super::operations::{DIRECT, Got, Kind, Notice, Operation};
 use super::{Channel, Context, Error, LinkId, Mode, Node, OperationId, Serve};
 use crate::reason::Reason;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source};
@@ -305,6 +305,45 @@ impl Node {
         Ok(name)
     }
 
+    /// Receives the next message whose tag is `tag` but for the bits in `ignore`, and waits for it. Of several threads that do so at
+    /// a time, one needs no record for it.
+    ///
+    /// When this returns an error, the operation has not ended if it is [`DIRECT`] that is under way: [`Node::detach`] it, or
+    /// [`Node::wait_direct`] again.
+    #[inline]
+    pub fn receive(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        memory: Memory,
+        deadline: Option<u64>,
+    ) -> Result<Got, Error> {
+        let mut core = self.core()?;
+        let selector = core.selector(from, tag, ignore)?;
+        let capacity = memory.len() as u64;
+        if !core.desk.operations.begin_direct(memory) {
+            return Err(Error::Full);
+        }
+        match core.desk.table.post(selector, Receive { operation: u64::from(DIRECT.0), capacity }) {
+            Posted::Waiting(ticket) => {
+                if let Some(operation) = core.desk.operations.get(u64::from(DIRECT.0)) {
+                    operation.kind = Kind::Receive(Some(ticket));
+                }
+            }
+            Posted::Found(held) => core.give(held, DIRECT, capacity),
+            Posted::Ended(status) => {
+                core.desk.operations.complete(u64::from(DIRECT.0), Outcome { status, length: 0 });
+            }
+        }
+        self.wait(core, deadline, |core| core.desk.operations.take_direct())
+    }
+
+    /// Waits on for a receive whose first wait has ended with an error.
+    pub fn wait_direct(&self, deadline: Option<u64>) -> Result<Got, Error> {
+        self.wait(self.core()?, deadline, |core| core.desk.operations.take_direct())
+    }
+
     /// What a receive would get now.
     pub fn peek(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
         let mut core = self.core()?;
@@ -352,12 +391,10 @@ impl Node {
         let core = &mut *core;
         let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
         match (known.kind, known.channel) {
-            (Kind::Receive(Some(ticket)), _) => {
-                if core.desk.table.cancel(ticket).is_some() {
-                    let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
-                    core.desk.operations.complete(u64::from(operation.0), outcome);
-                    core.stir();
-                }
+            (Kind::Receive(Some(ticket)), _) if core.desk.table.cancel(ticket).is_some() => {
+                let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
+                core.desk.operations.complete(u64::from(operation.0), outcome);
+                core.stir();
             }
             (Kind::Send(Some(number)), Some(channel)) => {
                 if let Ok((joined, desk)) = core.link(channel.link) {

@@ -302,8 +302,16 @@ impl Core {
     }
 
     /// Wakes the threads that wait for what another one drives.
+    #[inline(always)]
     pub fn stir(&mut self) {
         self.desk.stirred = false;
+        if !self.waiters.is_empty() {
+            self.wake_waiters();
+        }
+    }
+
+    #[cold]
+    fn wake_waiters(&mut self) {
         for thread in self.waiters.drain(..) {
             thread.unpark();
         }

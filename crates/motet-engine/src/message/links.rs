@@ -245,6 +245,9 @@ fn take_from_lane(
             look = Look::Deliver;
             break;
         }
+        if view.desk.operations.direct_has_ended() {
+            break; // somebody waits for it, and then for the next one
+        }
     }
     if lanes.inward.take_wake() {
         socket::ring(lanes.bell.as_fd().as_raw_fd());

@@ -139,16 +139,6 @@ impl MessageLimits {
     }
 }
 
-/// How many threads use a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Threads {
-    /// Any number, at any time.
-    #[default]
-    Many,
-    /// One at a time: calls pay for no lock, and one from a second thread panics. See [`Node::open_single`].
-    One,
-}
-
 /// What a node is to be.
 #[derive(Clone)]
 pub struct NodeOptions {
@@ -188,9 +178,12 @@ impl Node {
         Self::with(options, Lock::new)
     }
 
-    /// Joins with a lock of the caller's kind: [`Lock::new`], or in the single-threaded mode [`Lock::single`], whose promise is
-    /// then the caller's.
-    pub fn with(options: &NodeOptions, lock: impl FnOnce(Core) -> Lock<Core>) -> Result<Self, Error> {
+    /// Joins, for the thread that calls this alone: its calls pay for no lock, and one from another thread panics.
+    pub fn open_single(options: &NodeOptions) -> Result<Self, Error> {
+        Self::with(options, Lock::single)
+    }
+
+    fn with(options: &NodeOptions, lock: impl FnOnce(Core) -> Lock<Core>) -> Result<Self, Error> {
         let birth = Birth::mark().map_err(Error::NoNode)?;
         let system = |e: motet_sys::rustix::io::Errno| Error::NoNode(e.raw_os_error());
         let poll = PrivateFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);

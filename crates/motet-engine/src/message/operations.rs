@@ -53,6 +53,21 @@ pub struct Completion {
     pub memory: Option<Vec<u8>>,
 }
 
+/// How a receive has ended for which a thread has waited right here.
+#[derive(Debug)]
+pub struct Got {
+    /// How.
+    pub status: Status,
+    /// Bytes that are in the buffer.
+    pub length: u64,
+    /// The message's tag.
+    pub tag: u64,
+    /// Its headers, outermost first.
+    pub headers: Headers,
+    /// Where it came.
+    pub channel: Option<Channel>,
+}
+
 /// What the node must know to cancel it.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
@@ -80,6 +95,12 @@ pub struct Operation {
     tag: u64,
     full: u64,
     headers: Headers,
+}
+
+impl Default for Operation {
+    fn default() -> Self {
+        Self::new(Memory::Owned(Vec::new()), Kind::Receive(None), None, Notice::default())
+    }
 }
 
 impl Operation {
@@ -116,11 +137,22 @@ pub struct Group {
     pub under_way: u64,
 }
 
+/// The one operation that has no record of its own: a receive for which a thread waits right here.
+pub const DIRECT: OperationId = OperationId(0);
+
 /// All of a node.
 #[derive(Debug, Default)]
 pub struct Operations {
     pool: Pool<Operation>,
     groups: Vec<Option<Group>>,
+    direct: Direct,
+}
+
+/// The place of [`DIRECT`].
+#[derive(Debug, Default)]
+struct Direct {
+    operation: Operation,
+    busy: bool,
 }
 
 impl Operations {
@@ -136,7 +168,39 @@ impl Operations {
     /// A record, by the name that the protocol knows it by.
     #[inline(always)]
     pub fn get(&mut self, name: u64) -> Option<&mut Operation> {
+        if name == u64::from(DIRECT.0) {
+            return self.direct.busy.then_some(&mut self.direct.operation);
+        }
         self.pool.named(Number(name as u32))
+    }
+
+    /// Begins the receive that has no record. False: there is one.
+    #[inline(always)]
+    pub fn begin_direct(&mut self, memory: Memory) -> bool {
+        let Direct { operation, busy } = &mut self.direct;
+        if *busy {
+            return false;
+        }
+        *busy = true;
+        (operation.memory, operation.outcome, operation.channel) = (memory, None, None);
+        operation.kind = Kind::Receive(None);
+        true
+    }
+
+    /// Whether that has ended.
+    #[inline(always)]
+    pub fn direct_has_ended(&self) -> bool {
+        self.direct.operation.outcome.is_some()
+    }
+
+    /// How that has ended: then there is none any more.
+    #[inline(always)]
+    pub fn take_direct(&mut self) -> Option<Got> {
+        let Operation { outcome, tag, headers, channel, .. } = &mut self.direct.operation;
+        let Outcome { status, length } = outcome.take()?;
+        let headers = if headers.is_empty() { Headers::new() } else { std::mem::take(headers) };
+        self.direct.busy = false;
+        Some(Got { status, length, tag: *tag, headers, channel: *channel })
     }
 
     /// Takes a record back that never began.
@@ -167,9 +231,18 @@ impl Operations {
         let Some(operation) = self.get(name) else { return };
         operation.outcome = Some(outcome);
         if operation.detached {
-            self.take(OperationId(name as u32));
+            self.forget(OperationId(name as u32));
         } else if let Some(group) = operation.notice.group {
             self.report(OperationId(name as u32), group);
+        }
+    }
+
+    #[cold]
+    fn forget(&mut self, operation: OperationId) {
+        if operation == DIRECT {
+            self.direct = Direct::default();
+        } else {
+            self.take(operation);
         }
     }
 
@@ -243,7 +316,7 @@ impl Operations {
 impl Group {
     /// The next end in it.
     #[inline(always)]
-    pub fn next(&mut self) -> Option<Completion> {
+    pub fn take(&mut self) -> Option<Completion> {
         self.ended.pop_front()
     }
 
@@ -293,7 +366,7 @@ mod tests {
             operations.complete(u64::from(operation.0), Outcome { status: Status::Full, length: 2 });
         }
         let known = operations.group(group).unwrap();
-        let ended: Vec<_> = std::iter::from_fn(|| known.next()).map(|end| (end.operation, end.status)).collect();
+        let ended: Vec<_> = std::iter::from_fn(|| known.take()).map(|end| (end.operation, end.status)).collect();
         assert_eq!((ended, known.counts), (vec![(loud, Status::Done), (fails, Status::Broken)], [2, 1]));
         assert!(operations.remove_group(group) && operations.group(group).is_none());
         assert_eq!((operations.add_group(), operations.count()), (group, 0));

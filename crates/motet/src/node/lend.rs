@@ -4,7 +4,8 @@
 //! panic, before the operation has ended or has had the memory taken away.
 #![allow(unsafe_code)]
 
-use super::{Completion, Error, From, Inner, Memory, Notice, OperationId, Outgoing};
+use super::{Completion, Error, From, Got, Inner, Memory, Notice, OperationId, Outgoing, Status};
+use motet_engine::message::operations::DIRECT;
 use motet_sys::span::Span;
 
 /// Takes the memory away from an operation that has not ended.
@@ -28,25 +29,57 @@ pub(super) fn receive(
     ignore: u64,
     buffer: &mut [u8],
     deadline: Option<u64>,
-) -> Result<Completion, Error> {
+) -> Result<Got, Error> {
     // SAFETY: the slice is borrowed for the call, and until it returns the operation has ended or `Loan` has taken the span out of it.
     let span = unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) };
+    let loan = Loan { node, operation: DIRECT };
+    let mut got = node.receive(from, tag, ignore, Memory::Span(span), deadline);
+    if let Err(error) = got {
+        got = match error {
+            Error::Full => {
+                std::mem::forget(loan); // it is another thread's
+                return receive_by_record(node, from, tag, ignore, span, deadline);
+            }
+            Error::TimedOut => {
+                // Without a message it ends at once; with one it ends when that has landed.
+                node.cancel(DIRECT)?;
+                node.wait_direct(None)
+            }
+            Error::WouldBlock => return Err(error), // within a handler: the loan takes it back
+            error => {
+                std::mem::forget(loan); // nothing has begun
+                return Err(error);
+            }
+        };
+    }
+    let got = got?;
+    std::mem::forget(loan);
+    if got.status == Status::Cancelled { Err(Error::TimedOut) } else { Ok(got) }
+}
+
+/// The same where another thread already waits like that.
+#[cold]
+fn receive_by_record(
+    node: &Inner,
+    from: From,
+    tag: u64,
+    ignore: u64,
+    span: Span,
+    deadline: Option<u64>,
+) -> Result<Got, Error> {
     let operation = node.post(from, tag, ignore, Memory::Span(span), Notice::default())?;
     let loan = Loan { node, operation };
     let mut waited = node.wait_for(operation, deadline);
     if matches!(waited, Err(Error::TimedOut)) {
-        // Without a message it ends at once; with one it ends when that has landed.
         node.cancel(operation)?;
         waited = node.wait_for(operation, None);
-        waited = match waited {
-            Ok(completion) if completion.status == super::Status::Cancelled => Err(Error::TimedOut),
-            other => other,
-        };
     }
-    if waited.is_ok() {
-        std::mem::forget(loan);
+    let Completion { status, length, tag, headers, channel, .. } = waited?;
+    std::mem::forget(loan);
+    if status == Status::Cancelled {
+        return Err(Error::TimedOut);
     }
-    waited
+    Ok(Got { status, length, tag, headers, channel })
 }
 
 /// Sends a message of slices that does not go at once.
@@ -66,7 +99,7 @@ pub(super) fn send(node: &Inner, message: &Outgoing<'_>, body: &[&[u8]], deadlin
         Err(Error::TimedOut) => {
             node.cancel(operation)?;
             match node.wait_for(operation, None)? {
-                completion if completion.status == super::Status::Cancelled => {
+                completion if completion.status == Status::Cancelled => {
                     std::mem::forget(loan);
                     return Err(Error::TimedOut);
                 }
