@@ -31,6 +31,7 @@ pub fn run(words: &[String]) -> Result<()> {
         ["sweep", "call", host, port] => call_sweep(connect(host, port, "engine")?),
         ["lane", _, "serve"] => lane::serve(),
         ["lane", what, "call", _, port, size, ms] => lane::call(what, port, number(size)?, number(ms)?),
+        ["node", how, "turn", size, count] => node::turn(how, number(size)?, number(count)?),
         ["node", how, "serve"] => node::serve(how),
         ["node", how, _, "serve"] => node::serve(how),
         ["node", how, what, "call", _, port, size, ms] => node::call(how, what, port, number(size)?, number(ms)?),

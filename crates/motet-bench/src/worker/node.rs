@@ -109,6 +109,26 @@ pub fn call(how: &str, what: &str, port: &str, size: usize, ms: usize) -> Result
     Ok(())
 }
 
+/// Exchanges so many messages by one thread that has both nodes: nothing is waited for, so that instructions can be counted.
+pub fn turn(how: &str, size: usize, count: usize) -> Result<()> {
+    let (near, far) = (open(how)?, open(how)?);
+    far.serve(SERVICE, reception(&far, how)?)?;
+    let (channel, there) = std::thread::scope(|scope| -> Result<_> {
+        let there = scope.spawn(|| far.accept(SERVICE, Some(PATIENCE)));
+        let link = near.connect(&far.name()?, Some(PATIENCE))?;
+        let channel = near.open_channel(link, SERVICE, reception(&near, how)?, Some(PATIENCE))?;
+        Ok((channel, there.join().map_err(|_| anyhow::anyhow!("a thread has died"))??))
+    })?;
+    let (data, mut buffer) = (vec![7u8; size], vec![0; size]);
+    for _ in 0..count {
+        near.send(channel, TAKE, &data, None)?;
+        far.receive(there, &mut buffer, None)?;
+        far.send(there, TAKE, &data, None)?;
+        near.receive(channel, &mut buffer, None)?;
+    }
+    Ok(())
+}
+
 fn rounds(size: usize) -> usize {
     (BLOCK / size.max(1)).clamp(4, ROUND_TRIPS)
 }
