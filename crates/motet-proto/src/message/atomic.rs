@@ -2,13 +2,15 @@
 //!
 //! What it is: the operations and types that MPI and libfabric have in common ([`Operation`], [`Datatype`]), one operation as
 //! it is asked for ([`Atomic`]), whether it makes sense ([`Atomic::check`]), and its result: of one element as bits
-//! ([`Atomic::element`]), for an owner that exchanges whole words of memory which others write too, or of a run of bytes that
-//! nobody else writes meanwhile ([`Atomic::apply`]).
+//! ([`Atomic::element`]), for an owner that exchanges whole words of memory which others write too ([`Atomic::apply_shared`]
+//! does that), or of a run of bytes that nobody else writes meanwhile ([`Atomic::apply`]).
 //!
 //! What it is not: nothing here is atomic. Who has the memory makes it so.
 //!
 //! Values are little-endian. Integers wrap. Of numbers that cannot be compared (NaN) none is less, greater or equal. The
 //! comparisons are libfabric's (fi_atomic(3)): the *given* value is on the left, the target's on the right.
+
+use motet_wire::shared::Shared;
 
 /// What is done to each element of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,6 +212,35 @@ impl Atomic<'_> {
         for (index, element) in target.chunks_exact_mut(size).enumerate() {
             let new = self.element(index, bits(element, 0, size));
             element.copy_from_slice(&new.to_le_bytes()[..size]);
+        }
+        Ok(())
+    }
+
+    /// Does it at `at` in memory that others, too, load, store and update: each element in one step, not all of them together.
+    /// `result` takes what was there before, or is empty. Refuses, and does nothing, where it does not fit.
+    pub fn apply_shared(&self, memory: &Shared, at: usize, result: &mut [u8]) -> Result<(), Unfit> {
+        self.check(at as u64, !result.is_empty())?;
+        let (length, size) = (self.length(), self.datatype.size());
+        let end = at.checked_add(length).filter(|&end| end <= memory.length());
+        if end.is_none() || !(result.is_empty() || result.len() == length) {
+            return Err(Unfit);
+        }
+        let adds = self.operation == Operation::Sum && self.datatype.is_integer();
+        for index in 0..self.count as usize {
+            let at = at + index * size;
+            let old = match self.operation {
+                Operation::Read => {
+                    let mut value = [0; 8];
+                    memory.read(at, &mut value[..size]).map(|()| u64::from_le_bytes(value))
+                }
+                _ if adds => memory.add(at, size, bits(self.operand, index, size)),
+                _ => memory.update(at, size, |old| self.element(index, old)),
+            };
+            // Only the first can be misplaced: where memory does not begin at a multiple of the size.
+            let old = old.map_err(|_| Unfit)?;
+            if let Some(result) = result.get_mut(index * size..(index + 1) * size) {
+                result.copy_from_slice(&old.to_le_bytes()[..size]);
+            }
         }
         Ok(())
     }

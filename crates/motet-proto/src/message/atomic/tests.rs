@@ -1,4 +1,6 @@
 use super::*;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// One element: what it becomes.
 fn on<const N: usize>(
@@ -140,4 +142,53 @@ fn what_makes_no_sense_is_refused_and_does_nothing() {
 fn numbers_of_operations_and_types_are_their_places() {
     assert!(Operation::ALL.iter().enumerate().all(|(at, &operation)| operation as usize == at));
     assert!(Datatype::ALL.iter().enumerate().all(|(at, &datatype)| datatype as usize == at));
+}
+
+#[test]
+fn shared_memory_gives_the_same() {
+    let words: &'static [AtomicU64] = Box::leak((0..8).map(AtomicU64::new).collect());
+    let memory = Shared::of_words(words);
+    let mut private = vec![0; memory.length()];
+    memory.read(0, &mut private).unwrap();
+    let operand: Vec<u8> = (0..24_u8).map(|at| at.wrapping_mul(83)).collect();
+    let compare: Vec<u8> = (0..24_u8).map(|at| at.wrapping_mul(47) ^ 0x55).collect();
+    for (round, operation) in Operation::ALL.into_iter().cycle().take(60).enumerate() {
+        for datatype in Datatype::ALL {
+            let length = 3 * datatype.size();
+            let operand = if operation == Operation::Read { &[] } else { &operand[..length] };
+            let compare = if operation.compares() { &compare[..length] } else { &[] };
+            let atomic = Atomic { operation, datatype, count: 3, operand, compare };
+            let at = round % 5 * 8;
+            let [mut one, mut other] = [vec![0; length], vec![0; length]];
+            let expected = atomic.apply(&mut private[at..at + length], &mut one);
+            assert_eq!(atomic.apply_shared(&memory, at, &mut other), expected);
+            let mut all = vec![0; memory.length()];
+            memory.read(0, &mut all).unwrap();
+            assert_eq!((&all, one), (&private, other), "{operation:?} {datatype:?}");
+            if operation == Operation::Read || expected.is_err() {
+                continue;
+            }
+            for (at, result) in [(64, 0), (64 - length + datatype.size(), 0), (usize::MAX, 0), (0, 1)] {
+                let refused = atomic.apply_shared(&memory, at, &mut vec![0; result]);
+                assert!(refused == Err(Unfit) || length == 1, "{at}");
+            }
+            memory.read(0, &mut all).unwrap();
+            assert_eq!(all, private, "nothing is done");
+        }
+    }
+}
+
+#[test]
+fn shared_memory_that_is_not_aligned_is_refused_whole() {
+    let words: &'static [AtomicU64] = Box::leak((0..3).map(|_| AtomicU64::new(0)).collect());
+    let whole = Shared::of_words(words);
+    // A region that begins in the middle of a word.
+    let part = whole.part(4, 16).unwrap();
+    let (operation, datatype, count) = (Operation::Sum, Datatype::U64, 2);
+    let atomic = Atomic { operation, datatype, count, operand: &[1; 16], compare: &[] };
+    assert_eq!(atomic.apply_shared(&part, 0, &mut []), Err(Unfit));
+    assert!(words.iter().all(|word| word.load(Relaxed) == 0));
+    let atomic = Atomic { datatype: Datatype::U32, ..atomic };
+    assert_eq!(Atomic { operand: &[1; 8], ..atomic }.apply_shared(&part, 8, &mut []), Ok(()));
+    assert_eq!(words[1].load(Relaxed), 0x0101_0101 << 32);
 }
