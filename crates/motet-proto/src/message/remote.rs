@@ -280,7 +280,8 @@ impl Link {
         if initiator.may_begin(most) { Ok(initiator) } else { Err(Refusal::WouldBlock) }
     }
 
-    /// A packet about remote memory.
+    /// A packet about remote memory. Apart from the way of messages, which is to stay short.
+    #[inline(never)]
     pub(super) fn remote_came<O: Owner>(
         &mut self,
         owner: &mut O,
