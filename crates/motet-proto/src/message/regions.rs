@@ -63,7 +63,7 @@ struct Region {
 pub enum Revoked {
     /// Nothing uses its memory.
     Ended,
-    /// So many things still do: [`super::Owner::region_ended`] follows.
+    /// So many things still do: [`super::Memory::region_ended`] follows.
     Held(u32),
 }
 
