@@ -289,10 +289,10 @@ impl Link {
         head: Head,
         rest: &[u8],
     ) -> Result<(), Broken> {
-        let limits = self.limits;
-        let Remote { initiator, target, revocations, .. } = &mut **self.remote.get_or_insert_default();
+        let Self { limits, remote, .. } = self;
+        let Remote { initiator, target, revocations, .. } = &mut **remote.get_or_insert_default();
         match kind {
-            Kind::Put | Kind::Get | Kind::Atomic => target.small(owner, &limits, kind, head, rest),
+            Kind::Put | Kind::Get | Kind::Atomic => target.small(owner, limits, kind, head, rest),
             Kind::PutLong | Kind::GetLong => {
                 let (range, rest) = Range::read(rest)?;
                 let (place, rest) = match kind {
@@ -301,7 +301,7 @@ impl Link {
                 };
                 packet::end(rest)?;
                 let get = (kind == Kind::GetLong).then_some(head.own != 0);
-                target.long(owner, &limits, head.to, range, get, place)
+                target.long(owner, limits, head.to, range, get, place)
             }
             Kind::Bytes => {
                 let (at, bytes) = packet::word(rest)?;

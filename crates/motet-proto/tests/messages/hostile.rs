@@ -12,6 +12,7 @@ use motet_proto::message::{
     Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Get, Held, Key, Limits, Link, Memory, Mode, Outcome,
     Owner, Packets, Put, Reception, Regions, Rights, Send, Table, Update, credit,
 };
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// An owner that believes nothing of what messages say of themselves.
 #[derive(Debug)]
@@ -25,6 +26,9 @@ struct Wary {
     memory: Ours,
 }
 
+/// Accesses that forged packets have got through to, and copies that they have begun: they must be many, or nothing was tried.
+static REACHED: AtomicU64 = AtomicU64::new(0);
+static COPIES: AtomicU64 = AtomicU64::new(0);
 /// Bytes of every region, and of every get.
 const REGION: u64 = 3000;
 
@@ -43,6 +47,7 @@ struct Ours {
 
 impl Ours {
     fn reached(&self, region: u64, at: u64, length: u64) {
+        REACHED.fetch_add(1, Relaxed);
         assert!(!self.revoked.contains(&region), "an access after the end");
         assert!(region < self.next && at.checked_add(length).is_some_and(|end| end <= REGION), "inside");
     }
@@ -80,6 +85,7 @@ impl Memory for Wary {
             CopyTo::Operation(operation) => assert!(self.operations.contains(&operation) && request.length <= REGION),
             CopyTo::Region { region, at } => self.memory.reached(region, at, request.length),
         }
+        COPIES.fetch_add(1, Relaxed);
         self.memory.copies.push(request);
     }
 
@@ -241,8 +247,9 @@ impl Packets for Drain {
 }
 
 /// A packet that is nearly right.
-fn forge(prng: &mut Prng, words: &[u32]) -> (u8, Vec<u8>) {
+fn forge(prng: &mut Prng, words: &[u32], keys: &[Key]) -> (u8, Vec<u8>) {
     let kind = if prng.one_in(40) { prng.next() as u8 } else { 2 + prng.below(27) as u8 };
+    let kind = if prng.one_in(3) { [15, 16, 17, 20, 21][prng.below(5) as usize] } else { kind };
     let word = |prng: &mut Prng| match prng.below(8) {
         0 => prng.next() as u32,
         1 => 0,
@@ -277,6 +284,23 @@ fn forge(prng: &mut Prng, words: &[u32]) -> (u8, Vec<u8>) {
         packet.extend(high.to_le_bytes());
     }
     packet.truncate(8 + length as usize);
+    if let (15 | 16 | 17 | 20 | 21, [key, ..]) = (kind, keys)
+        && packet.len() >= 24
+        && !prng.one_in(6)
+    {
+        let (to, own) = match kind {
+            16 => (prng.below(258), 0),
+            17 => (prng.below(5), prng.below(19) | prng.below(10) << 8),
+            _ => ((1 + prng.below(3)) << 20 | prng.below(4), prng.below(2)),
+        };
+        packet[..4].copy_from_slice(&(to as u32).to_le_bytes());
+        packet[4..6].copy_from_slice(&(own as u16).to_le_bytes());
+        packet[8..16].copy_from_slice(&key.0.to_le_bytes());
+        packet[16..24].copy_from_slice(&(8 * prng.below(130)).to_le_bytes());
+        if packet.len() >= 32 && kind >= 20 {
+            packet[24..32].copy_from_slice(&(1 + prng.below(2100)).to_le_bytes());
+        }
+    }
     (kind, packet)
 }
 
@@ -290,6 +314,11 @@ fn attack(seed: u64) {
     let mut drain = Drain::default();
     let hello = Hello { window: 500, longs: 4, channels: 4, requests: 5 }.write();
     assert_eq!(link.arrived(&mut owner, 1, &hello, 0), Ok(()));
+    for name in 0..2 {
+        owner.memory.next += 1;
+        let key = owner.memory.regions.register(name, REGION, Rights::ALL, 0);
+        owner.memory.keys.extend(key);
+    }
     let mut ways = Vec::new();
     let mut next = 1;
     for _ in 0..400 {
@@ -344,7 +373,7 @@ fn attack(seed: u64) {
                 remote_step(prng, &mut link, &mut owner, &mut drain, next);
             }
             _ => {
-                let (kind, packet) = forge(prng, &drain.words);
+                let (kind, packet) = forge(prng, &drain.words, &owner.memory.keys);
                 let broken = link.broken();
                 let result = link.arrived(&mut owner, kind, &packet, 0);
                 assert_eq!(link.broken(), result.err());
@@ -378,6 +407,9 @@ fn attack(seed: u64) {
 #[test]
 fn forged_packets() {
     seeds(8000, attack);
+    let reached = [&REACHED, &COPIES].map(|count| count.load(Relaxed));
+    let one = std::env::var("MOTET_SEED").is_ok();
+    assert!(one || reached[0] > 1000 && reached[1] > 100, "{reached:?}");
 }
 
 #[test]
