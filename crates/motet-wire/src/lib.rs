@@ -3,7 +3,8 @@
 //! What it is: the layout of everything that two processes (or one process and `motet ps`) read in common, and the
 //! few atomic operations on it: the [`gate`] of one direction of a stream, the byte [`ring`] behind it, the [`slot`]
 //! that holds both directions, the [`segment`] that holds slots, the [`record`] of a stream's own side and the
-//! [`node`] file that holds records; and the [`lane`], one direction of messages.
+//! [`node`] file that holds records; the [`lane`], one direction of messages; and [`shared`], the
+//! memory of a region, whose content is the programs' own.
 //!
 //! What it is not: no system calls, no clock, no policy. Whoever maps the memory hands in a pointer and vouches for it.
 //!
@@ -18,5 +19,6 @@ pub mod node;
 pub mod record;
 pub mod ring;
 pub mod segment;
+pub mod shared;
 pub mod slot;
 pub mod sync;

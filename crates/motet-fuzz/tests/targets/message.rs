@@ -3,6 +3,8 @@
 //!
 //! The input is a row of steps: a kind, a length of two bytes, the packet. Kinds from `OURS` on are steps of this side.
 
+mod memory;
+
 use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
 use motet_proto::message::packet::{Head, Hello, Kind, Long, Place};
 use motet_proto::message::pool::Number;
@@ -11,12 +13,14 @@ use motet_proto::message::{
     Reception, Send, Sent, Table, credit,
 };
 
-const LIMITS: Limits = Limits { window: 4096, longs: 4, channels: 4, ahead: 1000, pulling: 2, reserve: 0, eager: 2000 };
+const LIMITS: Limits =
+    Limits { window: 4096, longs: 4, channels: 4, ahead: 1000, pulling: 2, reserve: 0, eager: 2000, requests: 4 };
 /// Bytes of every receive, and of every send.
 const BUFFER: u64 = 200;
 const BODY: usize = 3000;
-/// The first kind that is a step of this side: flush, post, send, copy, discard, release.
+/// The first kind that is a step of this side: flush, post, send, copy, discard, release, and those of [`memory`].
 const OURS: u8 = 200;
+const STEPS: u8 = 6;
 
 #[derive(Debug)]
 struct Side {
@@ -25,6 +29,7 @@ struct Side {
     held: Vec<Held>,
     copies: Vec<CopyRequest>,
     offers: Vec<(ChannelId, bool)>,
+    memory: memory::Ours,
 }
 
 impl Owner for Side {
@@ -44,7 +49,7 @@ impl Owner for Side {
 
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
         assert!(self.operations.contains(&operation), "bytes go to a receive under way");
-        assert!(at + bytes.len() as u64 <= BUFFER, "and fit");
+        assert!(at + bytes.len() as u64 <= BUFFER.max(memory::REGION as u64), "and fit");
     }
 
     fn copy(&mut self, request: CopyRequest) {
@@ -98,7 +103,7 @@ pub fn run(input: &[u8]) {
 pub fn play(mut input: &[u8]) -> Option<Broken> {
     let mut link = Link::new(0, LIMITS, 0);
     let (operations, held, copies, offers) = Default::default();
-    let mut side = Side { table: Table::new([1, 2]), operations, held, copies, offers };
+    let mut side = Side { table: Table::new([1, 2]), operations, held, copies, offers, memory: memory::Ours::new() };
     let mut ways: Vec<(ChannelId, Option<Scope>)> = Vec::new();
     let mut next = 0;
     while let Some((&[kind, low, high], rest)) = input.split_first_chunk::<3>() {
@@ -110,15 +115,19 @@ pub fn play(mut input: &[u8]) -> Option<Broken> {
                 let result = link.arrived(&mut side, kind, packet, next);
                 assert_eq!(link.broken(), result.err(), "broken at once, and for good");
             }
-            Some(step) => ours(&mut link, &mut side, &mut ways, step % 6, next),
+            Some(step) => match step % (STEPS + memory::STEPS) {
+                step @ 0..STEPS => ours(&mut link, &mut side, &mut ways, step, next),
+                step => memory::ours(&mut link, &mut side, step - STEPS, next),
+            },
         }
         for (channel, matched) in std::mem::take(&mut side.offers) {
             let scope = matched.then(|| side.table.join(None).expect("few scopes"));
             let _accepted = link.accept_channel(channel, scope.map_or(Reception::Handler, Reception::Matched));
             ways.push((channel, scope));
         }
+        memory::check(&link, &side);
         let (records, used) = link.bytes();
-        assert!(used as u64 <= LIMITS.window && records < 20_000, "memory within the limits");
+        assert!(used as u64 <= LIMITS.window && records < 30_000, "memory within the limits");
         let most = LIMITS.window / credit::RECORD as u64 + u64::from(LIMITS.longs);
         assert!(u64::from(side.table.len().1) <= most, "and few messages that wait");
     }
@@ -127,6 +136,7 @@ pub fn play(mut input: &[u8]) -> Option<Broken> {
     for request in std::mem::take(&mut side.copies) {
         link.copied(&mut side, request.record, true);
     }
+    memory::finish(&mut link, &mut side);
     assert!(side.operations.is_empty(), "every operation has completed");
     for held in std::mem::take(&mut side.held) {
         link.discard(held);
@@ -184,7 +194,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let of = |kind: Kind, packet: &[u8]| step(kind as u8, packet);
     let head = |to: u32, own: u16| Head { to: Number(to), own, grant: 0 };
     let ours = |number: u8| step(OURS + number, &[]);
-    let hello = of(Kind::Hello, &Hello { window: 100, longs: 4, channels: 4 }.write());
+    let hello = of(Kind::Hello, &Hello { window: 100, longs: 4, channels: 4, requests: 4 }.write());
     // The first number that a side gives, to a channel or to a long message.
     let one = 1 << 20;
     let open = |service| [hello.clone(), ours(0), of(Kind::Open, &head(7, 0).write_word(service)), ours(0)].concat();
@@ -197,7 +207,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let close = of(Kind::Close, &head(one, 3).write());
     let pull = of(Kind::Pull, &head(one, 0).write_word(1500));
     let done = of(Kind::Done, &head(one, 0).write());
-    vec![
+    let remote = memory::seeds(|step| ours(STEPS + step), &ours(0), of);
+    let begin = [hello.clone(), ours(0)].concat();
+    let messages = vec![
         [open(0), message.clone(), ours(1), ours(1), message.clone(), close.clone()].concat(),
         [open(1), message.clone(), first.clone(), piece(200, 100), ours(4)].concat(),
         [open(0), first.clone(), ours(1), piece(200, 100), ours(0), message].concat(),
@@ -206,5 +218,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
         [open(0), ours(2), pull, ours(0), done].concat(),
         [open(1), announce(0), ours(4), of(Kind::Ask, &head(3, 0).write()), ours(0)].concat(),
         [open(0), announce(0), of(Kind::Cancel, &head(one, 0).write()), ours(0)].concat(),
-    ]
+    ];
+    messages.into_iter().chain(remote.into_iter().map(|seed| [&begin[..], &seed].concat())).collect()
 }

@@ -42,6 +42,20 @@ impl Link {
                 self.inbounds.piece(owner, head.to, at, bytes)
             }
             Kind::First | Kind::Announce => self.long(owner, kind, head, rest),
+            Kind::Put
+            | Kind::Get
+            | Kind::Atomic
+            | Kind::Took
+            | Kind::Result
+            | Kind::PutLong
+            | Kind::GetLong
+            | Kind::Go
+            | Kind::Bytes
+            | Kind::There
+            | Kind::Got
+            | Kind::Over
+            | Kind::Revoke
+            | Kind::Revoked => self.remote_came(owner, kind, head, rest),
             _ => self.control(owner, kind, head, rest),
         }
     }
@@ -190,9 +204,7 @@ impl Link {
                 Ok(())
             }
             Kind::Close => self.channel_over(owner, head),
-            Kind::Hello | Kind::Message | Kind::First | Kind::Announce | Kind::Piece => {
-                Err(Broken("a greeting in the middle"))
-            }
+            _ => Err(Broken("a greeting in the middle")),
         }
     }
 
@@ -221,13 +233,14 @@ impl Link {
         if kind != Kind::Hello {
             return Err(Broken("a packet before the greeting"));
         }
-        let Hello { window, longs, channels } = Hello::read(head, rest)?;
-        if window > credit::LARGEST || longs > MOST || channels > MOST {
+        let Hello { window, longs, channels, requests } = Hello::read(head, rest)?;
+        if window > credit::LARGEST || longs.max(channels).max(requests) > MOST {
             return Err(Broken("limits beyond the protocol's"));
         }
         self.allowance.open(window);
         self.outbounds.allow(longs);
         self.channels.allow(channels);
+        self.requests = requests;
         self.met = true;
         Ok(())
     }

@@ -9,6 +9,7 @@ use super::matching::{Scope, Source, Table};
 use super::outward::Outbounds;
 use super::packet::Hello;
 use super::pool::{MOST, Number};
+use super::remote::Remote;
 use super::rendezvous::Inbounds;
 use super::{Broken, ChannelId, Event, Held, Limits, Outcome, Owner, Reception, Refusal, Status};
 
@@ -27,6 +28,9 @@ pub struct Link {
     pub(super) grants: Grants,
     pub(super) outbounds: Outbounds,
     pub(super) inbounds: Inbounds,
+    /// Gets, puts and atomics; `None` before the first. The peer takes so many at a time.
+    pub(super) remote: Option<Box<Remote>>,
+    pub(super) requests: u32,
     /// When the last packet came, by the owner's clock.
     pub(super) heard: u64,
 }
@@ -42,7 +46,8 @@ pub(super) enum Phase {
 impl Link {
     /// A link to a peer of which nothing has come yet. `source` is the owner's name for it.
     pub fn new(source: u32, limits: Limits, now: u64) -> Self {
-        let limits = Limits { longs: limits.longs.min(MOST), channels: limits.channels.min(MOST), ..limits };
+        let [longs, channels, requests] = [limits.longs, limits.channels, limits.requests].map(|most| most.min(MOST));
+        let limits = Limits { longs, channels, requests, ..limits };
         let window = (limits.window / UNIT as u64).min(u64::from(LARGEST)) as u32;
         Self {
             source,
@@ -55,6 +60,8 @@ impl Link {
             grants: Grants::new(window),
             outbounds: Outbounds::default(),
             inbounds: Inbounds::new(limits.longs, limits.pulling.max(1), limits.ahead.max(1)),
+            remote: None,
+            requests: 0,
             heard: now,
         }
     }
@@ -62,7 +69,8 @@ impl Link {
     /// What this side tells the other first.
     pub(super) fn hello(&self) -> Hello {
         let window = (self.limits.window / UNIT as u64).min(u64::from(LARGEST)) as u32;
-        Hello { window, longs: self.limits.longs, channels: self.limits.channels }
+        let Limits { longs, channels, requests, .. } = self.limits;
+        Hello { window, longs, channels, requests }
     }
 
     /// Whether the peer has said its limits, so that channels can be opened.
@@ -81,12 +89,13 @@ impl Link {
     /// Since when nothing has come, and whether nothing is open or under way: an owner may close such a link.
     pub fn quiet_since(&self) -> Option<u64> {
         let empty = self.channels.size().0 == 0 && self.inbounds.size().0 == 0 && self.outbounds.size().0 == 0;
-        empty.then_some(self.heard)
+        (empty && self.remote.as_ref().is_none_or(|remote| remote.is_idle())).then_some(self.heard)
     }
 
     /// Bytes that the link holds, beside those that its window pays for; and the window's bytes in use.
     pub fn bytes(&self) -> (usize, usize) {
         let records = self.channels.size().1 + self.inbounds.size().1 + self.outbounds.size().1;
+        let records = records + self.remote.as_ref().map_or(0, |remote| remote.bytes());
         (records, self.grants.used() as usize * UNIT)
     }
 
@@ -181,6 +190,9 @@ impl Link {
             owner.event(channel, Event::Broken);
         }
         self.inbounds.fail(owner, &mut self.grants);
+        if let Some(remote) = &mut self.remote {
+            remote.fail(owner);
+        }
         owner.unblocked();
     }
 

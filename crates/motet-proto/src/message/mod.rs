@@ -13,9 +13,12 @@
 //! Everything that a peer can write is checked before it is used; a peer that breaks the protocol breaks its link
 //! ([`Broken`]) and costs at most what [`Limits`] allow. Formats, sequences and the invariants M1 to M9: `docs/messages.md`.
 //!
+//! Memory of the other side is got, put and changed through [`remote`], on the same link.
+//!
 //! To follow a message read downwards: [`outward`] (send) → [`packet`] → [`inward`] (arrive) → [`matching`] →, when it is
 //! long, [`rendezvous`].
 
+pub mod atomic;
 pub mod channels;
 pub mod credit;
 pub mod inward;
@@ -24,6 +27,8 @@ pub mod matching;
 pub mod outward;
 pub mod packet;
 pub mod pool;
+pub mod regions;
+pub mod remote;
 pub mod rendezvous;
 pub mod stack;
 
@@ -32,6 +37,8 @@ pub use link::Link;
 pub use matching::{Held, Table};
 pub use outward::{Mode, Send, Sent};
 use pool::Number;
+pub use regions::{Key, Regions, Rights};
+pub use remote::{Get, Memory, Put, Update};
 
 /// The peer broke the protocol; the link is broken for good. Says which rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,10 +57,12 @@ impl std::error::Error for Broken {}
 pub enum Refusal {
     /// Not now: no room, no credit, or the channel is not open yet. [`Owner::unblocked`] says when credit has come.
     WouldBlock,
-    /// The channel does not take this any more, or is unknown.
+    /// The channel does not take this any more, or is unknown, as a region may be; or the peer has no regions for others.
     Closed,
-    /// The headers are too long, or such a message cannot go in this mode at all.
+    /// The headers are too long, or such a message or row of elements cannot go like this at all.
     TooLong,
+    /// An atomic that makes no sense.
+    Unfit,
     /// The link is broken.
     Broken,
 }
@@ -71,6 +80,12 @@ pub enum Status {
     Closed,
     /// There are too many of its kind.
     Full,
+    /// The peer has no such region, not any more, or does not let this side do that with it.
+    Denied,
+    /// The peer's region ends before that.
+    Outside,
+    /// The peer's region does not do such an atomic there.
+    Unfit,
     /// The link is broken.
     Broken,
 }
@@ -175,18 +190,18 @@ pub trait Packets {
 }
 
 /// Who has the link: the engine, or a test. None of these may call the link.
-pub trait Owner {
+pub trait Owner: Memory {
     /// The table for all links of this owner.
     fn matching(&mut self) -> &mut Table;
     /// A message for a handler.
     fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>);
     /// A receive has got this message; its bytes, if any, and its completion follow.
     fn matched(&mut self, operation: u64, envelope: &Envelope<'_>);
-    /// Bytes for the buffer of a receive; they fit.
+    /// Bytes for the buffer of a receive, of a get, or of an atomic that fetches; they fit.
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]);
     /// Copy this, then call [`Link::copied`].
     fn copy(&mut self, request: CopyRequest);
-    /// Calls `put` once with the bytes of a send's body from `at` on, `length` of them; returns what that returns.
+    /// Calls `put` once with the bytes of a send's or a put's body from `at` on, `length` of them; returns what that returns.
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool;
     /// An operation has ended: its memory is its user's again. Once for each that began (invariant M8).
     fn completed(&mut self, operation: u64, outcome: Outcome);
@@ -211,6 +226,8 @@ pub struct Limits {
     pub pulling: u32,
     /// Bytes of room that pieces of long messages leave to other packets.
     pub reserve: usize,
-    /// Longest eager body.
+    /// Longest eager body, and longest put that goes at once.
     pub eager: u64,
+    /// Gets, puts and atomics of the peer on regions of this side at a time; 0: it has none for peers.
+    pub requests: u32,
 }

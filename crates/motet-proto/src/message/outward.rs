@@ -2,8 +2,8 @@
 //!
 //! What it is: [`Link::send`] puts the first packet of a message, or refuses, at once: nothing is queued before it, so the
 //! order of messages on a channel is the order of successful sends (invariant M1). [`Link::flush`] puts what is owed beyond
-//! that: credit, ends, answers, and last of all pieces of long messages, one of each in turn, which leave room for others
-//! (invariant M9).
+//! that: credit, ends, answers, and last of all pieces of long messages, puts and gets, one of each in turn, which leave room
+//! for others (invariant M9).
 //!
 //! What it is not: it keeps no payload. The owner does, and shows it piece by piece ([`Owner::body`]).
 
@@ -175,9 +175,26 @@ impl Link {
         if self.broken().is_some() || !self.is_due() {
             return false;
         }
-        let control = self.flush_control(packets);
-        if control {
-            self.outbounds.flush(packets, owner, &mut self.grants, self.limits.reserve, pieces);
+        let mut left = pieces;
+        let Some(remote) = self.remote.as_deref_mut() else {
+            if self.flush_control(packets) {
+                self.outbounds.flush(packets, owner, &mut self.grants, self.limits.reserve, &mut left);
+            }
+            return self.is_due();
+        };
+        // Those whose turn it was not get what is left, so that neither stops the other.
+        let (turn, reserve) = (remote.turn(), self.limits.reserve);
+        if self.flush_control(packets)
+            && let Some(remote) = self.remote.as_deref_mut()
+            && remote.flush(packets, owner)
+        {
+            if turn {
+                remote.flush_bytes(packets, owner, reserve, &mut left);
+            }
+            self.outbounds.flush(packets, owner, &mut self.grants, reserve, &mut left);
+            if !turn {
+                remote.flush_bytes(packets, owner, reserve, &mut left);
+            }
         }
         self.is_due()
     }
@@ -191,6 +208,7 @@ impl Link {
             || self.channels.is_due()
             || self.outbounds.is_due()
             || self.allowance.to_ask().is_some()
+            || self.remote.as_ref().is_some_and(|remote| remote.is_due())
     }
 
     fn flush_control<P: Packets>(&mut self, packets: &mut P) -> bool {
@@ -296,7 +314,7 @@ impl Outbounds {
         owner: &mut O,
         grants: &mut Grants,
         reserve: usize,
-        mut pieces: usize,
+        pieces: &mut usize,
     ) {
         let most = (packets.largest() - packet::MESSAGE) as u64;
         while let Some(index) = self.due.first() {
@@ -310,10 +328,10 @@ impl Outbounds {
             }
             let length = (outbound.until - outbound.sent).min(most);
             if length > 0 {
-                if pieces == 0 || packets.room() < packet::MESSAGE + length as usize + reserve {
+                if *pieces == 0 || packets.room() < packet::MESSAGE + length as usize + reserve {
                     return;
                 }
-                pieces -= 1;
+                *pieces -= 1;
                 let (at, grant) = (outbound.sent, grants.next());
                 let head = Head { to: number, own: 0, grant }.write_word(at);
                 let gone = owner.body(outbound.operation, at, length as usize, &mut |body| {
@@ -351,7 +369,7 @@ impl Outbounds {
 
 /// Puts a packet of a head, headers and a gathered body.
 #[inline(always)]
-fn put<P: Packets>(packets: &mut P, kind: Kind, head: &[u8], headers: &[u8], body: &[&[u8]]) -> bool {
+pub(super) fn put<P: Packets>(packets: &mut P, kind: Kind, head: &[u8], headers: &[u8], body: &[&[u8]]) -> bool {
     let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
     let Some(rest) = parts.get_mut(2..2 + body.len()) else { return put_many(packets, kind, head, headers, body) };
     rest.copy_from_slice(body);

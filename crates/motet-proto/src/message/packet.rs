@@ -60,13 +60,41 @@ pub enum Kind {
     Refuse = 13,
     /// A side will not send, or not receive, on a channel any more.
     Close = 14,
+    /// A short run of bytes for a region, as the following up to [`Kind::Revoked`] are about regions: see [`super::remote`].
+    Put = 15,
+    /// A short run of bytes of a region is wanted.
+    Get = 16,
+    /// An atomic.
+    Atomic = 17,
+    /// So many of these are done.
+    Took = 18,
+    /// The value that one gives, or why it was not done.
+    Result = 19,
+    /// A long run of bytes for a region.
+    PutLong = 20,
+    /// A long run of bytes of a region is wanted.
+    GetLong = 21,
+    /// Bytes of a long put are wanted.
+    Go = 22,
+    /// Bytes of a long put or get.
+    Bytes = 23,
+    /// Where the bytes of a long get are.
+    There = 24,
+    /// They have been copied from there, or cannot be.
+    Got = 25,
+    /// A long put has ended, or a long get has failed.
+    Over = 26,
+    /// Direct access to a region must end.
+    Revoke = 27,
+    /// It has.
+    Revoked = 28,
 }
 
 impl Kind {
     /// The kind of a packet that a peer wrote.
     #[inline(always)]
     pub fn read(kind: u8) -> Result<Self, Broken> {
-        const KINDS: [Kind; 14] = [
+        const KINDS: [Kind; 28] = [
             Kind::Hello,
             Kind::Message,
             Kind::First,
@@ -81,13 +109,27 @@ impl Kind {
             Kind::Accept,
             Kind::Refuse,
             Kind::Close,
+            Kind::Put,
+            Kind::Get,
+            Kind::Atomic,
+            Kind::Took,
+            Kind::Result,
+            Kind::PutLong,
+            Kind::GetLong,
+            Kind::Go,
+            Kind::Bytes,
+            Kind::There,
+            Kind::Got,
+            Kind::Over,
+            Kind::Revoke,
+            Kind::Revoked,
         ];
         KINDS.get(usize::from(kind).wrapping_sub(1)).copied().ok_or(Broken("a packet of no known kind"))
     }
 }
 
 /// The bytes that every packet begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
     /// To whom: a number of the receiver's or, for long messages, of the sender's.
     pub to: Number,
@@ -107,7 +149,7 @@ impl Head {
 
     /// A packet of `N` bytes that begins with it, the rest zero.
     #[inline(always)]
-    fn begin<const N: usize>(self) -> [u8; N] {
+    pub(super) fn begin<const N: usize>(self) -> [u8; N] {
         let mut packet = [0; N];
         packet[0..4].copy_from_slice(&self.to.0.to_le_bytes());
         packet[4..6].copy_from_slice(&self.own.to_le_bytes());
@@ -120,7 +162,8 @@ impl Head {
         self.begin()
     }
 
-    /// A packet with one word behind it: MESSAGE (tag), PIECE (offset), PULL (end), OPEN (service), ACCEPT (number).
+    /// A packet with one word behind it: MESSAGE (tag), PIECE (offset), PULL (end), OPEN (service), ACCEPT (number), and
+    /// of those about regions GO (end), BYTES (offset), REVOKE and REVOKED (key).
     #[inline(always)]
     pub fn write_word(self, word: u64) -> [u8; MESSAGE] {
         let mut packet = self.begin();
@@ -218,6 +261,8 @@ pub struct Hello {
     pub longs: u32,
     /// Channels opened by the other at a time.
     pub channels: u32,
+    /// Operations of the other on regions at a time.
+    pub requests: u32,
 }
 
 impl Hello {
@@ -230,6 +275,7 @@ impl Hello {
         packet[8..12].copy_from_slice(&self.window.to_le_bytes());
         packet[12..16].copy_from_slice(&self.longs.to_le_bytes());
         packet[16..20].copy_from_slice(&self.channels.to_le_bytes());
+        packet[20..24].copy_from_slice(&self.requests.to_le_bytes());
         packet
     }
 
@@ -240,11 +286,12 @@ impl Hello {
         }
         let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD }>().ok_or(SHORT)?;
         end(rest)?;
-        Ok(Self { window: u32_at(fixed, 0), longs: u32_at(fixed, 4), channels: u32_at(fixed, 8) })
+        let [window, longs, channels, requests] = [0, 4, 8, 12].map(|at| u32_at(fixed, at));
+        Ok(Self { window, longs, channels, requests })
     }
 }
 
-const SHORT: Broken = Broken("a packet shorter than its kind");
+pub(super) const SHORT: Broken = Broken("a packet shorter than its kind");
 
 #[inline(always)]
 fn u16_at<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
@@ -257,7 +304,7 @@ fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 }
 
 #[inline(always)]
-fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+pub(super) fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
@@ -289,7 +336,7 @@ mod tests {
 
     #[test]
     fn hello_names_the_protocol() {
-        let hello = Hello { window: 1, longs: 2, channels: 3 };
+        let hello = Hello { window: 1, longs: 2, channels: 3, requests: 4 };
         let packet = hello.write();
         let read = |packet: &[u8]| Head::read(packet).and_then(|(head, rest)| Hello::read(head, rest));
         assert_eq!(read(&packet).unwrap(), hello);
@@ -304,7 +351,7 @@ mod tests {
     #[test]
     fn every_kind_is_its_number() {
         let known: Vec<u8> = (0..=255).filter(|&k| Kind::read(k).is_ok_and(|kind| kind as u8 == k)).collect();
-        assert_eq!(known, (1..=14).collect::<Vec<u8>>());
+        assert_eq!(known, (1..=28).collect::<Vec<u8>>());
     }
 
     #[test]

@@ -16,7 +16,7 @@ const NIL: u32 = u32::MAX;
 const KEPT: usize = 16 << 10;
 
 /// Names a record: its index, and below it how often numbers have been given. Never 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Number(pub u32);
 
 impl Number {

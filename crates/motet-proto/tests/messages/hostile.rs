@@ -3,12 +3,16 @@
 use crate::prng::Prng;
 use crate::seeds;
 use crate::world::{LARGEST, Side, TIGHT};
+use motet_proto::message::atomic::{Atomic, Datatype, Operation, Unfit};
 use motet_proto::message::matching::{Posted, Receive, Selector, Source};
 use motet_proto::message::packet::{Hello, Place};
+use motet_proto::message::regions::Revoked;
+use motet_proto::message::remote::{CopyTo, RemoteCopy};
 use motet_proto::message::{
-    Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
-    Reception, Send, Table, credit,
+    Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Get, Held, Key, Limits, Link, Memory, Mode, Outcome,
+    Owner, Packets, Put, Reception, Regions, Rights, Send, Table, Update, credit,
 };
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// An owner that believes nothing of what messages say of themselves.
 #[derive(Debug)]
@@ -19,6 +23,157 @@ struct Wary {
     offers: Vec<ChannelId>,
     /// Operations under way, and how many have ended.
     operations: Vec<u64>,
+    memory: Ours,
+}
+
+/// Accesses that forged packets have got through to, and copies that they have begun: they must be many, or nothing was tried.
+static REACHED: AtomicU64 = AtomicU64::new(0);
+static COPIES: AtomicU64 = AtomicU64::new(0);
+/// Bytes of every region, and of every get.
+const REGION: u64 = 3000;
+
+/// Regions of the honest side.
+#[derive(Debug, Default)]
+struct Ours {
+    regions: Regions,
+    keys: Vec<Key>,
+    /// Names of those that have been revoked, and have ended.
+    revoked: Vec<u64>,
+    ended: Vec<u64>,
+    copies: Vec<RemoteCopy>,
+    forgets: Vec<Key>,
+    next: u64,
+}
+
+impl Ours {
+    fn reached(&self, region: u64, at: u64, length: u64) {
+        REACHED.fetch_add(1, Relaxed);
+        assert!(!self.revoked.contains(&region), "an access after the end");
+        assert!(region < self.next && at.checked_add(length).is_some_and(|end| end <= REGION), "inside");
+    }
+}
+
+impl Memory for Wary {
+    fn regions(&mut self) -> &mut Regions {
+        &mut self.memory.regions
+    }
+
+    fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) {
+        self.memory.reached(region, at, bytes.len() as u64);
+    }
+
+    fn region_read(&mut self, region: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
+        self.memory.reached(region, at, length as u64);
+        put(&[&vec![0; length]])
+    }
+
+    fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Unfit> {
+        self.memory.reached(region, at, atomic.length() as u64);
+        assert_eq!(at % atomic.datatype.size() as u64, 0);
+        assert_eq!(atomic.apply(&mut vec![0; atomic.length()], result), Ok(()), "it was checked");
+        Ok(())
+    }
+
+    fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {
+        self.memory.reached(region, at, length);
+        Place { address: at % 2, key: 1 }
+    }
+
+    fn copy_remote(&mut self, request: RemoteCopy) {
+        assert!(request.from.address != 0);
+        match request.to {
+            CopyTo::Operation(operation) => assert!(self.operations.contains(&operation) && request.length <= REGION),
+            CopyTo::Region { region, at } => self.memory.reached(region, at, request.length),
+        }
+        COPIES.fetch_add(1, Relaxed);
+        self.memory.copies.push(request);
+    }
+
+    fn forget(&mut self, key: Key) -> bool {
+        self.memory.forgets.push(key);
+        key.0.is_multiple_of(2)
+    }
+
+    fn region_ended(&mut self, region: u64) {
+        assert!(self.memory.revoked.contains(&region) && !self.memory.ended.contains(&region));
+        let held = |copy: &RemoteCopy| matches!(copy.to, CopyTo::Region { region: name, .. } if name == region);
+        assert!(!self.memory.copies.iter().any(held), "a region stays while it is copied to");
+        self.memory.ended.push(region);
+    }
+}
+
+/// A step of the honest side that has to do with memory.
+fn remote_step(prng: &mut Prng, link: &mut Link, owner: &mut Wary, drain: &mut Drain, operation: u64) {
+    let key = Key(u64::from(drain.words.first().copied().unwrap_or(1)));
+    let offset = prng.below(100);
+    match prng.below(8) {
+        0 if owner.memory.keys.len() < 4 => {
+            let name = owner.memory.next;
+            owner.memory.next += 1;
+            let rights = Rights(prng.below(8) as u8);
+            // No secret: otherwise nothing would ever be reached.
+            let key = owner.memory.regions.register(name, REGION, rights, 0).unwrap();
+            owner.memory.keys.push(key);
+            drain.words.extend([key.0 as u32, key.0 as u32, key.0 as u32]);
+        }
+        1 if !owner.memory.keys.is_empty() && prng.one_in(3) => {
+            let key = owner.memory.keys.remove(0);
+            if prng.one_in(2) {
+                let _told = link.revoke(owner, key);
+            }
+            let name = (0..owner.memory.next).find(|name| {
+                !owner.memory.revoked.contains(name)
+                    && [Rights::GET, Rights::PUT, Rights::ATOMIC, Rights(0)]
+                        .iter()
+                        .any(|&right| owner.memory.regions.reach(key, right, 0, 0) == Ok(*name))
+            });
+            let name = name.expect("it is there");
+            owner.memory.revoked.push(name);
+            if owner.memory.regions.revoke(key) == Some(Revoked::Ended) {
+                owner.memory.ended.push(name);
+            }
+        }
+        2 => {
+            owner.operations.push(operation);
+            let length = if prng.one_in(2) { prng.below(5000) } else { prng.below(200) } as usize;
+            let put = Put { key, offset, body: &[&vec![0; length]], operation, place: Place { address: 5, key: 5 } };
+            if link.put(drain, &put).is_err() {
+                owner.operations.pop();
+            }
+        }
+        3 => {
+            owner.operations.push(operation);
+            let (length, direct) = (prng.below(100), prng.one_in(2));
+            let length = if prng.one_in(2) { length } else { 2900 + length };
+            if link.get(drain, &Get { key, offset, length, operation, direct }).is_err() {
+                owner.operations.pop();
+            }
+        }
+        4 => {
+            owner.operations.push(operation);
+            let (kind, datatype, count) = (Operation::Sum, Datatype::U32, 2);
+            let atomic = Atomic { operation: kind, datatype, count, operand: &[1; 8], compare: &[] };
+            let fetch = prng.one_in(2);
+            if link.atomic(drain, &Update { key, offset: offset / 4 * 4, atomic, fetch, operation }).is_err() {
+                owner.operations.pop();
+            }
+        }
+        5 => {
+            owner.operations.push(operation);
+            if link.fence(owner, operation).is_err() {
+                owner.operations.pop();
+            }
+        }
+        6 if !owner.memory.copies.is_empty() => {
+            let request = owner.memory.copies.remove(0);
+            link.copied_remote(owner, request.record, prng.one_in(2));
+        }
+        _ => {
+            if let Some(key) = owner.memory.forgets.pop() {
+                link.forgotten(key);
+            }
+        }
+    }
 }
 
 impl Owner for Wary {
@@ -38,7 +193,7 @@ impl Owner for Wary {
     }
 
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
-        assert!(self.operations.contains(&operation) && at + bytes.len() as u64 <= 100);
+        assert!(self.operations.contains(&operation) && at + bytes.len() as u64 <= REGION);
     }
 
     fn copy(&mut self, request: CopyRequest) {
@@ -92,8 +247,9 @@ impl Packets for Drain {
 }
 
 /// A packet that is nearly right.
-fn forge(prng: &mut Prng, words: &[u32]) -> (u8, Vec<u8>) {
-    let kind = if prng.one_in(40) { prng.next() as u8 } else { 2 + prng.below(13) as u8 };
+fn forge(prng: &mut Prng, words: &[u32], keys: &[Key]) -> (u8, Vec<u8>) {
+    let kind = if prng.one_in(40) { prng.next() as u8 } else { 2 + prng.below(27) as u8 };
+    let kind = if prng.one_in(3) { [15, 16, 17, 20, 21][prng.below(5) as usize] } else { kind };
     let word = |prng: &mut Prng| match prng.below(8) {
         0 => prng.next() as u32,
         1 => 0,
@@ -111,7 +267,13 @@ fn forge(prng: &mut Prng, words: &[u32]) -> (u8, Vec<u8>) {
         2 | 5 => 8 + prng.below(100),
         3 => 24 + prng.below(100),
         4 => 40 + u64::from(own),
-        6 | 11 | 12 => 8,
+        6 | 11 | 12 | 22 | 27 | 28 => 8,
+        15 | 17 => 16 + [8, 8, 16, 100, 0][prng.below(5) as usize],
+        16 | 24 => 16,
+        19 => [0, 8, 60][prng.below(3) as usize],
+        20 => 40,
+        21 => 24,
+        23 => 8 + prng.below(100),
         _ => 0,
     };
     let length = if prng.one_in(30) { prng.below(LARGEST as u64) } else { length };
@@ -122,6 +284,23 @@ fn forge(prng: &mut Prng, words: &[u32]) -> (u8, Vec<u8>) {
         packet.extend(high.to_le_bytes());
     }
     packet.truncate(8 + length as usize);
+    if let (15 | 16 | 17 | 20 | 21, [key, ..]) = (kind, keys)
+        && packet.len() >= 24
+        && !prng.one_in(6)
+    {
+        let (to, own) = match kind {
+            16 => (prng.below(258), 0),
+            17 => (prng.below(5), prng.below(19) | prng.below(10) << 8),
+            _ => ((1 + prng.below(3)) << 20 | prng.below(4), prng.below(2)),
+        };
+        packet[..4].copy_from_slice(&(to as u32).to_le_bytes());
+        packet[4..6].copy_from_slice(&(own as u16).to_le_bytes());
+        packet[8..16].copy_from_slice(&key.0.to_le_bytes());
+        packet[16..24].copy_from_slice(&(8 * prng.below(130)).to_le_bytes());
+        if packet.len() >= 32 && kind >= 20 {
+            packet[24..32].copy_from_slice(&(1 + prng.below(2100)).to_le_bytes());
+        }
+    }
     (kind, packet)
 }
 
@@ -130,15 +309,20 @@ fn attack(seed: u64) {
     let limits = Limits { channels: 4, ..TIGHT };
     let mut link = Link::new(0, limits, 0);
     let side = Side::new(seed);
-    let (held, copies, offers, operations) = Default::default();
-    let mut owner = Wary { side, held, copies, offers, operations };
+    let (held, copies, offers, operations, memory) = Default::default();
+    let mut owner = Wary { side, held, copies, offers, operations, memory };
     let mut drain = Drain::default();
-    let hello = Hello { window: 500, longs: 4, channels: 4 }.write();
+    let hello = Hello { window: 500, longs: 4, channels: 4, requests: 5 }.write();
     assert_eq!(link.arrived(&mut owner, 1, &hello, 0), Ok(()));
+    for name in 0..2 {
+        owner.memory.next += 1;
+        let key = owner.memory.regions.register(name, REGION, Rights::ALL, 0);
+        owner.memory.keys.extend(key);
+    }
     let mut ways = Vec::new();
     let mut next = 1;
     for _ in 0..400 {
-        match prng.below(10) {
+        match prng.below(14) {
             0 => {
                 let scope = owner.side.table.join(None).unwrap();
                 let reception = Reception::Matched(scope);
@@ -184,8 +368,12 @@ fn attack(seed: u64) {
                 link.discard(held);
             }
             5 => drop(link.flush(&mut drain, &mut owner, 3)),
+            6..=9 => {
+                next += 1;
+                remote_step(prng, &mut link, &mut owner, &mut drain, next);
+            }
             _ => {
-                let (kind, packet) = forge(prng, &drain.words);
+                let (kind, packet) = forge(prng, &drain.words, &owner.memory.keys);
                 let broken = link.broken();
                 let result = link.arrived(&mut owner, kind, &packet, 0);
                 assert_eq!(link.broken(), result.err());
@@ -194,12 +382,15 @@ fn attack(seed: u64) {
         }
         let (records, used) = link.bytes();
         let kept = owner.side.table.len().1 as u64;
-        assert!(used as u64 <= limits.window && records < 40_000, "{records}");
+        assert!(used as u64 <= limits.window && records < 60_000, "{records}");
         assert!(kept <= limits.window / credit::RECORD as u64 + u64::from(limits.longs));
     }
     link.reset(&mut owner, Broken("enough"));
     for request in std::mem::take(&mut owner.copies) {
         link.copied(&mut owner, request.record, true);
+    }
+    for request in std::mem::take(&mut owner.memory.copies) {
+        link.copied_remote(&mut owner, request.record, true);
     }
     assert!(owner.operations.is_empty(), "{:?}", owner.operations);
     for held in std::mem::take(&mut owner.held) {
@@ -208,12 +399,17 @@ fn attack(seed: u64) {
     for (channel, _) in ways {
         let _gone = link.release(&mut owner, channel);
     }
+    assert_eq!(link.requests(), [0, 0]);
+    assert_eq!(owner.memory.ended.len(), owner.memory.revoked.len(), "revoked regions end");
     assert_eq!((link.counts(), owner.side.table.len()), ([0; 3], (0, 0)));
 }
 
 #[test]
 fn forged_packets() {
     seeds(8000, attack);
+    let reached = [&REACHED, &COPIES].map(|count| count.load(Relaxed));
+    let one = std::env::var("MOTET_SEED").is_ok();
+    assert!(one || reached[0] > 1000 && reached[1] > 100, "{reached:?}");
 }
 
 #[test]
@@ -221,8 +417,8 @@ fn noise() {
     seeds(3000, |seed| {
         let prng = &mut Prng(seed);
         let (side, mut link) = (Side::new(seed), Link::new(0, TIGHT, 0));
-        let (held, copies, offers, operations) = Default::default();
-        let mut owner = Wary { side, held, copies, offers, operations };
+        let (held, copies, offers, operations, memory) = Default::default();
+        let mut owner = Wary { side, held, copies, offers, operations, memory };
         for _ in 0..20 {
             let bytes: Vec<u8> = (0..prng.below(LARGEST as u64)).map(|_| prng.next() as u8).collect();
             let _result = link.arrived(&mut owner, prng.next() as u8, &bytes, 0);

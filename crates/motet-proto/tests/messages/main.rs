@@ -6,6 +6,8 @@
 mod prng;
 
 mod hostile;
+mod memory;
+mod remote;
 mod scale;
 mod schedule;
 mod sequences;

@@ -4,7 +4,8 @@ use crate::prng::Prng;
 use crate::seeds;
 use crate::world::{Name, TIGHT, World};
 use motet_proto::message::matching::{Scope, Selector, Source};
-use motet_proto::message::{Limits, Mode, Packets, Reception, Refusal, Sent};
+use motet_proto::message::{Limits, Mode, Packets, Reception, Refusal, Rights, Sent};
+use std::collections::BTreeMap;
 
 fn selector(prng: &mut Prng, scope: Scope) -> Selector {
     let ignore = [0, 0, 3, u64::MAX, 1][prng.below(5) as usize];
@@ -13,7 +14,7 @@ fn selector(prng: &mut Prng, scope: Scope) -> Selector {
 
 /// One step of one side.
 fn step(world: &mut World, side: usize, pending: &mut Vec<(usize, u64, motet_proto::message::pool::Number)>) {
-    let draw = world.prng.below(40);
+    let draw = world.prng.below(60);
     let ways = world.nodes[side].ways.len();
     let way = if ways > 0 { world.prng.below(ways as u64) as usize } else { 0 };
     match draw {
@@ -98,7 +99,23 @@ fn step(world: &mut World, side: usize, pending: &mut Vec<(usize, u64, motet_pro
             world.flush(side, pieces);
         }
         38 => world.lanes[side].delay = world.prng.below(60),
-        _ => world.now += world.prng.below(30),
+        39 => world.now += world.prng.below(30),
+        40..=51 => world.operate(side),
+        52 => world.fence(side),
+        53..=55 if !world.nodes[side].side.remote.copies.is_empty() => {
+            let allowed = !world.prng.one_in(3);
+            world.copy_memory(side, allowed);
+        }
+        56 => world.forgotten(side),
+        57 if world.prng.one_in(10) => {
+            let regions = world.nodes[side].side.remote.own.len() as u64;
+            let (region, told) = (world.prng.below(regions) as usize, world.prng.one_in(2));
+            world.revoke(side, region, told);
+            if regions < 40 {
+                world.register(side, Rights::ALL);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -115,6 +132,14 @@ fn settle(world: &mut World) {
             }
             while !world.nodes[side].side.copies.is_empty() {
                 world.copy(side, true);
+                idle = 0;
+            }
+            while !world.nodes[side].side.remote.copies.is_empty() {
+                world.copy_memory(side, true);
+                idle = 0;
+            }
+            while !world.nodes[side].side.remote.forgets.is_empty() {
+                world.forgotten(side);
                 idle = 0;
             }
             for way in 0..world.nodes[side].ways.len() {
@@ -151,8 +176,11 @@ fn finish(world: &mut World) {
     }
 }
 
-fn run(seed: u64, limits: Limits, room: usize, resets: bool) {
+fn run(seed: u64, limits: Limits, room: usize, resets: bool) -> BTreeMap<String, u64> {
     let mut world = World::new(seed, limits, room);
+    for side in [0, 0, 1] {
+        world.register(side, Rights::ALL);
+    }
     let mut pending = Vec::new();
     let steps = 200 + world.prng.below(2500);
     let end = if resets { world.prng.below(steps) } else { steps };
@@ -171,6 +199,9 @@ fn run(seed: u64, limits: Limits, room: usize, resets: bool) {
             while !world.nodes[side].side.copies.is_empty() {
                 world.copy(side, true);
             }
+            while !world.nodes[side].side.remote.copies.is_empty() {
+                world.copy_memory(side, true);
+            }
         }
     }
     settle(&mut world);
@@ -178,26 +209,50 @@ fn run(seed: u64, limits: Limits, room: usize, resets: bool) {
     let left: Vec<_> = world.unmatched.iter().filter(|(_, message)| !message.1).collect();
     assert!(released || left.is_empty(), "lost: {left:?}");
     finish(&mut world);
+    world.finish_memory();
+    world.seen
 }
 
 #[test]
 fn tight_limits() {
-    seeds(400, |seed| run(seed, TIGHT, 2500, false));
+    seeds(400, |seed| drop(run(seed, TIGHT, 2500, false)));
 }
 
 #[test]
 fn wide_limits() {
     let limits = Limits { window: 1 << 20, longs: 100, channels: 50, ahead: 4000, eager: 4000, ..TIGHT };
-    seeds(200, |seed| run(seed, limits, 100_000, false));
+    seeds(200, |seed| drop(run(seed, limits, 100_000, false)));
 }
 
 #[test]
 fn a_window_too_small_for_anything() {
     let limits = Limits { window: 0, longs: 2, ..TIGHT };
-    seeds(100, |seed| run(seed, limits, 2500, false));
+    seeds(100, |seed| drop(run(seed, limits, 2500, false)));
 }
 
 #[test]
 fn a_reset_at_any_point_completes_everything() {
-    seeds(600, |seed| run(seed, TIGHT, 2500, true));
+    seeds(600, |seed| drop(run(seed, TIGHT, 2500, true)));
+}
+
+#[test]
+fn schedules_reach_every_end_of_operations_on_memory() {
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    for (seed, resets) in (0..60).flat_map(|seed| [(seed, false), (seed, true)]) {
+        for (what, count) in run(seed, TIGHT, 2500, resets) {
+            *seen.entry(what).or_default() += count;
+        }
+    }
+    for kind in ["small", "value", "long get", "long put"] {
+        for status in ["Done", "Denied", "Broken"] {
+            // What is denied has no value.
+            assert!(
+                kind == "value" && status == "Denied" || seen.contains_key(&format!("{kind} {status}")),
+                "{seen:?}"
+            );
+        }
+    }
+    let others = ["small Outside", "long get Outside", "long put Outside", "fence Done", "fence Broken"];
+    let copies = ["copy true true", "copy true false", "copy false true", "copy false false"];
+    assert!(others.iter().chain(&copies).all(|&what| seen.contains_key(what)), "{seen:?}");
 }

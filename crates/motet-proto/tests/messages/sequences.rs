@@ -6,8 +6,16 @@ use motet_proto::message::packet::{self, Kind};
 use motet_proto::message::stack::Stack;
 use motet_proto::message::{Limits, Link, Mode, Packets, Reception, Refusal, Send, Sent, Status};
 
-const WIDE: Limits =
-    Limits { window: 1 << 20, longs: 100, channels: 20_000, ahead: 4000, pulling: 4, reserve: 0, eager: 4000 };
+const WIDE: Limits = Limits {
+    window: 1 << 20,
+    longs: 100,
+    channels: 20_000,
+    ahead: 4000,
+    pulling: 4,
+    reserve: 0,
+    eager: 4000,
+    requests: 64,
+};
 const ANY: u64 = u64::MAX;
 
 /// Two links with one open channel, for receives.

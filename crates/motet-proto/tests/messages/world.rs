@@ -3,6 +3,7 @@
 //! Every message says in its headers on which channel of whom it was sent and as which, and its bytes follow from that, so that
 //! one look at a matched message shows loss, duplication, disorder and mixed-up bytes.
 
+use crate::memory::Remote;
 use crate::prng::Prng;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source, Ticket};
 use motet_proto::message::packet::{self, Place};
@@ -99,6 +100,7 @@ pub struct Side {
     pub unblocked: u64,
     /// The last message of each way that a handler got.
     pub delivered: HashMap<u64, u64>,
+    pub remote: Remote,
 }
 
 impl Side {
@@ -106,7 +108,8 @@ impl Side {
         let (sends, reads, copies, held) = Default::default();
         let (matched, ended, events) = Default::default();
         let (delivered, unblocked, table) = (HashMap::new(), 0, Table::new([seed, !seed]));
-        Self { table, sends, reads, copies, held, matched, ended, events, unblocked, delivered }
+        let remote = Remote::default();
+        Self { remote, table, sends, reads, copies, held, matched, ended, events, unblocked, delivered }
     }
 }
 
@@ -144,6 +147,9 @@ impl Owner for Side {
     }
 
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
+        if self.remote_place(operation, at, bytes) {
+            return;
+        }
         let read = self.reads.get_mut(&operation).expect("a receive under way");
         assert!(read.matched.is_some() && at == read.filled && !bytes.is_empty());
         read.buffer[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
@@ -156,12 +162,16 @@ impl Owner for Side {
     }
 
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
-        let bytes = &self.sends[&operation].1[at as usize..at as usize + length];
+        let body = self.remote.running.get(&operation).map(|running| &running.body);
+        let bytes = &body.unwrap_or_else(|| &self.sends[&operation].1)[at as usize..at as usize + length];
         let (front, back) = bytes.split_at(length / 3);
         put(&[front, back])
     }
 
     fn completed(&mut self, operation: u64, outcome: Outcome) {
+        if self.remote_completed(operation, outcome) {
+            return;
+        }
         if self.sends.remove(&operation).is_none() {
             let read = self.reads.remove(&operation).expect("completes once, and only what was begun");
             if matches!(outcome.status, Status::Done | Status::Truncated) {
@@ -220,6 +230,10 @@ pub struct World {
     /// The channels of a side whose receiver has given them up are no longer checked for loss.
     pub lossy: bool,
     pub reset: bool,
+    /// No operation on memory is drawn to fail.
+    pub calm: bool,
+    /// How operations on memory have ended, and how their bytes went: what schedules must reach.
+    pub seen: BTreeMap<String, u64>,
 }
 
 impl World {
@@ -231,9 +245,23 @@ impl World {
         };
         let lane = || Lane { most: room, ..Lane::default() };
         let (prng, lanes) = (Prng(seed), [lane(), lane()]);
-        let (unmatched, claimed, names) = Default::default();
+        let (unmatched, claimed, names, seen) = Default::default();
         let (now, next, lossy, reset) = (0, 1, false, false);
-        Self { nodes: [node(0), node(1)], lanes, prng, limits, now, next, unmatched, claimed, names, lossy, reset }
+        Self {
+            nodes: [node(0), node(1)],
+            lanes,
+            prng,
+            limits,
+            now,
+            next,
+            unmatched,
+            claimed,
+            names,
+            lossy,
+            reset,
+            seen,
+            calm: false,
+        }
     }
 
     pub fn fresh(&mut self) -> u64 {
@@ -399,6 +427,7 @@ impl World {
         while let Some((channel, event)) = self.nodes[side].side.events.pop_front() {
             self.event(side, channel, event);
         }
+        self.check_memory(side);
         self.check(side);
     }
 
@@ -438,7 +467,10 @@ impl World {
         assert!(coming as usize <= self.limits.longs as usize + eager);
         let (_, kept) = owner.table.len();
         assert!(kept as usize <= self.limits.longs as usize + eager, "{kept} kept");
-        assert!(records <= 600 * (2 * self.limits.channels as usize + 2 * self.limits.longs as usize + eager + 64));
+        let most = 800 * (2 + self.limits.requests as usize);
+        assert!(
+            records <= most + 600 * (2 * self.limits.channels as usize + 2 * self.limits.longs as usize + eager + 64)
+        );
     }
 }
 
@@ -453,6 +485,6 @@ fn leave(table: &mut Table, reception: Reception) -> bool {
 
 /// Limits that are soon reached.
 pub const TIGHT: Limits =
-    Limits { window: 6000, longs: 5, channels: 6, ahead: 1500, pulling: 2, reserve: 400, eager: 2000 };
+    Limits { window: 6000, longs: 5, channels: 6, ahead: 1500, pulling: 2, reserve: 400, eager: 2000, requests: 6 };
 
 const _: () = assert!(LARGEST >= packet::SMALLEST);

@@ -1,0 +1,354 @@
+//! The arithmetic of remote atomics: what an operation makes of a value.
+//!
+//! What it is: the operations and types that MPI and libfabric have in common ([`Operation`], [`Datatype`]), one operation as
+//! it is asked for ([`Atomic`]), whether it makes sense ([`Atomic::check`]), and its result: of one element as bits
+//! ([`Atomic::element`]), for an owner that exchanges whole words of memory which others write too ([`Atomic::apply_shared`]
+//! does that), or of a run of bytes that nobody else writes meanwhile ([`Atomic::apply`]).
+//!
+//! What it is not: nothing here is atomic. Who has the memory makes it so.
+//!
+//! Values are little-endian. Integers wrap. Of numbers that cannot be compared (NaN) none is less, greater or equal. The
+//! comparisons are libfabric's (fi_atomic(3)): the *given* value is on the left, the target's on the right.
+
+use motet_wire::shared::Shared;
+
+/// What is done to each element of the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Operation {
+    /// target + operand
+    Sum = 0,
+    /// target * operand
+    Product = 1,
+    /// The less of both.
+    Minimum = 2,
+    /// The greater of both.
+    Maximum = 3,
+    /// 1 if both are not 0, else 0.
+    LogicalAnd = 4,
+    /// 1 if one is not 0, else 0.
+    LogicalOr = 5,
+    /// 1 if exactly one is not 0, else 0.
+    LogicalXor = 6,
+    /// target & operand; integers only, as the others on bits.
+    BitAnd = 7,
+    /// target | operand
+    BitOr = 8,
+    /// target ^ operand
+    BitXor = 9,
+    /// operand
+    Replace = 10,
+    /// target: nothing is changed, and there is no operand.
+    Read = 11,
+    /// operand if compare == target
+    SwapEqual = 12,
+    /// operand if compare != target
+    SwapUnequal = 13,
+    /// operand if compare <= target
+    SwapLessOrEqual = 14,
+    /// operand if compare < target
+    SwapLess = 15,
+    /// operand if compare >= target
+    SwapGreaterOrEqual = 16,
+    /// operand if compare > target
+    SwapGreater = 17,
+    /// Those bits of the operand that are set in compare, the others as they were; integers only.
+    SwapMasked = 18,
+}
+
+impl Operation {
+    /// All of them, each at its number.
+    pub const ALL: [Operation; 19] = [
+        Operation::Sum,
+        Operation::Product,
+        Operation::Minimum,
+        Operation::Maximum,
+        Operation::LogicalAnd,
+        Operation::LogicalOr,
+        Operation::LogicalXor,
+        Operation::BitAnd,
+        Operation::BitOr,
+        Operation::BitXor,
+        Operation::Replace,
+        Operation::Read,
+        Operation::SwapEqual,
+        Operation::SwapUnequal,
+        Operation::SwapLessOrEqual,
+        Operation::SwapLess,
+        Operation::SwapGreaterOrEqual,
+        Operation::SwapGreater,
+        Operation::SwapMasked,
+    ];
+
+    /// Whether it takes a value to compare with (or a mask) beside the operand.
+    pub fn compares(self) -> bool {
+        self as u8 >= Operation::SwapEqual as u8
+    }
+
+    /// Whether it is about bits, which numbers with a fraction have not.
+    fn is_of_bits(self) -> bool {
+        matches!(self, Operation::BitAnd | Operation::BitOr | Operation::BitXor | Operation::SwapMasked)
+    }
+}
+
+/// What an element is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Datatype {
+    I8 = 0,
+    U8 = 1,
+    I16 = 2,
+    U16 = 3,
+    I32 = 4,
+    U32 = 5,
+    I64 = 6,
+    U64 = 7,
+    F32 = 8,
+    F64 = 9,
+}
+
+impl Datatype {
+    /// All of them, each at its number.
+    pub const ALL: [Datatype; 10] = [
+        Datatype::I8,
+        Datatype::U8,
+        Datatype::I16,
+        Datatype::U16,
+        Datatype::I32,
+        Datatype::U32,
+        Datatype::I64,
+        Datatype::U64,
+        Datatype::F32,
+        Datatype::F64,
+    ];
+
+    /// Bytes of an element.
+    #[inline]
+    pub fn size(self) -> usize {
+        match self {
+            Datatype::I8 | Datatype::U8 => 1,
+            Datatype::I16 | Datatype::U16 => 2,
+            Datatype::I32 | Datatype::U32 | Datatype::F32 => 4,
+            Datatype::I64 | Datatype::U64 | Datatype::F64 => 8,
+        }
+    }
+
+    fn is_integer(self) -> bool {
+        !matches!(self, Datatype::F32 | Datatype::F64)
+    }
+}
+
+/// It makes no sense: a wrong length, a place that is no multiple of the element's size, bits of a fraction, a read for nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unfit;
+
+/// One operation on a row of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Atomic<'a> {
+    /// What is done.
+    pub operation: Operation,
+    /// To what.
+    pub datatype: Datatype,
+    /// To how many, at least one.
+    pub count: u32,
+    /// A value for each, none for [`Operation::Read`].
+    pub operand: &'a [u8],
+    /// For the operations that compare, another for each; else none.
+    pub compare: &'a [u8],
+}
+
+impl Atomic<'_> {
+    /// Bytes of the target that it is about.
+    pub fn length(&self) -> usize {
+        self.count as usize * self.datatype.size()
+    }
+
+    /// Whether it makes sense at `at`, where targets begin at a multiple of any size. `fetch`: the values before are wanted.
+    pub fn check(&self, at: u64, fetch: bool) -> Result<(), Unfit> {
+        let (length, reads) = (self.length(), self.operation == Operation::Read);
+        let operand = if reads { 0 } else { length };
+        let compare = if self.operation.compares() { length } else { 0 };
+        let fits = self.count > 0
+            && (self.operand.len(), self.compare.len()) == (operand, compare)
+            && at.is_multiple_of(self.datatype.size() as u64)
+            && (self.datatype.is_integer() || !self.operation.is_of_bits())
+            && (fetch || !reads);
+        if fits { Ok(()) } else { Err(Unfit) }
+    }
+
+    /// What element `index` becomes when its bits are `target`. Bits are the low ones; others are ignored, and zero in the
+    /// result.
+    #[inline]
+    pub fn element(&self, index: usize, target: u64) -> u64 {
+        let value = |bytes: &[u8]| bits(bytes, index, self.datatype.size());
+        let (operand, compare) = (value(self.operand), value(self.compare));
+        let operation = self.operation;
+        match self.datatype {
+            Datatype::I8 => one::<i8>(operation, target, operand, compare),
+            Datatype::U8 => one::<u8>(operation, target, operand, compare),
+            Datatype::I16 => one::<i16>(operation, target, operand, compare),
+            Datatype::U16 => one::<u16>(operation, target, operand, compare),
+            Datatype::I32 => one::<i32>(operation, target, operand, compare),
+            Datatype::U32 => one::<u32>(operation, target, operand, compare),
+            Datatype::I64 => one::<i64>(operation, target, operand, compare),
+            Datatype::U64 => one::<u64>(operation, target, operand, compare),
+            Datatype::F32 => one::<f32>(operation, target, operand, compare),
+            Datatype::F64 => one::<f64>(operation, target, operand, compare),
+        }
+    }
+
+    /// Does it to bytes that nobody else writes. `result` takes what was there before, or is empty. Refuses, and does nothing,
+    /// when a length is wrong.
+    pub fn apply(&self, target: &mut [u8], result: &mut [u8]) -> Result<(), Unfit> {
+        self.check(0, !result.is_empty())?;
+        if target.len() != self.length() || !(result.is_empty() || result.len() == target.len()) {
+            return Err(Unfit);
+        }
+        if !result.is_empty() {
+            result.copy_from_slice(target);
+        }
+        let size = self.datatype.size();
+        for (index, element) in target.chunks_exact_mut(size).enumerate() {
+            let new = self.element(index, bits(element, 0, size));
+            element.copy_from_slice(&new.to_le_bytes()[..size]);
+        }
+        Ok(())
+    }
+
+    /// Does it at `at` in memory that others, too, load, store and update: each element in one step, not all of them together.
+    /// `result` takes what was there before, or is empty. Refuses, and does nothing, where it does not fit.
+    pub fn apply_shared(&self, memory: &Shared, at: usize, result: &mut [u8]) -> Result<(), Unfit> {
+        self.check(at as u64, !result.is_empty())?;
+        let (length, size) = (self.length(), self.datatype.size());
+        let end = at.checked_add(length).filter(|&end| end <= memory.length());
+        if end.is_none() || !(result.is_empty() || result.len() == length) {
+            return Err(Unfit);
+        }
+        let adds = self.operation == Operation::Sum && self.datatype.is_integer();
+        for index in 0..self.count as usize {
+            let at = at + index * size;
+            let old = match self.operation {
+                Operation::Read => {
+                    let mut value = [0; 8];
+                    memory.read(at, &mut value[..size]).map(|()| u64::from_le_bytes(value))
+                }
+                _ if adds => memory.add(at, size, bits(self.operand, index, size)),
+                _ => memory.update(at, size, |old| self.element(index, old)),
+            };
+            // Only the first can be misplaced: where memory does not begin at a multiple of the size.
+            let old = old.map_err(|_| Unfit)?;
+            if let Some(result) = result.get_mut(index * size..(index + 1) * size) {
+                result.copy_from_slice(&old.to_le_bytes()[..size]);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bits of an element of a row; 0 when there is none.
+#[inline(always)]
+pub fn bits(row: &[u8], index: usize, size: usize) -> u64 {
+    let mut word = [0; 8];
+    if let Some(bytes) = row.get(index * size..(index + 1) * size) {
+        word[..size].copy_from_slice(bytes);
+    }
+    u64::from_le_bytes(word)
+}
+
+#[inline(always)]
+fn one<T: Element>(operation: Operation, target: u64, operand: u64, compare: u64) -> u64 {
+    let (old, new, given) = (T::from_bits(target), T::from_bits(operand), T::from_bits(compare));
+    let truth = |truth: bool| if truth { T::ONE } else { T::ZERO };
+    let swap = |swap: bool| if swap { new } else { old };
+    let (was, is) = (old != T::ZERO, new != T::ZERO);
+    let value = match operation {
+        Operation::Sum => old.sum(new),
+        Operation::Product => old.product(new),
+        Operation::Minimum => swap(new < old),
+        Operation::Maximum => swap(new > old),
+        Operation::LogicalAnd => truth(was && is),
+        Operation::LogicalOr => truth(was || is),
+        Operation::LogicalXor => truth(was != is),
+        Operation::BitAnd => T::from_bits(target & operand),
+        Operation::BitOr => T::from_bits(target | operand),
+        Operation::BitXor => T::from_bits(target ^ operand),
+        Operation::Replace => new,
+        Operation::Read => old,
+        Operation::SwapEqual => swap(given == old),
+        Operation::SwapUnequal => swap(given != old),
+        Operation::SwapLessOrEqual => swap(given <= old),
+        Operation::SwapLess => swap(given < old),
+        Operation::SwapGreaterOrEqual => swap(given >= old),
+        Operation::SwapGreater => swap(given > old),
+        Operation::SwapMasked => T::from_bits(operand & compare | target & !compare),
+    };
+    value.bits()
+}
+
+/// What the operations need of a type.
+trait Element: Copy + PartialOrd {
+    const ZERO: Self;
+    const ONE: Self;
+    fn from_bits(bits: u64) -> Self;
+    fn bits(self) -> u64;
+    fn sum(self, other: Self) -> Self;
+    fn product(self, other: Self) -> Self;
+}
+
+macro_rules! integers {
+    ($($name:ty, $unsigned:ty;)*) => { $(
+        impl Element for $name {
+            const ZERO: Self = 0;
+            const ONE: Self = 1;
+            #[inline(always)]
+            fn from_bits(bits: u64) -> Self {
+                bits as Self
+            }
+            #[inline(always)]
+            fn bits(self) -> u64 {
+                self as $unsigned as u64
+            }
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+        }
+    )* };
+}
+
+integers! { i8, u8; u8, u8; i16, u16; u16, u16; i32, u32; u32, u32; i64, u64; u64, u64; }
+
+macro_rules! fractions {
+    ($($name:ty, $bits:ty;)*) => { $(
+        impl Element for $name {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            #[inline(always)]
+            fn from_bits(bits: u64) -> Self {
+                <$name>::from_bits(bits as $bits)
+            }
+            #[inline(always)]
+            fn bits(self) -> u64 {
+                self.to_bits() as u64
+            }
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                self * other
+            }
+        }
+    )* };
+}
+
+fractions! { f32, u32; f64, u64; }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! Regions: memory of this side that peers may get from, put to, and change by atomics.
+//!
+//! What it is: [`Regions`], the owner's one table for all of its links, as [`super::matching::Table`] is. A region has a
+//! length, [`Rights`], a name of the owner's, and a key for peers, which is hard to guess: 20 bits of index, 12 of generation
+//! and 32 that are random. Every access of a peer goes through [`Regions::reach`], which checks key, right and bounds.
+//!
+//! What it is not: it has no memory and knows no address. What a region's bytes are is the owner's matter.
+//!
+//! The end of a region has two steps. From [`Regions::revoke`] on no access begins and pieces under way are refused. Its memory
+//! must stay until nothing holds it any more: a copy by this side, a peer that has been told where the bytes are, one that has
+//! not yet answered REVOKE. Whoever takes the last hold away learns it from [`Regions::release`].
+
+use super::Status;
+use super::pool::{Number, Pool};
+
+/// What peers may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rights(pub u8);
+
+impl Rights {
+    /// Read.
+    pub const GET: Rights = Rights(1);
+    /// Write.
+    pub const PUT: Rights = Rights(2);
+    /// Change by an operation that gives the value before, or not.
+    pub const ATOMIC: Rights = Rights(4);
+    /// Everything.
+    pub const ALL: Rights = Rights(7);
+
+    /// Both.
+    pub const fn and(self, other: Rights) -> Rights {
+        Rights(self.0 | other.0)
+    }
+
+    fn include(self, other: Rights) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What a peer names a region by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(pub u64);
+
+impl Key {
+    fn number(self) -> Number {
+        Number(self.0 as u32)
+    }
+}
+
+#[derive(Debug)]
+struct Region {
+    name: u64,
+    length: u64,
+    rights: Rights,
+    random: u32,
+    revoked: bool,
+    /// What its memory must stay for.
+    holds: u32,
+}
+
+/// What has become of a region that was revoked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Revoked {
+    /// Nothing uses its memory.
+    Ended,
+    /// So many things still do: [`super::Memory::region_ended`] follows.
+    Held(u32),
+}
+
+/// The regions of one owner.
+#[derive(Debug, Default)]
+pub struct Regions {
+    pool: Pool<Region>,
+}
+
+impl Regions {
+    /// A new region. `random` is 32 bits that no peer can guess. `None`: there are too many.
+    pub fn register(&mut self, name: u64, length: u64, rights: Rights, random: u32) -> Option<Key> {
+        let number = self.pool.insert(Region { name, length, rights, random, revoked: false, holds: 0 })?;
+        Some(Key(u64::from(random) << 32 | u64::from(number.0)))
+    }
+
+    /// The owner's name for the region, if a peer may do this to these bytes of it now. Never says more of a wrong key than
+    /// that it is wrong.
+    #[inline]
+    pub fn reach(&self, key: Key, right: Rights, offset: u64, length: u64) -> Result<u64, Status> {
+        let region = self.find(key).filter(|region| !region.revoked && region.rights.include(right));
+        let region = region.ok_or(Status::Denied)?;
+        let end = offset.checked_add(length).ok_or(Status::Outside)?;
+        if end <= region.length { Ok(region.name) } else { Err(Status::Outside) }
+    }
+
+    /// No access begins from now on. `None`: there is no such region, or it was revoked before.
+    pub fn revoke(&mut self, key: Key) -> Option<Revoked> {
+        let region = self.find_mut(key).filter(|region| !region.revoked)?;
+        region.revoked = true;
+        if region.holds > 0 {
+            return Some(Revoked::Held(region.holds));
+        }
+        self.pool.remove(key.number().index());
+        Some(Revoked::Ended)
+    }
+
+    /// Its memory must stay, revoked or not, until this is taken back with [`Regions::release`]. False: there is no such region.
+    pub fn hold(&mut self, key: Key) -> bool {
+        let region = self.find_mut(key);
+        region.is_some_and(|region| {
+            region.holds += 1;
+            true
+        })
+    }
+
+    /// Takes a hold back. The owner's name for the region when that was the last and the region is revoked: it is gone now.
+    #[must_use]
+    pub fn release(&mut self, key: Key) -> Option<u64> {
+        let region = self.find_mut(key)?;
+        region.holds = region.holds.checked_sub(1)?;
+        if !region.revoked || region.holds > 0 {
+            return None;
+        }
+        self.pool.remove(key.number().index()).map(|region| region.name)
+    }
+
+    /// Regions, and bytes held for them.
+    pub fn size(&self) -> (u32, usize) {
+        (self.pool.count(), self.pool.bytes())
+    }
+
+    #[inline]
+    fn find(&self, key: Key) -> Option<&Region> {
+        let region = self.pool.get(self.pool.find(key.number())?)?;
+        (region.random == (key.0 >> 32) as u32).then_some(region)
+    }
+
+    fn find_mut(&mut self, key: Key) -> Option<&mut Region> {
+        let region = self.pool.named(key.number())?;
+        (region.random == (key.0 >> 32) as u32).then_some(region)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANDOM: u32 = 0x1234_5678;
+
+    #[test]
+    fn bounds_do_not_overflow() {
+        let mut regions = Regions::default();
+        let key = regions.register(7, 100, Rights::GET, RANDOM).unwrap();
+        let reach = |offset, length| regions.reach(key, Rights::GET, offset, length);
+        for (offset, length) in [(0, 100), (100, 0), (0, 0), (99, 1)] {
+            assert_eq!(reach(offset, length), Ok(7));
+        }
+        for (offset, length) in [(0, 101), (101, 0), (100, 1), (u64::MAX, 2), (1, u64::MAX), (u64::MAX, u64::MAX)] {
+            assert_eq!(reach(offset, length), Err(Status::Outside));
+        }
+    }
+
+    #[test]
+    fn a_key_is_right_in_every_bit_and_gives_only_its_rights() {
+        let mut regions = Regions::default();
+        let key = regions.register(7, 100, Rights::GET.and(Rights::ATOMIC), RANDOM).unwrap();
+        for bit in 0..64 {
+            assert_eq!(regions.reach(Key(key.0 ^ 1 << bit), Rights::GET, 0, 1), Err(Status::Denied));
+        }
+        assert_eq!(regions.reach(key, Rights::ATOMIC, 0, 1), Ok(7));
+        assert_eq!(regions.reach(key, Rights::PUT, 0, 1), Err(Status::Denied));
+        assert_eq!(regions.reach(key, Rights::ALL, 0, 1), Err(Status::Denied));
+    }
+
+    #[test]
+    fn a_revoked_region_ends_with_its_last_hold() {
+        let mut regions = Regions::default();
+        let key = regions.register(7, 100, Rights::ALL, RANDOM).unwrap();
+        assert!(regions.hold(key) && regions.hold(key));
+        assert_eq!(regions.release(key), None);
+        assert_eq!(regions.revoke(key), Some(Revoked::Held(1)));
+        assert_eq!(regions.revoke(key), None, "once");
+        assert_eq!(regions.reach(key, Rights::GET, 0, 1), Err(Status::Denied));
+        assert_eq!(regions.release(key), Some(7));
+        assert!(!regions.hold(key));
+        assert_eq!((regions.release(key), regions.size().0), (None, 0));
+        let next = regions.register(8, 100, Rights::ALL, RANDOM).unwrap();
+        assert_ne!(next, key, "the generation goes on");
+        assert_eq!(regions.release(next), None, "nothing is held");
+        assert_eq!(regions.revoke(next), Some(Revoked::Ended));
+    }
+}

@@ -1,0 +1,430 @@
+//! Regions of both nodes, operations on them, and what must hold.
+//!
+//! The front of a region is for small operations, the back has slots for long ones, one at a time each. Whoever operates on a
+//! region keeps a copy on which every small operation is done as it *begins*: so every value that comes back, and the region at
+//! the end, show loss, repetition and disorder.
+
+use crate::world::{Side, World};
+use motet_proto::message::atomic::{Atomic, Datatype, Operation, Unfit};
+use motet_proto::message::packet::Place;
+use motet_proto::message::regions::Revoked;
+use motet_proto::message::remote::{Begun, CopyTo, RemoteCopy};
+use motet_proto::message::{Get, Key, Memory, Outcome, Put, Refusal, Regions, Rights, Status, Update};
+use std::collections::BTreeMap;
+
+/// Bytes of the front, of a slot, and slots.
+pub const FRONT: usize = 320;
+pub const SLOT: usize = 4000;
+pub const SLOTS: usize = 3;
+pub const WHOLE: usize = FRONT + SLOT * SLOTS;
+
+/// A region of a side, named by its place.
+#[derive(Debug)]
+pub struct Own {
+    pub bytes: Vec<u8>,
+    pub key: Key,
+    pub revoked: bool,
+    pub ended: bool,
+}
+
+/// A region of the other side, as this one knows it.
+#[derive(Debug)]
+pub struct Theirs {
+    pub key: Key,
+    pub expected: Vec<u8>,
+    pub busy: [bool; SLOTS],
+    /// An operation was refused because the region was revoked: all later small ones are.
+    pub denied: bool,
+}
+
+/// An operation under way.
+#[derive(Debug, Default)]
+pub struct Running {
+    pub region: usize,
+    pub slot: Option<usize>,
+    /// How it must end, if the region is not revoked.
+    pub status: Option<Status>,
+    /// A put's bytes.
+    pub body: Vec<u8>,
+    /// What must come back, and what has.
+    pub expected: Vec<u8>,
+    pub got: Vec<u8>,
+    pub length: u64,
+    pub fence: bool,
+}
+
+/// What a side has to do with memory.
+#[derive(Debug, Default)]
+pub struct Remote {
+    pub regions: Regions,
+    pub own: Vec<Own>,
+    pub theirs: Vec<Theirs>,
+    pub running: BTreeMap<u64, Running>,
+    pub ended: Vec<(u64, Running, Outcome)>,
+    pub copies: Vec<RemoteCopy>,
+    /// Revoked regions of the other that this side still uses directly.
+    pub forgets: Vec<Key>,
+    /// Whether direct use ends at once.
+    pub slow: bool,
+    pub writes: u64,
+}
+
+impl Remote {
+    /// A region that a peer reaches now.
+    fn reached(&mut self, region: u64, at: u64, length: usize) -> &mut [u8] {
+        let own = &mut self.own[region as usize];
+        assert!(!own.ended && !own.revoked, "an access after the end");
+        &mut own.bytes[at as usize..at as usize + length]
+    }
+}
+
+impl Memory for Side {
+    fn regions(&mut self) -> &mut Regions {
+        &mut self.remote.regions
+    }
+
+    fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) {
+        assert!(!bytes.is_empty());
+        self.remote.writes += 1;
+        self.remote.reached(region, at, bytes.len()).copy_from_slice(bytes);
+    }
+
+    fn region_read(&mut self, region: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
+        let (front, back) = self.remote.reached(region, at, length).split_at(length / 3);
+        put(&[front, back])
+    }
+
+    fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Unfit> {
+        atomic.apply(self.remote.reached(region, at, atomic.length()), result)
+    }
+
+    fn region_place(&mut self, region: u64, at: u64, _: u64) -> Place {
+        if at.is_multiple_of(3) { Place::default() } else { Place { address: region + 1, key: at } }
+    }
+
+    fn copy_remote(&mut self, request: RemoteCopy) {
+        self.remote.copies.push(request);
+    }
+
+    fn forget(&mut self, key: Key) -> bool {
+        self.remote.slow = !self.remote.slow;
+        if self.remote.slow {
+            self.remote.forgets.push(key);
+        }
+        !self.remote.slow
+    }
+
+    fn region_ended(&mut self, region: u64) {
+        let own = &mut self.remote.own[region as usize];
+        assert!(own.revoked && !own.ended, "ends once, after it was revoked");
+        own.ended = true;
+    }
+}
+
+impl Side {
+    /// The end of an operation on memory; false when it is none.
+    pub fn remote_completed(&mut self, operation: u64, outcome: Outcome) -> bool {
+        let Some(running) = self.remote.running.remove(&operation) else { return false };
+        if running.fence {
+            let earlier = self.remote.running.range(..operation).next();
+            assert!(earlier.is_none(), "{operation} ends before {earlier:?}");
+        }
+        self.remote.ended.push((operation, running, outcome));
+        true
+    }
+
+    /// Bytes for an operation on memory; false when it is none.
+    pub fn remote_place(&mut self, operation: u64, at: u64, bytes: &[u8]) -> bool {
+        let Some(running) = self.remote.running.get_mut(&operation) else { return false };
+        assert!(at == running.got.len() as u64 && !bytes.is_empty());
+        running.got.extend(bytes);
+        assert!(running.got.len() as u64 <= running.length, "it fits");
+        true
+    }
+}
+
+impl World {
+    /// A region of `side` that the other knows.
+    pub fn register(&mut self, side: usize, rights: Rights) -> usize {
+        let bytes: Vec<u8> = (0..WHOLE).map(|at| (at * 7 + side) as u8).collect();
+        let random = self.prng.next() as u32;
+        let own = &mut self.nodes[side].side.remote;
+        let name = own.own.len();
+        let key = own.regions.register(name as u64, WHOLE as u64, rights, random).unwrap();
+        own.own.push(Own { bytes: bytes.clone(), key, revoked: false, ended: false });
+        let theirs = Theirs { key, expected: bytes, busy: [false; SLOTS], denied: false };
+        self.nodes[1 - side].side.remote.theirs.push(theirs);
+        name
+    }
+
+    /// Some operation on some region.
+    pub fn operate(&mut self, side: usize) {
+        let regions = self.nodes[side].side.remote.theirs.len() as u64;
+        if regions == 0 {
+            return;
+        }
+        let region = self.prng.below(regions) as usize;
+        let small = !self.prng.one_in(5);
+        let at = self.prng.below(FRONT as u64);
+        let length = self.prng.below((FRONT as u64 - at).min(257)) as usize;
+        let slot = self.prng.below(SLOTS as u64) as usize;
+        let long = 600 + self.prng.below((SLOT - 700) as u64) as usize;
+        let start = FRONT + slot * SLOT + self.prng.below(90) as usize;
+        let done = match self.prng.below(3) {
+            0 if small => self.put(side, region, at, length, None),
+            0 => self.put(side, region, start as u64, long, Some(slot)),
+            1 if small => self.get(side, region, at, length as u64, None),
+            1 => self.get(side, region, start as u64, long as u64, Some(slot)),
+            _ => self.change(side, region, at),
+        };
+        assert!(done != Err(Refusal::Broken) || self.nodes[side].link.broken().is_some());
+    }
+
+    pub fn put(
+        &mut self,
+        side: usize,
+        region: usize,
+        at: u64,
+        length: usize,
+        slot: Option<usize>,
+    ) -> Result<Begun, Refusal> {
+        let operation = self.fresh();
+        let outside = self.prng.one_in(20) && !self.calm;
+        let shown = self.prng.one_in(2);
+        let body: Vec<u8> = (0..length).map(|at| (operation as usize * 11 + at + (at >> 8)) as u8).collect();
+        let node = &mut self.nodes[side];
+        let theirs = &mut node.side.remote.theirs[region];
+        if slot.is_some_and(|slot| theirs.busy[slot]) {
+            return Err(Refusal::WouldBlock);
+        }
+        let offset = if outside { WHOLE as u64 + 1 - length.min(1) as u64 } else { at };
+        let place = if shown { Place { address: operation, key: 7 } } else { Place::default() };
+        let (front, back) = body.split_at(length / 2);
+        let put = Put { key: theirs.key, offset, body: &[front, back], operation, place };
+        self.lanes[side].now = self.now;
+        let begun = node.link.put(&mut self.lanes[side], &put);
+        if let Ok(begun) = begun {
+            assert_eq!(begun == Begun::Kept, slot.is_some(), "{length}");
+            if !outside {
+                theirs.expected[at as usize..at as usize + length].copy_from_slice(&body);
+            }
+            if let Some(slot) = slot {
+                theirs.busy[slot] = true;
+            }
+            let status = Some(if outside { Status::Outside } else { Status::Done });
+            let length = length as u64;
+            let running = Running { region, slot, status, body, length, ..Running::default() };
+            node.side.remote.running.insert(operation, running);
+        }
+        self.after(side);
+        begun
+    }
+
+    pub fn get(
+        &mut self,
+        side: usize,
+        region: usize,
+        at: u64,
+        length: u64,
+        slot: Option<usize>,
+    ) -> Result<Begun, Refusal> {
+        let operation = self.fresh();
+        let (outside, direct) = (self.prng.one_in(20) && !self.calm, self.prng.one_in(2));
+        let node = &mut self.nodes[side];
+        let theirs = &mut node.side.remote.theirs[region];
+        if slot.is_some_and(|slot| theirs.busy[slot]) {
+            return Err(Refusal::WouldBlock);
+        }
+        let offset = if outside { u64::MAX - length / 2 } else { at };
+        let length = if outside { length.max(1) } else { length };
+        let get = Get { key: theirs.key, offset, length, operation, direct };
+        self.lanes[side].now = self.now;
+        let begun = node.link.get(&mut self.lanes[side], &get);
+        if begun.is_ok() {
+            if let Some(slot) = slot {
+                theirs.busy[slot] = true;
+            }
+            let status = Some(if outside { Status::Outside } else { Status::Done });
+            let expected =
+                if outside { Vec::new() } else { theirs.expected[at as usize..(at + length) as usize].to_vec() };
+            let running = Running { region, slot, status, expected, length, ..Running::default() };
+            node.side.remote.running.insert(operation, running);
+        }
+        self.after(side);
+        begun.map(|()| Begun::Free)
+    }
+
+    /// An atomic in the front of a region.
+    pub fn change(&mut self, side: usize, region: usize, at: u64) -> Result<Begun, Refusal> {
+        let operation = self.fresh();
+        let kind = Operation::ALL[self.prng.below(Operation::ALL.len() as u64) as usize];
+        let datatype = Datatype::ALL[self.prng.below(Datatype::ALL.len() as u64) as usize];
+        let size = datatype.size();
+        let at = at as usize / size * size;
+        let count = (1 + self.prng.below(5) as u32).min(((FRONT - at) / size) as u32);
+        let mut values = |none: bool| -> Vec<u8> {
+            let length = if none { 0 } else { count as usize * size };
+            (0..length).map(|_| [0, 1, 255, 7][self.prng.below(4) as usize]).collect()
+        };
+        let (operand, compare) = (values(kind == Operation::Read), values(!kind.compares()));
+        let fetch = kind == Operation::Read || self.prng.one_in(2);
+        let atomic = Atomic { operation: kind, datatype, count, operand: &operand, compare: &compare };
+        let node = &mut self.nodes[side];
+        let theirs = &mut node.side.remote.theirs[region];
+        let update = Update { key: theirs.key, offset: at as u64, atomic, fetch, operation };
+        self.lanes[side].now = self.now;
+        let begun = node.link.atomic(&mut self.lanes[side], &update);
+        let fits = atomic.check(at as u64, fetch).is_ok();
+        assert_eq!(begun == Err(Refusal::Unfit), !fits || count == 0);
+        if begun.is_ok() {
+            let length = atomic.length();
+            let mut expected = vec![0; if fetch { length } else { 0 }];
+            atomic.apply(&mut theirs.expected[at..at + length], &mut expected).unwrap();
+            let (status, length) = (Some(Status::Done), length as u64);
+            let running = Running { region, status, expected, length, ..Running::default() };
+            node.side.remote.running.insert(operation, running);
+        }
+        self.after(side);
+        begun.map(|()| Begun::Free)
+    }
+
+    pub fn fence(&mut self, side: usize) {
+        let operation = self.fresh();
+        let node = &mut self.nodes[side];
+        if node.link.broken().is_none() {
+            node.side.remote.running.insert(operation, Running { fence: true, ..Running::default() });
+            assert_eq!(node.link.fence(&mut node.side, operation), Ok(()));
+        }
+        self.after(side);
+    }
+
+    /// Does a copy between the processes: memory that is read or written must still be there.
+    pub fn copy_memory(&mut self, side: usize, allowed: bool) {
+        let at = self.prng.below(self.nodes[side].side.remote.copies.len() as u64) as usize;
+        let request = self.nodes[side].side.remote.copies.swap_remove(at);
+        let whole = |world: &Self| world.nodes.iter().all(|node| node.link.broken().is_none());
+        let there = &self.nodes[1 - side].side.remote;
+        let bytes = match request.to {
+            CopyTo::Operation(_) => {
+                let own = &there.own[request.from.address as usize - 1];
+                assert!(!own.ended || !whole(self), "a region stays while it is copied from");
+                let at = request.from.key as usize;
+                Some(own.bytes[at..at + request.length as usize].to_vec())
+            }
+            CopyTo::Region { .. } => there.running.get(&request.from.address).map(|running| running.body.clone()),
+        };
+        assert!(bytes.is_some() || !whole(self), "a put's bytes stay until it ends");
+        let done = allowed && bytes.is_some();
+        *self.seen.entry(format!("copy {done} {}", matches!(request.to, CopyTo::Operation(_)))).or_default() += 1;
+        let node = &mut self.nodes[side];
+        if let (true, Some(bytes)) = (done, bytes) {
+            match request.to {
+                CopyTo::Operation(operation) => assert!(node.side.remote_place(operation, 0, &bytes)),
+                CopyTo::Region { region, at } => {
+                    let own = &mut node.side.remote.own[region as usize];
+                    assert!(!own.ended, "a region stays while it is copied to");
+                    own.bytes[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
+                }
+            }
+        }
+        node.link.copied_remote(&mut node.side, request.record, done);
+        self.after(side);
+    }
+
+    /// Gives up a region; `told`: the peer may use it directly.
+    pub fn revoke(&mut self, side: usize, region: usize, told: bool) {
+        let node = &mut self.nodes[side];
+        let own = &node.side.remote.own[region];
+        let key = own.key;
+        if own.revoked {
+            return;
+        }
+        if told {
+            let broken = node.link.broken().is_some();
+            let refused = node.link.revoke(&mut node.side, key);
+            assert_eq!(refused, if broken { Err(Refusal::Broken) } else { Ok(()) });
+        }
+        let own = &mut node.side.remote.own[region];
+        own.revoked = true;
+        match node.side.remote.regions.revoke(key) {
+            Some(Revoked::Ended) => own.ended = true,
+            Some(Revoked::Held(holds)) => assert!(holds > 0),
+            None => panic!("it was there"),
+        }
+        self.after(side);
+    }
+
+    pub fn forgotten(&mut self, side: usize) {
+        let node = &mut self.nodes[side];
+        if let Some(key) = node.side.remote.forgets.pop() {
+            node.link.forgotten(key);
+        }
+    }
+
+    /// Looks at the operations on memory that have ended.
+    pub fn check_memory(&mut self, side: usize) {
+        for (operation, running, outcome) in std::mem::take(&mut self.nodes[side].side.remote.ended) {
+            let status = outcome.status;
+            let kind = match &running {
+                Running { fence: true, .. } => "fence",
+                Running { slot: Some(_), body, .. } if body.is_empty() => "long get",
+                Running { slot: Some(_), .. } => "long put",
+                Running { expected, .. } if expected.is_empty() => "small",
+                _ => "value",
+            };
+            *self.seen.entry(format!("{kind} {status:?}")).or_default() += 1;
+            if running.fence {
+                assert!(matches!(status, Status::Done | Status::Broken));
+                continue;
+            }
+            let revoked = self.nodes[1 - side].side.remote.own[running.region].revoked;
+            let theirs = &mut self.nodes[side].side.remote.theirs[running.region];
+            if let Some(slot) = running.slot {
+                theirs.busy[slot] = false;
+            }
+            match status {
+                Status::Broken => continue,
+                Status::Denied => {
+                    assert!(revoked, "only a revoked region is denied");
+                    theirs.denied |= running.slot.is_none();
+                }
+                _ => {
+                    assert!(running.slot.is_some() || !theirs.denied, "{operation} has passed one that was denied");
+                    assert_eq!(Some(status), running.status, "{operation}");
+                }
+            }
+            if status != Status::Done {
+                assert_eq!(outcome.length, 0);
+                continue;
+            }
+            assert_eq!(outcome.length, running.length);
+            assert!(running.got == running.expected, "the bytes of {operation}");
+            if running.slot.is_some() && !running.body.is_empty() && !revoked {
+                // Delivery complete: the bytes are there, now.
+                let bytes = &self.nodes[1 - side].side.remote.own[running.region].bytes;
+                let found = bytes.windows(running.body.len()).any(|bytes| bytes == running.body);
+                assert!(found, "{operation} is in the region when it ends");
+            }
+        }
+        let broken = self.nodes.iter().any(|node| node.link.broken().is_some());
+        for own in self.nodes[1 - side].side.remote.own.iter().filter(|own| own.ended) {
+            assert!(broken || !self.nodes[side].side.remote.forgets.contains(&own.key), "ends before it is forgotten");
+        }
+        let [ours, of_peer] = self.nodes[side].link.requests();
+        assert!(ours.max(of_peer) <= self.limits.requests);
+    }
+
+    /// Nothing is under way: what began has ended, and regions are as if everything had been done as it began.
+    pub fn finish_memory(&mut self) {
+        for side in [0, 1] {
+            let (here, there) = (&self.nodes[side].side.remote, &self.nodes[1 - side].side.remote);
+            assert!(here.running.is_empty(), "operations end: {:?}", here.running.keys());
+            assert!(here.copies.is_empty() && here.forgets.is_empty());
+            for (own, theirs) in there.own.iter().zip(&here.theirs) {
+                assert_eq!(own.ended, own.revoked, "revoked regions end");
+                assert!(own.revoked || self.reset || own.bytes == theirs.expected);
+            }
+            assert_eq!(self.nodes[side].link.requests(), [0, 0]);
+        }
+    }
+}

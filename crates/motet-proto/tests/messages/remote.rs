@@ -1,0 +1,372 @@
+//! Remote memory: one property at a time, in the smallest exchange that shows it.
+
+use crate::memory::{FRONT, SLOT};
+use crate::world::{LARGEST, Lane, TIGHT, World};
+use motet_proto::message::atomic::{Atomic, Datatype, Operation};
+use motet_proto::message::packet::{Head, Kind, Place};
+use motet_proto::message::pool::Number;
+use motet_proto::message::remote::{Begun, format};
+use motet_proto::message::{Broken, Get, Limits, Mode, Packets, Put, Refusal, Rights, Status, Update};
+
+const WIDE: Limits = Limits { window: 1 << 20, longs: 100, reserve: 0, requests: 64, ..TIGHT };
+
+/// Two links that have met, with a region each.
+fn connected(limits: Limits) -> World {
+    let mut world = World::new(3, limits, 1 << 20);
+    world.calm = true;
+    exchange(&mut world);
+    for side in [0, 1] {
+        world.register(side, Rights::ALL);
+    }
+    world
+}
+
+/// Until nothing is under way but copies.
+fn exchange(world: &mut World) {
+    for _ in 0..6 {
+        for side in [0, 1] {
+            while world.flush(side, 8) && world.lanes[side].room() > LARGEST {}
+            while world.arrive(1 - side) {}
+        }
+    }
+}
+
+fn kinds(lane: &Lane) -> Vec<u8> {
+    lane.packets.iter().map(|packet| packet.0).collect()
+}
+
+/// A put of node 0 that is shown, or not, whatever the schedule would draw.
+fn put(world: &mut World, offset: u64, length: usize, shown: bool) -> u64 {
+    let operation = world.fresh();
+    let body: Vec<u8> = (0..length).map(|at| (at * 3 + at / 256) as u8).collect();
+    let node = &mut world.nodes[0];
+    let place = if shown { Place { address: operation, key: 7 } } else { Place::default() };
+    let key = node.side.remote.theirs[0].key;
+    let put = Put { key, offset, body: &[&body], operation, place };
+    assert!(node.link.put(&mut world.lanes[0], &put).is_ok());
+    let status = Some(Status::Done);
+    let running = crate::memory::Running { status, body, length: length as u64, slot: Some(0), ..Default::default() };
+    node.side.remote.running.insert(operation, running);
+    operation
+}
+
+fn get(world: &mut World, offset: u64, length: u64, direct: bool) -> u64 {
+    let operation = world.fresh();
+    let node = &mut world.nodes[0];
+    let theirs = &node.side.remote.theirs[0];
+    let expected = theirs.expected[offset as usize..(offset + length) as usize].to_vec();
+    let get = Get { key: theirs.key, offset, length, operation, direct };
+    assert_eq!(node.link.get(&mut world.lanes[0], &get), Ok(()));
+    let status = Some(Status::Done);
+    let running = crate::memory::Running { status, expected, length, slot: Some(0), ..Default::default() };
+    node.side.remote.running.insert(operation, running);
+    operation
+}
+
+fn runs(world: &World, operation: u64) -> bool {
+    world.nodes[0].side.remote.running.contains_key(&operation)
+}
+
+#[test]
+fn eight_bytes_are_one_line_and_answers_go_together() {
+    let mut world = connected(WIDE);
+    let key = world.nodes[0].side.remote.theirs[0].key;
+    for offset in 0..20 {
+        assert_eq!(world.put(0, 0, offset * 8, 8, None), Ok(Begun::Free));
+    }
+    for (kind, compare) in [(Operation::Sum, &[][..]), (Operation::SwapEqual, &[1; 8][..])] {
+        let (datatype, count) = (Datatype::U64, 1);
+        let atomic = Atomic { operation: kind, datatype, count, operand: &[1; 8], compare };
+        let operation = world.fresh();
+        let update = Update { key, offset: 304, atomic, fetch: true, operation };
+        assert_eq!(world.nodes[0].link.atomic(&mut world.lanes[0], &update), Ok(()));
+        let mut expected = vec![0; 8];
+        let theirs = &mut world.nodes[0].side.remote.theirs[0];
+        atomic.apply(&mut theirs.expected[304..312], &mut expected).unwrap();
+        let running = crate::memory::Running { status: Some(Status::Done), expected, length: 8, ..Default::default() };
+        world.nodes[0].side.remote.running.insert(operation, running);
+    }
+    assert!(world.lanes[0].packets.iter().all(|packet| packet.1.len() <= 56));
+    let put = world.lanes[1].put;
+    exchange(&mut world);
+    assert_eq!(world.lanes[1].put - put, 3, "TOOK for all puts, a value each for the others");
+    world.finish_memory();
+}
+
+#[test]
+fn who_owns_what_is_written_copies() {
+    let mut world = connected(WIDE);
+    let at = FRONT as u64; // no multiple of three: the place is told
+    let operation = get(&mut world, at, 3000, true);
+    exchange(&mut world);
+    assert_eq!(world.nodes[0].side.remote.copies.len(), 1);
+    world.copy_memory(0, true);
+    assert!(!runs(&world, operation), "it ends with the copy");
+    world.flush(0, 8);
+    assert_eq!(kinds(&world.lanes[0]), [Kind::Got as u8]);
+    let operation = put(&mut world, FRONT as u64, 3000, true);
+    exchange(&mut world);
+    assert!(runs(&world, operation) && world.nodes[1].side.remote.writes == 0);
+    world.copy_memory(1, true);
+    exchange(&mut world);
+    assert!(!runs(&world, operation) && world.nodes[1].side.remote.writes == 0, "in one copy");
+}
+
+#[test]
+fn where_nobody_may_copy_pieces_go() {
+    let mut world = connected(WIDE);
+    let at = FRONT as u64;
+    for shown in [true, false] {
+        let operation = get(&mut world, at, 3000, shown);
+        exchange(&mut world);
+        if shown {
+            world.copy_memory(0, false);
+            exchange(&mut world);
+        }
+        assert!(!runs(&world, operation));
+        let operation = put(&mut world, FRONT as u64, 3000, shown);
+        exchange(&mut world);
+        if shown {
+            world.copy_memory(1, false);
+            exchange(&mut world);
+        }
+        assert!(!runs(&world, operation));
+        let theirs = &mut world.nodes[0].side.remote.theirs[0].expected;
+        theirs.copy_from_slice(&world.nodes[1].side.remote.own[0].bytes);
+    }
+    assert!(world.nodes[1].side.remote.writes > 0);
+    world.finish_memory();
+}
+
+#[test]
+fn messages_and_small_operations_pass_long_ones() {
+    let mut world = connected(Limits { reserve: 600, eager: 100, ..WIDE });
+    world.open(0, true).unwrap();
+    exchange(&mut world);
+    world.lanes[0].most = 2000;
+    let slots = [FRONT, FRONT + SLOT].map(|at| at as u64);
+    let operations = [put(&mut world, slots[0], SLOT, false), get(&mut world, slots[1], SLOT as u64, false)];
+    let mut short = 0;
+    for _ in 0..100 {
+        world.flush(1, 1);
+        while world.arrive(0) {}
+        world.flush(0, usize::MAX);
+        if runs(&world, operations[0]) {
+            assert!(world.lanes[0].room() >= 600, "room is left");
+            assert_eq!(world.put(0, 0, 0, 8, None), Ok(Begun::Free), "a small one goes at once");
+            short += 1;
+        }
+        while world.arrive(1) {}
+    }
+    assert!(short > 3 && !operations.iter().any(|&operation| runs(&world, operation)));
+}
+
+#[test]
+fn long_puts_and_long_messages_take_turns() {
+    let mut world = connected(Limits { eager: 4000, ..WIDE });
+    world.open(0, true).unwrap();
+    exchange(&mut world);
+    if world.nodes[1].ways.is_empty() {
+        panic!("the seed offers a channel that is refused");
+    }
+    put(&mut world, FRONT as u64, SLOT, false);
+    exchange_one(&mut world); // GO
+    assert!(world.send(0, 0, 1, 4000, Mode::Automatic).is_ok());
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        world.flush(0, 1);
+        seen.extend(kinds(&world.lanes[0]));
+        while world.arrive(1) {}
+    }
+    let count = |kind: Kind| seen.iter().filter(|&&seen| seen == kind as u8).count();
+    assert_eq!((count(Kind::Bytes), count(Kind::Piece)), (2, 2), "{seen:?}");
+}
+
+fn exchange_one(world: &mut World) {
+    while world.arrive(1) {}
+    world.flush(1, 1);
+    while world.arrive(0) {}
+}
+
+#[test]
+fn full_lanes_in_both_directions_do_not_stop_each_other() {
+    let mut world = connected(Limits { requests: 40, ..TIGHT });
+    for lane in &mut world.lanes {
+        lane.most = LARGEST;
+    }
+    let mut begun = [0; 2];
+    for _ in 0..3000 {
+        for side in [0, 1] {
+            while world.get(side, 0, 0, 200, None).is_ok() || world.put(side, 0, 0, 200, None).is_ok() {
+                begun[side] += 1;
+            }
+        }
+        for side in [0, 1] {
+            world.arrive(side);
+            world.flush(side, 1);
+        }
+    }
+    assert!(begun.iter().all(|&begun| begun > 500), "{begun:?}");
+    (0..20).for_each(|_| exchange(&mut world));
+    world.finish_memory();
+}
+
+#[test]
+fn the_peer_bounds_what_is_under_way_and_says_when_more_may() {
+    let mut world = connected(Limits { requests: 3, ..WIDE });
+    for _ in 0..3 {
+        assert!(world.put(0, 0, 0, 8, None).is_ok());
+    }
+    assert_eq!(world.put(0, 0, 0, 8, None), Err(Refusal::WouldBlock));
+    let before = world.nodes[0].side.unblocked;
+    exchange(&mut world);
+    assert!(world.nodes[0].side.unblocked > before);
+    assert!(world.put(0, 0, 0, 8, None).is_ok());
+    // One that does not keep to it breaks its link.
+    let key = world.nodes[0].side.remote.theirs[0].key;
+    let packet = format::write_at(Head::default(), key, 0);
+    let node = &mut world.nodes[1];
+    let results: Vec<_> = (0..4).map(|_| node.link.arrived(&mut node.side, Kind::Put as u8, &packet, 0)).collect();
+    assert_eq!(results[..3], [Ok(()); 3]);
+    assert!(results[3].is_err());
+}
+
+#[test]
+fn a_side_without_regions_for_peers_says_so() {
+    let mut world = connected(Limits { requests: 0, ..WIDE });
+    assert!(!world.nodes[0].link.has_remote_memory());
+    assert_eq!(world.put(0, 0, 0, 8, None), Err(Refusal::Closed));
+    assert_eq!(world.get(0, 0, 0, 8, None), Err(Refusal::Closed));
+}
+
+#[test]
+fn answers_that_wait_are_bounded() {
+    let limits = Limits { requests: 50, ..WIDE };
+    let mut world = connected(limits);
+    while world.get(0, 0, 0, format::RESULT_MOST as u64, None).is_ok() {}
+    while world.flush(0, 8) {}
+    while world.arrive(1) {}
+    let (bytes, _) = world.nodes[1].link.bytes();
+    assert!((40 * format::RESULT_MOST..150 * format::RESULT_MOST).contains(&bytes), "{bytes}");
+    exchange(&mut world);
+    let (bytes, _) = world.nodes[1].link.bytes();
+    assert!(bytes < 2000, "and given back: {bytes}");
+}
+
+#[test]
+fn revoking_ends_direct_use_first() {
+    let mut world = connected(WIDE);
+    world.nodes[0].side.remote.slow = false; // the next one takes its time
+    world.revoke(1, 0, true);
+    exchange(&mut world);
+    assert!(!world.nodes[1].side.remote.own[0].ended && world.nodes[0].side.remote.forgets.len() == 1);
+    assert!(world.put(0, 0, 0, 8, None).is_ok());
+    exchange(&mut world);
+    assert!(world.nodes[0].side.remote.theirs[0].denied, "by packets nothing goes any more");
+    world.forgotten(0);
+    exchange(&mut world);
+    assert!(world.nodes[1].side.remote.own[0].ended);
+}
+
+#[test]
+fn revoking_does_not_wait_for_pieces() {
+    let mut world = connected(WIDE);
+    let slots = [FRONT, FRONT + SLOT].map(|at| at as u64);
+    let operations = [put(&mut world, slots[0], SLOT, false), get(&mut world, slots[1], SLOT as u64, false)];
+    exchange_one(&mut world);
+    world.flush(0, 1);
+    world.arrive(1);
+    assert!(world.nodes[1].side.remote.writes > 0 && operations.iter().all(|&operation| runs(&world, operation)));
+    world.revoke(1, 0, false);
+    assert!(world.nodes[1].side.remote.own[0].ended, "at once");
+    for operation in operations {
+        world.nodes[0].side.remote.running.get_mut(&operation).unwrap().status = Some(Status::Denied);
+    }
+    exchange(&mut world);
+    assert!(!operations.iter().any(|&operation| runs(&world, operation)));
+}
+
+#[test]
+fn revoking_waits_for_copies() {
+    let mut world = connected(WIDE);
+    put(&mut world, (FRONT + SLOT) as u64, SLOT, true);
+    get(&mut world, FRONT as u64, SLOT as u64, true);
+    exchange(&mut world);
+    world.revoke(1, 0, false);
+    for side in [1, 0] {
+        assert!(!world.nodes[1].side.remote.own[0].ended);
+        world.copy_memory(side, true);
+        exchange(&mut world);
+    }
+    assert!(world.nodes[1].side.remote.own[0].ended);
+}
+
+#[test]
+fn a_fence_waits_for_what_was_begun_before_it_and_for_nothing_else() {
+    let mut world = connected(WIDE);
+    let operation = get(&mut world, FRONT as u64, SLOT as u64, true);
+    world.put(0, 0, 0, 8, None).unwrap();
+    world.fence(0);
+    let fence = world.next;
+    world.put(0, 0, 0, 8, None).unwrap();
+    exchange(&mut world);
+    assert!(runs(&world, operation) && runs(&world, fence));
+    world.put(0, 0, 0, 8, None).unwrap();
+    world.copy_memory(0, true);
+    assert!(!runs(&world, fence));
+    world.fence(0);
+    assert!(runs(&world, world.next), "the last put");
+    exchange(&mut world);
+    world.fence(0);
+    assert!(!runs(&world, world.next), "nothing is under way");
+}
+
+#[test]
+fn a_lost_link_leaves_buffers_alone() {
+    let mut world = connected(WIDE);
+    let operation = get(&mut world, FRONT as u64, SLOT as u64, true);
+    let other = put(&mut world, (FRONT + SLOT) as u64, SLOT, true);
+    exchange(&mut world);
+    world.fence(0);
+    let fence = world.next;
+    world.revoke(1, 0, true);
+    world.break_link(0);
+    assert!(!runs(&world, other));
+    assert!(runs(&world, operation) && runs(&world, fence), "its buffer is written until the copy is reported");
+    world.copy_memory(0, true);
+    assert!(!runs(&world, operation) && !runs(&world, fence));
+    world.break_link(1);
+    assert!(!world.nodes[1].side.remote.own[0].ended, "and the region until its copy is");
+    world.copy_memory(1, true);
+    assert!(world.nodes[1].side.remote.own[0].ended);
+}
+
+#[test]
+fn answers_to_nothing_break() {
+    let word = |to: u32, own: u16, word: u64| Head { to: Number(to), own, grant: 0 }.write_word(word).to_vec();
+    let bare = |to: u32, own: u16| Head { to: Number(to), own, grant: 0 }.write().to_vec();
+    let there = format::write_place(Head { to: Number(1 << 20), ..Head::default() }, Place { address: 1, key: 0 });
+    let packets = [
+        (Kind::Took, bare(2, 0)),
+        (Kind::Took, bare(0, 0)),
+        (Kind::Result, bare(0, 0)),
+        (Kind::Result, bare(0, 9)),
+        (Kind::Go, word(1 << 20, 0, 5000)),
+        (Kind::Go, word(2 << 20, 0, 5)),
+        (Kind::Bytes, [word(1 << 20, format::OF_GET, 0), vec![0]].concat()),
+        (Kind::Bytes, [word(1 << 20, format::OF_PUT, 0), vec![0]].concat()),
+        (Kind::There, there.to_vec()),
+        (Kind::Got, bare(1 << 20, 0)),
+        (Kind::Over, bare(3 << 20, 0)),
+        (Kind::Revoked, word(0, 0, 5)),
+    ];
+    for (kind, packet) in packets {
+        let mut world = connected(WIDE);
+        put(&mut world, FRONT as u64, SLOT, false); // number 1 << 20
+        world.put(0, 0, 0, 8, None).unwrap();
+        let node = &mut world.nodes[0];
+        let result = node.link.arrived(&mut node.side, kind as u8, &packet, 0);
+        assert!(matches!(result, Err(Broken(_))), "{kind:?} {packet:?}");
+        assert!(node.side.remote.running.is_empty(), "everything has completed");
+    }
+}
