@@ -392,7 +392,7 @@ impl Remote {
 }
 
 /// Room for a piece of so many bytes, and for what is short beside it.
-fn room<P: Packets>(packets: &P, left: u64, reserve: usize) -> Option<usize> {
+fn room<P: Packets>(packets: &mut P, left: u64, reserve: usize) -> Option<usize> {
     let length = left.min((packets.largest() - packet::MESSAGE) as u64) as usize;
     (packets.room() >= packet::MESSAGE + length + reserve).then_some(length)
 }
