@@ -25,6 +25,7 @@ pub mod outward;
 pub mod packet;
 pub mod pool;
 pub mod rendezvous;
+pub mod session;
 pub mod stack;
 
 pub use channels::Reception;
