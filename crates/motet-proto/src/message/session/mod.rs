@@ -88,7 +88,7 @@ impl Session {
     /// A session as both sides know it after the first handshake. `own` is what this side has said; its rail is rail 0.
     pub fn new(role: Role, own: Greeting, peer: &Greeting, now: u64) -> Result<Self, Broken> {
         let largest = (peer.largest as usize).min(LARGEST);
-        if largest < SMALLEST || peer.session != own.session || peer.expected != 0 {
+        if largest < SMALLEST || peer.session != own.session || peer.expected != 0 || peer.epoch != 0 {
             return Err(Broken("a greeting that does not begin a session"));
         }
         let reply = (role == Role::Called).then(|| Greeting { wish: Wish::Welcome, ..own }.encode());
