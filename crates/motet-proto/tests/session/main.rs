@@ -110,7 +110,7 @@ fn what_a_peer_may_not_send_breaks_the_session() {
     let overlapping = [first.clone(), packet(next - 1, b"second")].concat();
     let early = [first.clone(), packet(next + 1, b"third")].concat();
     assert_eq!(called(&early).1, Ok(vec![b"first".to_vec()]), "what is early waits");
-    let gap = [first.clone(), packet(next + (8 << 20), b"third")].concat();
+    let gap = [first.clone(), packet(next + (16 << 20), b"third")].concat();
     let acknowledged = Header { acknowledged: 1, ..Header::bare(What::Acknowledgement, 0) }.encode();
     let goodbye = Header { what: What::Goodbye, kind: 0, length: 0, position: 0, acknowledged: 0 }.encode();
     let after = [&goodbye[..], &packet(HEADER as u32, b"x")].concat();

@@ -30,14 +30,18 @@ use retry::Retry;
 
 /// Longest packet that a side takes: a piece of 64 KiB with what goes before it.
 pub const LARGEST: usize = (64 << 10) + 64;
-/// Bytes that may be put and not acknowledged.
-pub const KEPT: u64 = 4 << 20;
+/// Bytes that may be put and not acknowledged: at most, and where answers are quick. What is kept is written once more than sent,
+/// so it should stay in a cache; a round trip at [`RATE`] must fit in it.
+pub const KEPT: u64 = 8 << 20;
+const KEPT_NEAR: u64 = 1 << 20;
+/// Bytes a ns that no link exceeds.
+const RATE: u64 = 8;
 /// Bytes that may wait behind the rails: what is put later is behind them.
 const QUEUE: u64 = 512 << 10;
 /// Rails of a session at most.
 pub const RAILS: usize = 4;
 /// What has come is acknowledged after so many bytes, or so many ns.
-const ACKNOWLEDGE: u64 = 256 << 10;
+const ACKNOWLEDGE: u64 = 64 << 10;
 const DELAY: u64 = 20_000_000;
 
 /// Which of the two this side is.
@@ -68,6 +72,9 @@ pub struct Session {
     /// Where our goodbye ends.
     goodbye: Option<u64>,
     goodbye_heard: bool,
+    /// A position, and when it was sent: the quickest answer to such a one is the round trip, ns.
+    sample: Option<(u64, u64)>,
+    round_trip: u64,
     /// Position of what comes next, and what the other side knows of it.
     expected: u64,
     told: u64,
@@ -104,6 +111,8 @@ impl Session {
             taken: 0,
             goodbye: None,
             goodbye_heard: false,
+            sample: None,
+            round_trip: u64::MAX,
             expected: 0,
             told: 0,
             owing_since: now,
@@ -146,7 +155,8 @@ impl Session {
     /// Bytes of a packet that can be put now; 0 for none.
     pub fn room(&self) -> usize {
         let waiting = self.log.end() - self.taken.min(self.log.end());
-        let room = KEPT.saturating_sub(self.log.kept()).min(QUEUE.saturating_sub(waiting));
+        let kept = self.round_trip.saturating_mul(RATE).clamp(KEPT_NEAR, KEPT);
+        let room = kept.saturating_sub(self.log.kept()).min(QUEUE.saturating_sub(waiting));
         if self.goodbye.is_some() { 0 } else { (room as usize).saturating_sub(HEADER) }
     }
 
@@ -272,6 +282,12 @@ impl Session {
             return Err(Broken("an acknowledgement of what was not sent"));
         }
         self.log.release(to);
+        if let Some((position, sent)) = self.sample
+            && to >= position
+        {
+            self.round_trip = self.round_trip.min(self.now.saturating_sub(sent));
+            self.sample = None;
+        }
         Ok(())
     }
 

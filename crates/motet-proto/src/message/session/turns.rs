@@ -92,6 +92,7 @@ impl Session {
             rail.run = self.taken..end;
             (rail.used, self.used) = (self.now, self.now);
             self.taken = end;
+            self.sample.get_or_insert((end, self.now));
         }
         if self.taken == self.log.end() {
             self.pressed = 0;
@@ -150,6 +151,7 @@ impl Session {
         }
         self.rails = Default::default();
         self.lent = None;
+        (self.sample, self.round_trip) = (None, u64::MAX);
         (self.pressed, self.asked) = (0, false);
     }
 
