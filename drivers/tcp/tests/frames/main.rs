@@ -178,3 +178,46 @@ fn the_descriptor_says_when_there_is_something() {
         a.frames.room() > 400_000
     });
 }
+
+/// Connections of this process to or from a port: a rail has two ends here.
+fn connections(port: &str) -> usize {
+    let port = format!(":{:04X} ", port.rsplit(':').next().and_then(|p| p.parse::<u16>().ok()).expect("a port"));
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("/proc/net/tcp");
+    table.lines().filter(|line| line.contains(&port) && line.split_whitespace().nth(3) == Some("01")).count() / 2
+}
+
+#[test]
+fn bulk_opens_rails_and_idleness_ends_them() {
+    let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
+    let address = listener.address();
+    let (mut a, mut b) = meet(&identity(1, false), &mut *listener, &address);
+    (a.sizes, b.sizes) = (vec![60_000], vec![60_000]);
+    // The receiver looks seldom, so that much waits; then everything arrives, over several rails.
+    let (mut rounds, mut most) = (0u32, 0);
+    until("several rails, and all arrives", || {
+        assert!(listener.step(nanoseconds()).is_none(), "no second session");
+        a.round(if most > 1 { a.put } else { u32::MAX });
+        rounds += 1;
+        if rounds.is_multiple_of(50) || most > 1 {
+            b.round(0);
+            most = most.max(connections(&address));
+        }
+        most > 1 && a.put == b.got
+    });
+    // A second and more passes in which nothing is sent.
+    let mut later = nanoseconds();
+    until("one rail is left", || {
+        later += 100_000_000;
+        for end in [&mut a, &mut b] {
+            assert!(end.frames.poll(later).expect("the link stands").is_none());
+            end.frames.progress(later).expect("the link stands");
+        }
+        connections(&address) == 1
+    });
+    let all = b.got;
+    until("it works on", || {
+        a.round(all + 10);
+        b.round(0);
+        b.got == all + 10
+    });
+}
