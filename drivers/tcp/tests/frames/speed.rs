@@ -167,3 +167,71 @@ fn speed() {
         println!("round trip {size:6} B: plain {raw:.0} ns, link {link:.0} ns, ratio {:.3}", link / raw);
     }
 }
+
+/// CPU time of this thread, ns.
+fn cpu_time() -> u64 {
+    use motet_sys::rustix::time::{ClockId, clock_gettime};
+    let t = clock_gettime(ClockId::ThreadCPUTime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// One thread is both ends, `burst` packets at a time: CPU time of a packet, ns. Holds on a busy machine, too.
+fn plain_cost([mut near, mut far]: [TcpStream; 2], size: usize, burst: usize, n: usize) -> f64 {
+    let (bytes, mut into) = (vec![1; size], vec![0; 256 << 10]);
+    let begun = cpu_time();
+    for _ in 0..n / burst {
+        let (mut sent, mut got) = (0, 0);
+        while got < size * burst {
+            while sent < size * burst {
+                match near.write(&bytes[sent % size..]) {
+                    Ok(n) => sent += n,
+                    Err(_) => break,
+                }
+            }
+            if let Ok(n) = far.read(&mut into) {
+                got += n;
+            }
+        }
+    }
+    (cpu_time() - begun) as f64 / (n / burst * burst) as f64
+}
+
+fn link_cost(mut near: Box<dyn Frames>, mut far: Box<dyn Frames>, size: usize, burst: usize, n: usize) -> f64 {
+    let bytes = vec![1; size];
+    let begun = cpu_time();
+    for _ in 0..n / burst {
+        let now = nanoseconds();
+        let (mut sent, mut got) = (0, 0);
+        while got < burst {
+            while sent < burst && near.put(1, &[&bytes]) {
+                sent += 1;
+            }
+            while far.poll(now).expect("the link stands").is_some() {
+                got += 1;
+            }
+            far.progress(now).expect("the link stands");
+            assert!(near.poll(now).expect("the link stands").is_none());
+            near.progress(now).expect("the link stands");
+        }
+    }
+    (cpu_time() - begun) as f64 / (n / burst * burst) as f64
+}
+
+#[test]
+#[ignore = "measures"]
+fn cost() {
+    for (size, burst) in [(8, 1), (1024, 1), (64, 64), (1024, 64), (16384, 16), (65536, 4), (65536, 16)] {
+        let n = if size < 4096 { 64_000 } else { (1 << 28) / size };
+        let (mut raw, mut link) = (Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            raw.push(plain_cost(plain(), size, burst, n));
+            let (_listener, a, b) = pair();
+            link.push(link_cost(a.frames, b.frames, size, burst, n));
+        }
+        let (raw, link) = (median(raw), median(link));
+        println!(
+            "CPU of {size:6} B, {burst:2} at a time: plain {raw:.0} ns, link {link:.0} ns, ratio {:.3}",
+            link / raw
+        );
+    }
+}
