@@ -77,6 +77,11 @@ fn seeds_of_messages_keep_to_the_protocol() {
 }
 
 #[test]
+fn session() {
+    run(target("session"));
+}
+
+#[test]
 fn lane() {
     run(target("lane"));
 }

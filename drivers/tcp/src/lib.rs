@@ -1,10 +1,22 @@
-//! The TCP driver: plain kernel TCP, with nothing added and nothing copied that the kernel does not need.
+//! The TCP driver: plain kernel TCP, with nothing added and nothing copied that the kernel does not need; and packets over it.
 //!
 //! It is the *base* of every stream: the program's (or the engine's) own connection. So it brings up no wire; it stands in
-//! the table so that `MOTET_DRIVERS`, routes and `motet why` can name it, and it makes connections for those who have none.
+//! the table so that `MOTET_DRIVERS`, routes and `motet why` can name it. For messages it is what joins nodes on different
+//! hosts: [`listening`] waits for others, [`calling`] goes to them, a [`link`] carries packets between two, once and in order
+//! although connections break. The protocol of that is `motet_proto::message::session`; here are the sockets ([`socket`]),
+//! connections on their way up ([`dial`]) and in ([`guest`]), and who belongs to which session ([`node`]).
 #![forbid(unsafe_code)]
 
+pub mod calling;
+pub mod dial;
+pub mod guest;
+pub mod link;
+pub mod listening;
+pub mod node;
+pub mod socket;
+
 use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
+use motet_engine::message::medium::{Calling, Identity, Listening};
 use motet_engine::reason::Reason;
 use motet_wire::slot::Slot;
 
@@ -30,6 +42,14 @@ impl Driver for Tcp {
     }
 
     fn close(&self, _slot: &Slot) {}
+
+    fn listen(&self, node: &Identity) -> Result<Box<dyn Listening>, Reason> {
+        Ok(Box::new(listening::Listener::new(node)?))
+    }
+
+    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Calling>, Reason> {
+        Ok(Box::new(calling::Call::new(node, address)?))
+    }
 
     fn memory(&self) -> usize {
         0

@@ -30,6 +30,7 @@ pub mod pool;
 pub mod regions;
 pub mod remote;
 pub mod rendezvous;
+pub mod session;
 pub mod stack;
 
 pub use channels::Reception;

@@ -1,0 +1,150 @@
+//! What both ends of a connection say first.
+//!
+//! What it is: sixty-four bytes each way, the caller's first: who one is, which session the connection belongs to, and from
+//! where on the other is to send. What it is not: reading checks what a greeting can say by itself; whether there is such a
+//! session is its reader's matter.
+
+/// Bytes of a greeting.
+pub const GREETING: usize = 64;
+/// How each greeting begins.
+pub const MAGIC: [u8; 8] = *b"MotetTCP";
+/// Of handshake and frames.
+pub const VERSION: u16 = 1;
+
+/// What is wanted, or answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Wish {
+    /// A session that has not been.
+    New = 1,
+    /// All connections of the session are void; it goes on over this one.
+    Resume = 2,
+    /// One more rail for the session as it is.
+    Rail = 3,
+    /// Whether the session is known; the connection ends after the answer.
+    Probe = 4,
+    /// Yes.
+    Welcome = 5,
+    /// No such session: the peer is another one than before.
+    Unknown = 6,
+    /// No: another version of this protocol.
+    Version = 7,
+    /// Not now.
+    Refused = 8,
+}
+
+/// A greeting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Greeting {
+    /// What for.
+    pub wish: Wish,
+    /// Which of the session's incarnations: grows with each attempt to resume it.
+    pub epoch: u32,
+    /// Who says this.
+    pub node: [u8; 16],
+    /// The session: a random number, which its two ends alone know.
+    pub session: [u8; 16],
+    /// The position up to which everything has been received: what follows is to be sent.
+    pub expected: u64,
+    /// Longest packet that one takes.
+    pub largest: u32,
+    /// Where one listens, on the address of the connection; 0: nowhere.
+    pub port: u16,
+}
+
+/// Why a greeting is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ungreeted {
+    /// Something else speaks.
+    Foreign,
+    /// This protocol, but of a version that is not ours.
+    Version,
+}
+
+impl Greeting {
+    /// As it travels.
+    pub fn encode(&self) -> [u8; GREETING] {
+        let mut bytes = [0; GREETING];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[10] = self.wish as u8;
+        bytes[12..16].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.node);
+        bytes[32..48].copy_from_slice(&self.session);
+        bytes[48..56].copy_from_slice(&self.expected.to_le_bytes());
+        bytes[56..60].copy_from_slice(&self.largest.to_le_bytes());
+        bytes[60..62].copy_from_slice(&self.port.to_le_bytes());
+        bytes
+    }
+
+    /// As a peer wrote it.
+    pub fn decode(bytes: &[u8; GREETING]) -> Result<Self, Ungreeted> {
+        let part = |at: usize| -> [u8; 16] { std::array::from_fn(|i| bytes[at + i]) };
+        if bytes[..8] != MAGIC {
+            return Err(Ungreeted::Foreign);
+        }
+        // Before anything else: another version may use the other bytes in other ways.
+        if bytes[8..10] != VERSION.to_le_bytes() {
+            return Err(Ungreeted::Version);
+        }
+        let wish = match bytes[10] {
+            1 => Wish::New,
+            2 => Wish::Resume,
+            3 => Wish::Rail,
+            4 => Wish::Probe,
+            5 => Wish::Welcome,
+            6 => Wish::Unknown,
+            7 => Wish::Version,
+            8 => Wish::Refused,
+            _ => return Err(Ungreeted::Foreign),
+        };
+        if bytes[11] != 0 || bytes[62] != 0 || bytes[63] != 0 {
+            return Err(Ungreeted::Foreign);
+        }
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        Ok(Self {
+            wish,
+            epoch: word(12),
+            node: part(16),
+            session: part(32),
+            expected: u64::from(word(48)) | u64::from(word(52)) << 32,
+            largest: word(56),
+            port: u16::from_le_bytes([bytes[60], bytes[61]]),
+        })
+    }
+
+    /// Whether bytes that have come so far can still become a greeting.
+    pub fn may_begin(bytes: &[u8]) -> bool {
+        bytes.iter().zip(MAGIC).all(|(a, b)| *a == b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let greeting = Greeting {
+            wish: Wish::Resume,
+            epoch: 0x0102_0304,
+            node: [1; 16],
+            session: [2; 16],
+            expected: 0x0a0b_0c0d_0e0f_1011,
+            largest: 65536,
+            port: 4711,
+        };
+        assert_eq!(Greeting::decode(&greeting.encode()), Ok(greeting));
+        let with = |at: usize, value: u8| {
+            let mut bytes = greeting.encode();
+            bytes[at] = value;
+            Greeting::decode(&bytes)
+        };
+        assert_eq!(with(0, b'X'), Err(Ungreeted::Foreign));
+        assert_eq!(with(8, 2), Err(Ungreeted::Version));
+        assert_eq!(with(10, 9), Err(Ungreeted::Foreign));
+        assert_eq!(with(11, 1), Err(Ungreeted::Foreign));
+        assert_eq!(with(63, 1), Err(Ungreeted::Foreign));
+        assert!(Greeting::may_begin(b"Mote") && !Greeting::may_begin(b"GET /"));
+    }
+}

@@ -1,0 +1,312 @@
+//! Packets over byte streams that may break: exactly once and in order, or not at all any more.
+//!
+//! What it is: one side of a *session* between two nodes. What is put becomes a numbered frame in a log ([`log`]) and stays
+//! there until the other side says that it has come; frames travel over one or several byte streams, *rails* ([`rail`]), which
+//! take turns with runs of the log. When a rail breaks all of them are void; whoever called calls again, each side says what
+//! it expects next ([`greeting`]), and what is missing is sent again.
+//!
+//! What it is not: it has no sockets and reads no clock; bytes and times are arguments. It does not know how the other side is
+//! reached. Formats: `docs/messages.md`, "Over TCP"; why it is so: `docs/adr/0014`.
+//!
+//! Why frames are delivered in order without being stored again: within a rail positions grow, so the frame that is expected
+//! is at the front of some rail or has not been sent; the others wait where they are, in buffers and in the kernel.
+
+pub mod frame;
+pub mod greeting;
+mod log;
+mod rail;
+pub mod retry;
+mod turns;
+
+pub use turns::PIECES;
+
+use super::Broken;
+use super::packet::SMALLEST;
+use frame::{HEADER, Header, What, whole};
+use greeting::{Greeting, Wish};
+use log::Log;
+use rail::Rail;
+use retry::Retry;
+
+/// Longest packet that a side takes: a piece of 64 KiB with what goes before it.
+pub const LARGEST: usize = (64 << 10) + 64;
+/// Bytes that may be put and not acknowledged: at most, and where answers are quick. What is kept is written once more than sent,
+/// so it should stay in a cache; a round trip at [`RATE`] must fit in it.
+pub const KEPT: u64 = 8 << 20;
+const KEPT_NEAR: u64 = 1 << 20;
+/// Bytes a ns that no link exceeds.
+const RATE: u64 = 8;
+/// Bytes that may wait behind the rails: what is put later is behind them.
+const QUEUE: u64 = 512 << 10;
+/// Rails of a session at most.
+pub const RAILS: usize = 4;
+/// What has come is acknowledged after so many bytes, or so many ns.
+const ACKNOWLEDGE: u64 = 64 << 10;
+const DELAY: u64 = 20_000_000;
+
+/// Which of the two this side is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It began the session and connects again.
+    Caller,
+    /// It waits for the caller.
+    Called,
+}
+
+/// One side of a session.
+#[derive(Debug)]
+pub struct Session {
+    role: Role,
+    /// What this side says of itself.
+    own: Greeting,
+    peer: [u8; 16],
+    /// Longest packet that both take.
+    largest: usize,
+    epoch: u32,
+    rails: [Option<Rail>; RAILS],
+    /// Set while there is no rail.
+    retry: Option<Retry>,
+    log: Log,
+    /// Up to where the rails have taken the log.
+    taken: u64,
+    /// Where our goodbye ends.
+    goodbye: Option<u64>,
+    goodbye_heard: bool,
+    /// A position, and when it was sent: the quickest answer to such a one is the round trip, ns.
+    sample: Option<(u64, u64)>,
+    round_trip: u64,
+    /// Position of what comes next, and what the other side knows of it.
+    expected: u64,
+    told: u64,
+    /// Since when it knows too little; it must know now.
+    owing_since: u64,
+    urgent: bool,
+    /// The packet that was handed out last: it is still in its rail's buffer.
+    lent: Option<(usize, u8, usize)>,
+    now: u64,
+    /// How often rails were full while much waited; the other side has asked for a rail.
+    pressed: u32,
+    asked: bool,
+    /// When something was put or came last, as far as time is known.
+    used: u64,
+}
+
+impl Session {
+    /// A session as both sides know it after the first handshake. `own` is what this side has said; its rail is rail 0.
+    pub fn new(role: Role, own: Greeting, peer: &Greeting, now: u64) -> Result<Self, Broken> {
+        let largest = (peer.largest as usize).min(LARGEST);
+        if largest < SMALLEST || peer.session != own.session || peer.expected != 0 || peer.epoch != 0 {
+            return Err(Broken("a greeting that does not begin a session"));
+        }
+        let reply = (role == Role::Called).then(|| Greeting { wish: Wish::Welcome, ..own }.encode());
+        Ok(Self {
+            role,
+            own,
+            peer: peer.node,
+            largest,
+            epoch: 0,
+            rails: [Some(Rail::new(reply, now)), None, None, None],
+            retry: None,
+            log: Log::default(),
+            taken: 0,
+            goodbye: None,
+            goodbye_heard: false,
+            sample: None,
+            round_trip: u64::MAX,
+            expected: 0,
+            told: 0,
+            owing_since: now,
+            urgent: false,
+            lent: None,
+            now,
+            pressed: 0,
+            asked: false,
+            used: now,
+        })
+    }
+
+    /// The other node.
+    pub fn peer(&self) -> [u8; 16] {
+        self.peer
+    }
+
+    /// The session's number.
+    pub fn number(&self) -> [u8; 16] {
+        self.own.session
+    }
+
+    /// Whether it has rails.
+    pub fn is_up(&self) -> bool {
+        self.retry.is_none()
+    }
+
+    /// Bytes of memory for what has been put and what comes.
+    pub fn memory(&self) -> usize {
+        self.log.memory() + self.rails.iter().flatten().map(Rail::memory).sum::<usize>()
+    }
+
+    // ---- packets ----------------------------------------------------------------------------------------------------
+
+    /// Longest packet.
+    pub fn largest(&self) -> usize {
+        self.largest
+    }
+
+    /// Bytes of a packet that can be put now; 0 for none.
+    pub fn room(&self) -> usize {
+        let waiting = self.log.end() - self.taken.min(self.log.end());
+        let kept = self.round_trip.saturating_mul(RATE).clamp(KEPT_NEAR, KEPT);
+        let room = kept.saturating_sub(self.log.kept()).min(QUEUE.saturating_sub(waiting));
+        if self.goodbye.is_some() { 0 } else { (room as usize).saturating_sub(HEADER) }
+    }
+
+    /// Takes a packet, or does nothing when there is no room.
+    pub fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        if length > self.largest || length > self.room() || self.goodbye.is_some() {
+            return false;
+        }
+        self.append(What::Packet, kind, parts, length);
+        true
+    }
+
+    fn append(&mut self, what: What, kind: u8, parts: &[&[u8]], length: usize) {
+        // Behind others, or without a rail, the frame may wait too long to count as an answer.
+        if self.log.end() == self.taken && self.retry.is_none() {
+            self.told = self.expected;
+            self.urgent = false;
+        }
+        let position = self.log.end() as u32;
+        let header = Header { what, kind, length: length as u32, position, acknowledged: self.expected as u32 };
+        self.log.append(header.encode(), parts, length);
+    }
+
+    /// Puts the goodbye; nothing can be put after it.
+    pub fn say_goodbye(&mut self) {
+        if self.goodbye.is_none() {
+            self.append(What::Goodbye, 0, &[], 0);
+            self.goodbye = Some(self.log.end());
+        }
+    }
+
+    /// Whether the other side has everything, the goodbye included, and nothing is left to be told.
+    pub fn is_done(&self) -> bool {
+        self.goodbye.is_some() && self.log.kept() == 0 && !(self.urgent && self.is_up())
+    }
+
+    /// Whether the other side has said goodbye: nothing comes any more.
+    pub fn is_left(&self) -> bool {
+        self.goodbye_heard
+    }
+
+    /// Whether a packet is there: [`Session::packet`] has it until the next call. An error breaks the session for good.
+    pub fn ready(&mut self, now: u64) -> Result<bool, Broken> {
+        self.now = now;
+        if let Some((slot, _, size)) = self.lent.take()
+            && let Some(rail) = &mut self.rails[slot]
+        {
+            rail.consume(size);
+        }
+        for slot in 0..RAILS {
+            if self.take(slot)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The packet that is there: its kind and its bytes.
+    pub fn packet(&self) -> Option<(u8, &[u8])> {
+        let (slot, kind, size) = self.lent?;
+        Some((kind, self.rails[slot].as_ref()?.payload(size)))
+    }
+
+    /// Takes frames from the front of a rail up to a packet whose turn it is.
+    fn take(&mut self, slot: usize) -> Result<bool, Broken> {
+        while let Some(rail) = &self.rails[slot] {
+            let Some((header, complete)) = rail.head()? else { return Ok(false) };
+            self.acknowledged(header.acknowledged)?;
+            if rail_is_over(&self.rails[slot]) || self.goodbye_heard && header.is_numbered() {
+                return Err(Broken("a frame after the last"));
+            }
+            if !header.is_numbered() {
+                self.bare(slot, header.what)?;
+                continue;
+            }
+            let size = header.size();
+            let ahead = whole(header.position, self.expected).wrapping_sub(self.expected) as i64;
+            if ahead > 0 {
+                // It waits for other rails, one of which may be on its way here.
+                if ahead as u64 > KEPT + LARGEST as u64 {
+                    return Err(Broken("a gap between frames"));
+                }
+                return Ok(false);
+            }
+            if ahead < 0 && ahead + size as i64 > 0 || ahead < -(KEPT as i64) {
+                return Err(Broken("a frame that is neither old nor new"));
+            }
+            if !complete {
+                return Ok(false);
+            }
+            let Some(rail) = &mut self.rails[slot] else { return Ok(false) };
+            if ahead < 0 {
+                rail.consume(size);
+                continue;
+            }
+            (rail.used, self.used) = (self.now, self.now);
+            if self.told == self.expected {
+                self.owing_since = self.now;
+            }
+            self.expected += size as u64;
+            if header.what == What::Packet {
+                self.lent = Some((slot, header.kind, size));
+                return Ok(true);
+            }
+            rail.consume(size);
+            self.goodbye_heard = true;
+            self.urgent = true;
+        }
+        Ok(false)
+    }
+
+    /// The other side has received everything up to this position.
+    #[inline]
+    fn acknowledged(&mut self, low: u32) -> Result<(), Broken> {
+        let front = self.log.front();
+        let to = whole(low, front);
+        let news = to.wrapping_sub(front) as i64;
+        if news <= 0 {
+            return Ok(()); // another rail was quicker
+        }
+        if to > self.taken {
+            return Err(Broken("an acknowledgement of what was not sent"));
+        }
+        self.log.release(to);
+        if let Some((position, sent)) = self.sample
+            && to >= position
+        {
+            self.round_trip = self.round_trip.min(self.now.saturating_sub(sent));
+            self.sample = None;
+        }
+        Ok(())
+    }
+
+    /// A frame that is not numbered.
+    fn bare(&mut self, slot: usize, what: What) -> Result<(), Broken> {
+        let Some(rail) = &mut self.rails[slot] else { return Ok(()) };
+        rail.consume(HEADER);
+        match what {
+            What::End if slot == 0 => return Err(Broken("the end of the first rail")),
+            What::End => rail.end_heard = true,
+            What::More if self.role == Role::Called => return Err(Broken("a called side opens no rails")),
+            What::More => self.asked = true,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Whether its other end has said that nothing more comes.
+fn rail_is_over(rail: &Option<Rail>) -> bool {
+    rail.as_ref().is_some_and(|rail| rail.end_heard)
+}

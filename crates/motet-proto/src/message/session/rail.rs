@@ -1,0 +1,144 @@
+//! One byte stream of a session: what is on its way out, and what has come in.
+//!
+//! What it is: the bytes of a greeting or of bare frames and the run of the log that this rail sends now; and a buffer into
+//! which bytes are received in large chunks and out of which frames are taken in place. What it is not: it knows no order
+//! between rails; that is the session's.
+
+use super::LARGEST;
+use super::frame::{HEADER, Header, What};
+use super::greeting::GREETING;
+use crate::message::Broken;
+use std::ops::Range;
+
+/// Received at a time while little comes, and while much comes.
+const LITTLE: usize = 8 << 10;
+const MUCH: usize = 256 << 10;
+
+/// A rail.
+#[derive(Debug)]
+pub(super) struct Rail {
+    /// Bytes that go before the run: set only while there is no run, which is at a boundary of frames.
+    control: [u8; GREETING],
+    control_range: Range<usize>,
+    /// Of the log, what this rail sends.
+    pub(super) run: Range<u64>,
+    /// END has been said, and heard.
+    pub(super) ended: bool,
+    pub(super) end_heard: bool,
+    /// When something numbered went or came last.
+    pub(super) used: u64,
+    input: Vec<u8>,
+    from: usize,
+    to: usize,
+    /// Up to where the buffer is filled unless a frame needs more: then it is filled to that frame's end, so that nothing has to be moved.
+    soft: usize,
+}
+
+impl Rail {
+    pub(super) fn new(greeting: Option<[u8; GREETING]>, now: u64) -> Self {
+        Self {
+            control: greeting.unwrap_or([0; GREETING]),
+            control_range: 0..greeting.map_or(0, |_| GREETING),
+            run: 0..0,
+            ended: false,
+            end_heard: false,
+            used: now,
+            input: Vec::new(),
+            from: 0,
+            to: 0,
+            soft: LITTLE,
+        }
+    }
+
+    // ---- out --------------------------------------------------------------------------------------------------------
+
+    /// At a boundary of frames, with nothing left to send.
+    pub(super) fn is_free(&self) -> bool {
+        self.run.is_empty() && self.control_range.is_empty()
+    }
+
+    /// Sends a bare frame; only when the rail is free.
+    pub(super) fn say(&mut self, header: Header) {
+        self.control[..HEADER].copy_from_slice(&header.encode());
+        self.control_range = 0..HEADER;
+        self.ended |= header.what == What::End;
+    }
+
+    pub(super) fn control(&self) -> &[u8] {
+        &self.control[self.control_range.clone()]
+    }
+
+    /// So many bytes have gone.
+    pub(super) fn sent(&mut self, n: usize) {
+        let of_control = n.min(self.control_range.len());
+        self.control_range.start += of_control;
+        self.run.start = (self.run.start + (n - of_control) as u64).min(self.run.end);
+    }
+
+    // ---- in ---------------------------------------------------------------------------------------------------------
+
+    /// The frame at the front, and whether all of it is there.
+    pub(super) fn head(&self) -> Result<Option<(Header, bool)>, Broken> {
+        let Some(bytes) = self.input[self.from..self.to].first_chunk::<HEADER>() else { return Ok(None) };
+        let header = Header::decode(bytes, LARGEST)?;
+        Ok(Some((header, self.to - self.from >= header.size())))
+    }
+
+    /// The payload of the frame at the front, which is there.
+    pub(super) fn payload(&self, size: usize) -> &[u8] {
+        &self.input[self.from + HEADER..self.from + size]
+    }
+
+    /// The frame at the front is done with.
+    pub(super) fn consume(&mut self, size: usize) {
+        self.from += size;
+        if self.from == self.to {
+            (self.from, self.to) = (0, 0);
+        }
+    }
+
+    /// Where to receive next; empty when the frame at the front is all there and the buffer is full.
+    pub(super) fn space(&mut self) -> &mut [u8] {
+        let needed = match self.head() {
+            Ok(Some((header, _))) => header.size(),
+            _ => HEADER,
+        };
+        if self.from + needed > self.input.len() || self.input.is_empty() {
+            self.make_room(needed);
+        }
+        let end = self.soft.max(self.from + needed).max(self.to);
+        &mut self.input[self.to..end]
+    }
+
+    #[cold]
+    fn make_room(&mut self, needed: usize) {
+        self.input.copy_within(self.from..self.to, 0);
+        (self.from, self.to) = (0, self.to - self.from);
+        // Room beyond the soft end for the rest of a frame; a peer that sends little gets little.
+        let wanted = if self.soft == MUCH { MUCH + HEADER + LARGEST } else { self.soft.max(needed) };
+        if self.input.len() < wanted {
+            self.input.resize(wanted, 0);
+        }
+    }
+
+    /// So many bytes have come into what `space` gave.
+    pub(super) fn received(&mut self, n: usize) {
+        self.to = (self.to + n).min(self.input.len());
+        if self.to >= self.soft && self.soft < MUCH {
+            self.soft = MUCH;
+            self.make_room(HEADER);
+        }
+    }
+
+    /// Gives memory back that an idle rail does not need.
+    pub(super) fn rest(&mut self) {
+        if self.from == self.to {
+            (self.from, self.to, self.soft, self.input) = (0, 0, LITTLE, Vec::new());
+        }
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        self.input.capacity()
+    }
+}

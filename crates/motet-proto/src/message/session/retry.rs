@@ -1,0 +1,63 @@
+//! When a broken session is tried again, and when it is given up.
+
+/// After a break, a session that nobody has resumed for so long is over, ns.
+pub const GRACE: u64 = 10_000_000_000;
+/// Between the first attempts, and at most.
+const SHORTEST: u64 = 10_000_000;
+const LONGEST: u64 = 1_000_000_000;
+
+/// Attempts after one break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    next: u64,
+    pause: u64,
+    until: u64,
+}
+
+impl Retry {
+    /// The break happened now: the first attempt is due at once.
+    pub fn new(now: u64) -> Self {
+        Self { next: now, pause: SHORTEST, until: now.saturating_add(GRACE) }
+    }
+
+    /// Whether an attempt is due; the next one then is so twice as long after it as this one after the last.
+    pub fn attempt(&mut self, now: u64) -> bool {
+        if now < self.next || self.is_over(now) {
+            return false;
+        }
+        self.next = now.saturating_add(self.pause);
+        self.pause = (2 * self.pause).min(LONGEST);
+        true
+    }
+
+    /// Whether it has lasted too long.
+    pub fn is_over(&self, now: u64) -> bool {
+        now >= self.until
+    }
+
+    /// When one of the two changes.
+    pub fn due(&self) -> u64 {
+        self.next.min(self.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rare_and_end() {
+        let mut retry = Retry::new(1000);
+        let (mut now, mut attempts) = (1000, Vec::new());
+        while !retry.is_over(now) {
+            if retry.attempt(now) {
+                attempts.push(now);
+            }
+            assert!(!retry.attempt(now), "one at a time");
+            now = retry.due();
+        }
+        assert_eq!(attempts[..3], [1000, 1000 + SHORTEST, 1000 + 3 * SHORTEST]);
+        assert!((10..30).contains(&attempts.len()), "{}", attempts.len());
+        assert_eq!(now, 1000 + GRACE);
+    }
+}

@@ -1,0 +1,120 @@
+//! A connection on its way to another node: until the answer to our greeting has come.
+
+use crate::socket::{self, Set};
+use motet_proto::message::session::greeting::{GREETING, Greeting, Ungreeted};
+use motet_sys::fds::PrivateFd;
+use motet_sys::rustix::fd::{AsFd, AsRawFd};
+use motet_sys::rustix::io::Errno;
+use std::net::SocketAddr;
+
+/// An attempt takes no longer, ns.
+const LIMIT: u64 = 3_000_000_000;
+
+/// What has become of it.
+#[derive(Debug)]
+pub enum Dialed {
+    /// Not yet.
+    Pending,
+    /// An answer, and the connection right behind it.
+    Answered(PrivateFd, Greeting),
+    /// Nobody listens there.
+    Nobody,
+    /// Nothing that can be used: no answer, another protocol, another version.
+    Failed(Failure),
+}
+
+/// Why an attempt has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// The system refuses, the way is cut, or it took too long.
+    Way,
+    /// Something else answers there.
+    Foreign,
+    /// A node of another version does.
+    Version,
+}
+
+/// A connection on its way.
+#[derive(Debug)]
+pub struct Dial {
+    /// Taken when it is handed over.
+    fd: Option<PrivateFd>,
+    set: Set,
+    greeting: Greeting,
+    greeted: bool,
+    answer: [u8; GREETING],
+    got: usize,
+    until: u64,
+}
+
+impl Dial {
+    /// Begins. An error is the system's.
+    pub fn new(address: &SocketAddr, greeting: Greeting, now: u64) -> Result<Self, Errno> {
+        let (fd, set) = (socket::connect(address)?, Set::new()?);
+        set.add(&fd)?;
+        set.change(&fd, false, true)?;
+        let until = now.saturating_add(LIMIT);
+        Ok(Self { fd: Some(fd), set, greeting, greeted: false, answer: [0; GREETING], got: 0, until })
+    }
+
+    /// What it asks for.
+    pub fn greeting(&self) -> &Greeting {
+        &self.greeting
+    }
+
+    /// Readable when `step` would do something.
+    pub fn set(&self) -> &Set {
+        &self.set
+    }
+
+    /// When it is given up.
+    pub fn due(&self) -> u64 {
+        self.until
+    }
+
+    /// Goes on.
+    pub fn step(&mut self, now: u64) -> Dialed {
+        match self.go_on() {
+            Ok(None) if now < self.until => Dialed::Pending,
+            Ok(None) => Dialed::Failed(Failure::Way),
+            Ok(Some(greeting)) => match (greeting, self.fd.take()) {
+                (Ok(greeting), Some(fd)) => {
+                    self.set.remove(&fd);
+                    Dialed::Answered(fd, greeting)
+                }
+                (Err(Ungreeted::Version), _) => Dialed::Failed(Failure::Version),
+                _ => Dialed::Failed(Failure::Foreign),
+            },
+            Err(Errno::CONNREFUSED) => Dialed::Nobody,
+            Err(_) => Dialed::Failed(Failure::Way),
+        }
+    }
+
+    fn go_on(&mut self) -> Result<Option<Result<Greeting, Ungreeted>>, Errno> {
+        let Some(fd) = &self.fd else { return Err(Errno::NOTCONN) };
+        if !self.greeted {
+            let ready = motet_sys::socket::poll([(fd.as_fd().as_raw_fd(), motet_sys::socket::WRITABLE)], Some(0));
+            if !matches!(ready, Ok([events]) if events != 0) {
+                return Ok(None);
+            }
+            socket::error(fd)?;
+            // A fresh socket takes 64 bytes.
+            if socket::send(fd, &[std::io::IoSlice::new(&self.greeting.encode())])? != GREETING {
+                return Err(Errno::NOBUFS);
+            }
+            self.greeted = true;
+            self.set.change(fd, true, false)?;
+        }
+        // Not a byte more: what follows is the session's.
+        match socket::receive(fd, &mut self.answer[self.got..]) {
+            Ok(0) => return Err(Errno::CONNRESET),
+            Ok(n) => self.got += n,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(errno) => return Err(errno),
+        }
+        if !Greeting::may_begin(&self.answer[..self.got]) {
+            return Ok(Some(Err(Ungreeted::Foreign)));
+        }
+        Ok((self.got == GREETING).then(|| Greeting::decode(&self.answer)))
+    }
+}

@@ -1,0 +1,271 @@
+//! Packets between two nodes over TCP: a session and the sockets of its rails.
+//!
+//! What it is: what the session has to send goes to the sockets, at best in the very call that puts it; what they have is
+//! received in large chunks; and when they break the caller connects again while the other side waits, and asks meanwhile
+//! whether there still is a caller ([`connections`]). What it is not: order, numbers and what is sent again are the session's.
+
+mod connections;
+
+use crate::dial::Dial;
+use crate::node::{Mailbox, Node};
+use crate::socket::{self, Set};
+use motet_engine::message::medium::{Frames, Lost};
+use motet_engine::reason::Reason;
+use motet_proto::message::Packets;
+use motet_proto::message::session::{PIECES, RAILS, Role, Session};
+use motet_sys::fds::PrivateFd;
+use motet_sys::rustix::io::{Errno, Result};
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// A goodbye that is not answered for so long is none, ns.
+const FAREWELL: u64 = 10_000_000_000;
+
+/// The socket of a rail.
+#[derive(Debug)]
+struct Socket {
+    fd: PrivateFd,
+    /// The set watches whether it takes more.
+    watched: bool,
+    /// It takes nothing any more. What has come can still be read.
+    failed: bool,
+}
+
+/// A link.
+#[derive(Debug)]
+pub struct Link {
+    session: Session,
+    role: Role,
+    sockets: [Option<Socket>; RAILS],
+    /// No socket takes more now.
+    behind: bool,
+    set: Set,
+    node: Arc<Node>,
+    mailbox: Arc<Mailbox>,
+    /// Where the other node listens, if it does.
+    address: Option<SocketAddr>,
+    dial: Option<Dial>,
+    lost: Option<Reason>,
+    /// When waiting for the answer to our goodbye ends.
+    farewell: Option<u64>,
+}
+
+impl Link {
+    /// A link over a session's first connection, which is right behind the greetings.
+    pub(crate) fn new(
+        session: Session,
+        role: Role,
+        fd: PrivateFd,
+        node: Arc<Node>,
+        mailbox: Arc<Mailbox>,
+        address: Option<SocketAddr>,
+    ) -> Result<Self> {
+        let mut link = Self {
+            session,
+            role,
+            sockets: [const { None }; RAILS],
+            behind: false,
+            set: Set::new()?,
+            node,
+            mailbox,
+            address,
+            dial: None,
+            lost: None,
+            farewell: None,
+        };
+        link.set.add(link.mailbox.bell())?;
+        link.install(0, fd)?;
+        link.flush(false);
+        Ok(link)
+    }
+
+    /// Connections that it has now.
+    pub fn connections(&self) -> usize {
+        self.sockets.iter().flatten().count()
+    }
+
+    /// Bytes of memory that it holds for packets.
+    pub fn memory(&self) -> usize {
+        self.session.memory()
+    }
+
+    fn install(&mut self, slot: usize, fd: PrivateFd) -> Result<()> {
+        self.set.add(&fd)?;
+        self.sockets[slot] = Some(Socket { fd, watched: false, failed: false });
+        self.behind = false;
+        Ok(())
+    }
+
+    // ---- in ---------------------------------------------------------------------------------------------------------
+
+    /// Whether a packet is there.
+    #[inline]
+    fn ready(&mut self, now: u64) -> std::result::Result<bool, Lost> {
+        if let Some(reason) = self.lost {
+            return Err(Lost(reason));
+        }
+        Ok(self.take(now)? || self.receive(now) && self.take(now)?)
+    }
+
+    fn take(&mut self, now: u64) -> std::result::Result<bool, Lost> {
+        match self.session.ready(now) {
+            Ok(true) => Ok(true),
+            Ok(false) if self.session.is_left() && self.farewell.is_none() => {
+                self.flush(false); // so that the other hears that its goodbye has come
+                Err(self.end(Reason::PEER_GONE))
+            }
+            Ok(false) => Ok(false),
+            Err(_) => Err(self.end(Reason::BROKEN)),
+        }
+    }
+
+    /// Receives what is there; whether anything was.
+    fn receive(&mut self, now: u64) -> bool {
+        let (mut any, mut broken) = (false, false);
+        for slot in 0..RAILS {
+            let Some(socket) = &self.sockets[slot] else { continue };
+            if self.session.has_ended(slot) {
+                self.sockets[slot] = None;
+                continue;
+            }
+            let Some(space) = self.session.space(slot) else { continue };
+            match socket::receive(&socket.fd, space) {
+                Ok(0) => broken = true,
+                Ok(n) => {
+                    self.session.received(slot, n);
+                    any = true;
+                }
+                Err(Errno::AGAIN | Errno::INTR) => broken |= socket.failed,
+                Err(_) => broken = true,
+            }
+        }
+        // What has come before the break counts: only then is it a break.
+        if broken && !any {
+            self.broke(now);
+        }
+        any
+    }
+
+    // ---- out --------------------------------------------------------------------------------------------------------
+
+    /// Sends what goes at once. `again`: it did not go before, so a socket that still takes nothing is watched.
+    fn flush(&mut self, again: bool) {
+        self.behind = true;
+        for slot in 0..RAILS {
+            self.behind &= self.flush_rail(slot, again);
+        }
+    }
+
+    /// Whether the rail takes no more now, or is none.
+    fn flush_rail(&mut self, slot: usize, again: bool) -> bool {
+        let Some(socket) = &mut self.sockets[slot] else { return true };
+        while !socket.failed {
+            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let n = self.session.outgoing(slot, &mut pieces);
+            let size: usize = pieces[..n].iter().map(|piece| piece.len()).sum();
+            if size == 0 {
+                if socket.watched {
+                    socket.watched = self.set.change(&socket.fd, true, false).is_err();
+                }
+                return false;
+            }
+            match socket::send(&socket.fd, &pieces[..n]) {
+                Ok(sent) => {
+                    self.session.sent(slot, sent);
+                    if sent == size {
+                        continue;
+                    }
+                }
+                Err(Errno::AGAIN) => {}
+                Err(Errno::INTR) => continue,
+                Err(_) => {
+                    // Reading finds out, after what came before.
+                    socket.failed = true;
+                    break;
+                }
+            }
+            self.session.blocked();
+            if again && !socket.watched {
+                socket.watched = self.set.change(&socket.fd, true, true).is_ok();
+            }
+            break;
+        }
+        true
+    }
+}
+
+impl Packets for Link {
+    fn largest(&self) -> usize {
+        self.session.largest()
+    }
+
+    fn room(&self) -> usize {
+        if self.lost.is_some() { 0 } else { self.session.room() }
+    }
+
+    #[inline]
+    fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
+        if self.lost.is_some() || !self.session.put(kind, parts) {
+            return false;
+        }
+        if !self.behind {
+            self.flush(false);
+        }
+        true
+    }
+}
+
+impl Frames for Link {
+    fn poll(&mut self, now: u64) -> std::result::Result<Option<(u8, &[u8])>, Lost> {
+        if !self.ready(now)? {
+            return Ok(None);
+        }
+        Ok(self.session.packet())
+    }
+
+    fn progress(&mut self, now: u64) -> std::result::Result<(), Lost> {
+        if let Some(reason) = self.lost {
+            return Err(Lost(reason));
+        }
+        self.connections_step(now)?;
+        if self.session.has_outgoing() {
+            self.flush(true);
+        }
+        Ok(())
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.set.descriptor()
+    }
+
+    fn due(&self) -> Option<u64> {
+        if self.lost.is_some() {
+            return None;
+        }
+        [self.session.due(), self.dial.as_ref().map(Dial::due), self.farewell].into_iter().flatten().min()
+    }
+
+    fn close(&mut self, now: u64) -> bool {
+        let until = *self.farewell.get_or_insert(now.saturating_add(FAREWELL));
+        self.session.say_goodbye();
+        // What still comes is nobody's any more, but the answer is among it.
+        while let Ok(true) = self.ready(now) {}
+        if self.progress(now).is_ok() && !self.session.is_done() && now < until {
+            return false;
+        }
+        if self.lost.is_none() {
+            self.end(Reason::PEER_GONE);
+        }
+        true
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if self.lost.is_none() {
+            self.node.leave(self.session.number());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Which sessions a node of this process has, so that a connection that comes in finds its own.
+//!
+//! Links and the listener may live in different threads: a connection for a link is left in its [`Mailbox`], whose bell is in
+//! the link's set of descriptors.
+
+use motet_engine::message::medium::NodeId;
+use motet_proto::message::session::greeting::Greeting;
+use motet_sys::fds::PrivateFd;
+use motet_sys::rustix::fd::{AsFd, AsRawFd};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Connections that wait for a link at most.
+const WAITING: usize = 8;
+
+static NODES: Mutex<Vec<(NodeId, Weak<Node>)>> = Mutex::new(Vec::new());
+
+/// A panic of another thread has left nothing half done here: each holds the lock for one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A node's sessions.
+#[derive(Debug)]
+pub struct Node {
+    id: NodeId,
+    port: AtomicU16,
+    sessions: Mutex<HashMap<[u8; 16], Arc<Mailbox>>>,
+}
+
+impl Node {
+    /// The one record of this node.
+    pub fn of(id: NodeId) -> Arc<Self> {
+        let mut nodes = lock(&NODES);
+        nodes.retain(|(_, node)| node.strong_count() > 0);
+        if let Some(node) = nodes.iter().find(|(other, _)| *other == id).and_then(|(_, node)| node.upgrade()) {
+            return node;
+        }
+        let node = Arc::new(Self { id, port: AtomicU16::new(0), sessions: Mutex::default() });
+        nodes.push((id, Arc::downgrade(&node)));
+        node
+    }
+
+    /// Its number.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Where it listens; 0: nowhere.
+    pub fn port(&self) -> u16 {
+        self.port.load(Ordering::Relaxed)
+    }
+
+    /// It listens there from now on.
+    pub fn listens(&self, port: u16) {
+        self.port.store(port, Ordering::Relaxed);
+    }
+
+    /// Enters a session; `None`: there is one of this number, or no descriptor for the bell.
+    pub fn enter(&self, session: [u8; 16], called: bool) -> Option<Arc<Mailbox>> {
+        let bell = PrivateFd::new(motet_sys::socket::eventfd().ok()?);
+        let mailbox = Arc::new(Mailbox { called, bell, full: AtomicBool::new(false), visits: Mutex::default() });
+        let mut sessions = lock(&self.sessions);
+        if sessions.contains_key(&session) {
+            return None;
+        }
+        sessions.insert(session, mailbox.clone());
+        Some(mailbox)
+    }
+
+    /// The session is over.
+    pub fn leave(&self, session: [u8; 16]) {
+        lock(&self.sessions).remove(&session);
+    }
+
+    /// Where connections for a session are left.
+    pub fn find(&self, session: &[u8; 16]) -> Option<Arc<Mailbox>> {
+        lock(&self.sessions).get(session).cloned()
+    }
+}
+
+/// A connection that has come for a link: with what, and from where.
+#[derive(Debug)]
+pub struct Visit {
+    /// The connection, right behind the greeting.
+    pub fd: PrivateFd,
+    /// What was said.
+    pub greeting: Greeting,
+    /// Where it came from.
+    pub from: SocketAddr,
+}
+
+/// Where connections for one link wait.
+#[derive(Debug)]
+pub struct Mailbox {
+    called: bool,
+    bell: PrivateFd,
+    full: AtomicBool,
+    visits: Mutex<Vec<Visit>>,
+}
+
+impl Mailbox {
+    /// Whether the link waits for connections; otherwise it makes them.
+    pub fn is_called(&self) -> bool {
+        self.called
+    }
+
+    /// Readable while connections wait.
+    pub fn bell(&self) -> &PrivateFd {
+        &self.bell
+    }
+
+    /// Leaves a connection. Too many: the newest goes, as an honest caller tries again.
+    pub fn leave(&self, visit: Visit) {
+        let mut visits = lock(&self.visits);
+        if visits.len() < WAITING {
+            visits.push(visit);
+        }
+        self.full.store(true, Ordering::Release);
+        motet_sys::socket::ring(self.bell.as_fd().as_raw_fd());
+    }
+
+    /// Whether anything waits: cheap.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
+    /// Takes what waits.
+    pub fn take(&self) -> Vec<Visit> {
+        let mut visits = lock(&self.visits);
+        self.full.store(false, Ordering::Release);
+        motet_sys::socket::drain(self.bell.as_fd().as_raw_fd());
+        std::mem::take(&mut visits)
+    }
+}

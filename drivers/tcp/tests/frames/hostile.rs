@@ -1,0 +1,163 @@
+//! Whoever may connect.
+
+use crate::nodes::{End, identity, meet, pair, until};
+use motet_driver_tcp::Tcp;
+use motet_engine::driver::Driver;
+use motet_engine::message::medium::{Listening, Medium};
+use motet_engine::reason::Reason;
+use motet_proto::message::session::greeting::{GREETING, Greeting, VERSION, Wish};
+use motet_sys::clock::nanoseconds;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+fn greeting(wish: Wish) -> Greeting {
+    Greeting { wish, epoch: 0, node: [5; 16], session: [6; 16], expected: 0, largest: 65536, port: 0 }
+}
+
+/// What a listener answers to these bytes, until it ends the connection or has said a greeting.
+fn answer(listener: &mut dyn Listening, bytes: &[u8]) -> Vec<u8> {
+    let mut guest = TcpStream::connect(listener.address()).expect("it listens");
+    guest.write_all(bytes).expect("sent");
+    guest.set_nonblocking(true).expect("nonblocking");
+    let mut got = Vec::new();
+    until("an answer", || {
+        assert!(listener.step(nanoseconds()).is_none(), "nobody has come");
+        let mut chunk = [0; 256];
+        match guest.read(&mut chunk) {
+            Ok(0) => return true,
+            Ok(n) => got.extend_from_slice(&chunk[..n]),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return true, // reset: there were bytes that nobody read
+        }
+        false
+    });
+    got
+}
+
+fn wish(bytes: &[u8]) -> Option<Wish> {
+    Greeting::decode(bytes.first_chunk::<GREETING>()?).ok().map(|greeting| greeting.wish)
+}
+
+#[test]
+fn guests_that_say_nothing_of_use_are_shown_out() {
+    let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
+    let listener = &mut *listener;
+    assert_eq!(answer(listener, b"GET / HTTP/1.1\r\n\r\n"), b"");
+    assert_eq!(answer(listener, &[0; 64]), b"");
+    assert_eq!(wish(&answer(listener, &greeting(Wish::Resume).encode())), Some(Wish::Unknown));
+    assert_eq!(wish(&answer(listener, &greeting(Wish::Rail).encode())), Some(Wish::Unknown));
+    assert_eq!(wish(&answer(listener, &greeting(Wish::Probe).encode())), Some(Wish::Unknown));
+    assert_eq!(answer(listener, &greeting(Wish::Welcome).encode()), b"");
+    let tiny = Greeting { largest: 10, ..greeting(Wish::New) };
+    assert_eq!(wish(&answer(listener, &tiny.encode())), Some(Wish::Refused));
+    let begun = Greeting { expected: 1, ..greeting(Wish::New) };
+    assert_eq!(wish(&answer(listener, &begun.encode())), Some(Wish::Refused));
+    let mut other = greeting(Wish::New).encode();
+    other[8..10].copy_from_slice(&(VERSION + 1).to_le_bytes());
+    other[10..].fill(0xee);
+    assert_eq!(wish(&answer(listener, &other)), Some(Wish::Version));
+}
+
+#[test]
+fn a_crowd_of_silent_guests_keeps_nobody_out() {
+    let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
+    let crowd: Vec<_> = (0..200)
+        .map(|n| {
+            let mut guest = TcpStream::connect(listener.address()).expect("it listens");
+            guest.write_all(&greeting(Wish::New).encode()[..n % GREETING]).expect("sent");
+            assert!(listener.step(nanoseconds()).is_none());
+            guest
+        })
+        .collect();
+    let address = listener.address();
+    let (mut a, mut b) = meet(&identity(1, false), &mut *listener, &address);
+    until("packets arrive", || {
+        a.round(100);
+        b.round(100);
+        a.got == 100 && b.got == 100
+    });
+    // Their time passes, and with them the listener has nothing to wait for.
+    assert!(listener.due().is_some());
+    assert!(listener.step(nanoseconds() + 60_000_000_000).is_none());
+    assert_eq!(listener.due(), None);
+    drop(crowd);
+}
+
+#[test]
+fn frames_that_may_not_be_break_the_link_and_no_other() {
+    let (mut listener, mut a, mut b) = pair();
+    let mut guest = TcpStream::connect(listener.address()).expect("it listens");
+    guest.write_all(&greeting(Wish::New).encode()).expect("sent");
+    let mut hostile = None;
+    until("it is met", || {
+        hostile = listener.step(nanoseconds());
+        hostile.is_some()
+    });
+    let Some(Medium::Frames(mut frames)) = hostile.map(|met| met.medium) else { panic!("frames") };
+    let mut welcome = [0; GREETING];
+    guest.read_exact(&mut welcome).expect("a welcome");
+    assert_eq!(wish(&welcome), Some(Wish::Welcome));
+    guest.write_all(&[0xff; 1000]).expect("sent");
+    let mut lost = None;
+    until("it breaks", || {
+        lost = frames.poll(nanoseconds()).err();
+        lost.is_some()
+    });
+    assert_eq!(lost.map(|lost| lost.0), Some(Reason::BROKEN));
+    until("the other link works", || {
+        a.round(10);
+        b.round(10);
+        a.got == 10 && b.got == 10
+    });
+}
+
+#[test]
+fn calls_that_lead_nowhere_say_why() {
+    let call = |address: &str, bytes: &[u8]| {
+        let server = TcpListener::bind(address).expect("a port");
+        let mut call =
+            Tcp.call(&identity(1, false), &server.local_addr().expect("its address").to_string()).expect("it begins");
+        let (mut far, _) = server.accept().expect("it comes");
+        far.write_all(bytes).expect("sent");
+        let mut outcome = None;
+        until("it ends", || {
+            outcome = call.step(nanoseconds());
+            outcome.is_some()
+        });
+        match outcome {
+            Some(Err(reason)) => reason,
+            _ => panic!("nobody is there"),
+        }
+    };
+    assert_eq!(call("127.0.0.1:0", b"220 mail.example ESMTP\r\n"), Reason::NO_SUCH_NODE);
+    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Version).encode()), Reason::VERSION);
+    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Refused).encode()), Reason::NO_SUCH_NODE);
+    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Welcome).encode()), Reason::BROKEN, "another session's");
+    assert!(Tcp.call(&identity(1, false), "nowhere").is_err());
+    assert!(Tcp.listen(&identity(1, false)).is_err());
+}
+
+#[test]
+fn a_node_does_not_call_itself() {
+    let own = identity(1, true);
+    let mut listener = Tcp.listen(&own).expect("a listener");
+    let mut call = Tcp.call(&own, &listener.address()).expect("it begins");
+    let mut outcome = None;
+    until("it ends", || {
+        assert!(listener.step(nanoseconds()).is_none());
+        outcome = call.step(nanoseconds());
+        outcome.is_some()
+    });
+    assert!(matches!(outcome, Some(Err(Reason::NO_SUCH_NODE))));
+}
+
+#[test]
+fn what_waits_for_room_is_bounded() {
+    let (_listener, mut a, _b) = pair();
+    let End { frames, .. } = &mut a;
+    let mut put = 0;
+    while frames.put(1, &[&[1; 1000]]) {
+        put += 1016;
+    }
+    assert!((100_000..=motet_proto::message::session::KEPT).contains(&put), "{put} bytes and nobody reads");
+}
