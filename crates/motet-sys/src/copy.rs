@@ -1,6 +1,7 @@
 //! Single copy between two address spaces (process_vm_readv, process_vm_writev).
 
 use crate::{Errno, errno};
+use motet_wire::shared::Shared;
 use syscalls::{Sysno, syscall};
 
 #[repr(C)]
@@ -14,6 +15,15 @@ pub fn read_from(pid: u32, address: u64, into: &mut [u8]) -> Result<usize, Errno
     let local = Vector { base: into.as_mut_ptr() as u64, length: into.len() as u64 };
     let remote = Vector { base: address, length: into.len() as u64 };
     // SAFETY: the kernel writes only within `into`; the remote address is checked by the kernel.
+    unsafe { syscall!(Sysno::process_vm_readv, pid, &raw const local, 1, &raw const remote, 1, 0) }.map_err(errno)
+}
+
+/// The same into memory that others see.
+pub fn read_into(pid: u32, address: u64, into: &Shared) -> Result<usize, Errno> {
+    let local = Vector { base: into.base() as u64, length: into.length() as u64 };
+    let remote = Vector { base: address, length: into.length() as u64 };
+    // SAFETY: the kernel writes only within the view, whose maker has promised that it stays and that nobody has references to it
+    // while something is put there.
     unsafe { syscall!(Sysno::process_vm_readv, pid, &raw const local, 1, &raw const remote, 1, 0) }.map_err(errno)
 }
 

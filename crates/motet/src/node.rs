@@ -28,6 +28,7 @@ mod lend;
 
 pub use motet_engine::message::channels::{From, Outgoing, Seen};
 pub use motet_engine::message::operations::{Got, Headers};
+pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights};
 pub use motet_engine::message::{
     Body, Channel, Completion, Context, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode, Node as Inner,
     NodeOptions, Notice, OperationId, Serve, Stack, Status, Task, pop,
@@ -38,6 +39,8 @@ use crate::table;
 use motet_engine::now;
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// A process that has joined. Everything that [`motet_engine::message::Node`] offers, and the calls below, whose memory is borrowed.
@@ -136,6 +139,20 @@ impl Node {
         self.receive_tagged(From::Channel(channel), 0, u64::MAX, buffer, limit)
     }
 
+    /// Makes memory known to peers that are told the key: see [`Inner::revoke`] for its end.
+    pub fn register_words(&self, words: &Arc<[AtomicU64]>, rights: Rights) -> Result<Key, Error> {
+        self.0.register(lend::words(words), rights, Some(Box::new(words.clone())))
+    }
+
+    /// Waits for the end of an operation, which must end as asked: bytes of its own memory come back.
+    pub fn finish_operation(&self, operation: OperationId, limit: Option<Duration>) -> Result<Vec<u8>, Error> {
+        let Completion { status, channel, memory, .. } = self.0.wait_for(operation, deadline(limit))?;
+        match status {
+            Status::Done => Ok(memory.unwrap_or_default()),
+            status => Err(self.failed(status, channel)),
+        }
+    }
+
     /// The same for a tag, of which the bits in `ignore` do not matter, on one channel or any of a context.
     #[inline]
     pub fn receive_tagged(
@@ -166,6 +183,11 @@ pub fn options(name: &str, listen: Option<SocketAddr>) -> NodeOptions {
     let config = crate::config();
     let drivers = table::DRIVERS.iter().copied().filter(|driver| config.drivers.allows(driver.name())).collect();
     NodeOptions { drivers, name: name.to_owned(), listen, limits: MessageLimits::default(), spin: config.spin }
+}
+
+/// The deadline that is so many nanoseconds from now, for the calls of [`Inner`].
+pub fn in_ns(ns: u64) -> u64 {
+    now().saturating_add(ns)
 }
 
 #[inline(always)]

@@ -201,7 +201,7 @@ impl Packets for Link {
         self.session.largest()
     }
 
-    fn room(&self) -> usize {
+    fn room(&mut self) -> usize {
         if self.lost.is_some() { 0 } else { self.session.room() }
     }
 

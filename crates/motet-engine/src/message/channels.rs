@@ -429,7 +429,7 @@ impl Node {
 impl Core {
     /// Why a send was refused; who waits for room is told when there is some.
     #[cold]
-    fn refused(&mut self, link: LinkId, refusal: Refusal) -> Error {
+    pub(super) fn refused(&mut self, link: LinkId, refusal: Refusal) -> Error {
         let gone = self.gone(link);
         if refusal == Refusal::WouldBlock
             && let Ok((joined, desk)) = self.link(link)
@@ -467,10 +467,7 @@ impl Core {
             }
         }
         // What must be copied is copied by whoever makes progress: it must look here.
-        if self
-            .links
-            .named(motet_proto::message::pool::Number(link.0))
-            .is_some_and(|joined| !joined.back.copies.is_empty())
+        if self.links.named(motet_proto::message::pool::Number(link.0)).is_some_and(|joined| joined.back.copies_wait())
         {
             self.warm(link);
         }

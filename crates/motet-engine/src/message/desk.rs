@@ -4,13 +4,16 @@
 //! returned: a message for a handler, channels that a peer would like. What it is not: it calls no user code and no link.
 
 use super::operations::Operations;
+use super::regions::Hosts;
 use super::{Channel, LinkId};
 use motet_proto::message::matching::Scope;
 use motet_proto::message::packet;
+use motet_proto::message::remote::RemoteCopy;
 use motet_proto::message::{
     Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, Status, Table,
 };
 use motet_sys::memory;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -20,10 +23,14 @@ pub struct Desk {
     pub table: Table,
     /// What the program has begun.
     pub operations: Operations,
+    /// Memory that peers may reach.
+    pub hosts: Hosts,
     /// A message for a handler, to be run before the next packet is looked at.
     pub delivery: Option<Delivery>,
     /// Channels that peers would like: link, channel, service.
     pub offers: VecDeque<(Channel, u64)>,
+    /// The program's, to be dropped where no lock is held.
+    pub spent: Vec<Box<dyn Any + Send>>,
     /// Something has happened that a thread may wait for.
     pub stirred: bool,
 }
@@ -77,9 +84,19 @@ pub struct Back {
     pub places: Vec<Option<Place>>,
     /// Bytes to be copied from the peer's memory, and how many have been.
     pub copies: VecDeque<(CopyRequest, u64)>,
+    /// The same of puts and gets.
+    pub remote_copies: VecDeque<(RemoteCopy, u64)>,
+    /// From how many bytes on the peer may copy from our memory by itself.
+    pub single_copy: u64,
 }
 
 impl Back {
+    /// Whether bytes are to be copied from the peer's memory.
+    #[inline(always)]
+    pub fn copies_wait(&self) -> bool {
+        !self.copies.is_empty() || !self.remote_copies.is_empty()
+    }
+
     /// What is kept of a channel.
     pub fn place(&mut self, channel: ChannelId) -> Option<&mut Place> {
         self.places.get_mut(channel.index())?.as_mut()
@@ -112,8 +129,10 @@ impl Desk {
         Self {
             table: Table::new([half(0), half(8)]),
             operations: Operations::default(),
+            hosts: Hosts::default(),
             delivery: None,
             offers: VecDeque::new(),
+            spent: Vec::new(),
             stirred: false,
         }
     }
@@ -129,7 +148,13 @@ pub struct View<'a> {
     pub link: LinkId,
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    /// Of this link.
+    #[inline(always)]
+    pub fn of(desk: &'a mut Desk, back: &'a mut Back, link: LinkId) -> Self {
+        Self { desk, back, link }
+    }
+
     fn channel(&self, id: ChannelId) -> Channel {
         Channel { link: self.link, id }
     }

@@ -16,6 +16,12 @@ pub enum Error {
     Truncated,
     /// The operation: headers are too long, or a message cannot go in this mode at all.
     TooLong,
+    /// The operation: no such region, or it does not allow this.
+    Denied,
+    /// The operation: bytes that do not lie inside the region.
+    Outside,
+    /// The operation: an atomic that makes no sense, or memory that is not where it can be done.
+    Unfit,
     /// The channel: the other side takes or sends no more on it, or it is not known.
     Closed,
     /// The channel: the peer serves no such service.
@@ -44,6 +50,9 @@ impl Error {
             Self::Cancelled => 125,                                                               // ECANCELED
             Self::Truncated => 90,                                                                // EMSGSIZE
             Self::TooLong => 7,                                                                   // E2BIG
+            Self::Denied => 13,                                                                   // EACCES
+            Self::Outside => 34,                                                                  // ERANGE
+            Self::Unfit => 22,                                                                    // EINVAL
             Self::Closed => 32,                                                                   // EPIPE
             Self::Refused => 111,                                                                 // ECONNREFUSED
             Self::Lost(Reason::BROKEN) => 71,                                                     // EPROTO
@@ -67,6 +76,9 @@ impl std::fmt::Display for Error {
             Self::Cancelled => "cancelled",
             Self::Truncated => "the message is longer than the buffer",
             Self::TooLong => "the message or its headers are too long",
+            Self::Denied => "no such region, or it does not allow this",
+            Self::Outside => "not inside the region",
+            Self::Unfit => "an atomic that makes no sense there",
             Self::Closed => "the channel is closed",
             Self::Refused => "the peer serves no such service",
             Self::Lost(reason) => return write!(f, "the link is gone: {}", crate::reason::text(reason.0)),
@@ -93,6 +105,7 @@ impl Error {
             Refusal::WouldBlock => Self::WouldBlock,
             Refusal::Closed => Self::Closed,
             Refusal::TooLong => Self::TooLong,
+            Refusal::Unfit => Self::Unfit,
             Refusal::Broken => Self::Lost(gone.unwrap_or(Reason::PEER_GONE)),
         }
     }
@@ -105,6 +118,9 @@ impl Error {
             Status::Cancelled => Some(Self::Cancelled),
             Status::Closed => Some(Self::Closed),
             Status::Full => Some(Self::Full),
+            Status::Denied => Some(Self::Denied),
+            Status::Outside => Some(Self::Outside),
+            Status::Unfit => Some(Self::Unfit),
             Status::Broken => Some(Self::Lost(gone.unwrap_or(Reason::PEER_GONE))),
         }
     }

@@ -5,7 +5,7 @@
 use super::desk::{Back, Desk, View};
 use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
 use super::packets::{Landing, Outward, Way};
-use super::{LinkId, MessageLimits};
+use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
 use motet_proto::message::{Broken, CopyRequest, Link};
 use motet_sys::{copy, socket};
@@ -60,9 +60,10 @@ const GONE: Broken = Broken("the peer is gone");
 impl Joined {
     /// A link over a medium that has just come up.
     pub fn new(id: LinkId, peer: NodeId, medium: Medium, driver: &'static str, limits: &MessageLimits) -> Self {
-        let limits = limits.of(matches!(medium, Medium::Lanes(_)));
-        let proto = Link::new(id.0, limits, 0);
-        Self { proto, medium: Some(medium), ..Self::empty(peer, driver) }
+        let lanes = matches!(medium, Medium::Lanes(_));
+        let proto = Link::new(id.0, limits.of(lanes), 0);
+        let back = Back { single_copy: if lanes { limits.single_copy } else { u64::MAX }, ..Back::default() };
+        Self { proto, back, medium: Some(medium), ..Self::empty(peer, driver) }
     }
 
     /// The place of a link that is about to be.
@@ -98,7 +99,7 @@ impl Joined {
         desk: &mut Desk,
         f: impl FnOnce(&mut Link, &mut Way<'_>, &mut View<'_>) -> R,
     ) -> R {
-        let mut view = View { desk, back: &mut self.back, link: id };
+        let mut view = View::of(desk, &mut self.back, id);
         let mut way = match &mut self.medium {
             Some(Medium::Lanes(lanes)) => Way::Lane(Outward::new(&mut lanes.outward)),
             Some(Medium::Frames(frames)) => Way::Frames(&mut **frames),
@@ -127,7 +128,7 @@ impl Joined {
     pub fn look(&mut self, id: LinkId, desk: &mut Desk, landing: &mut Landing, now: u64) -> Look {
         match &mut self.medium {
             Some(Medium::Lanes(lanes)) => {
-                let mut view = View { desk, back: &mut self.back, link: id };
+                let mut view = View::of(desk, &mut self.back, id);
                 let look = take_from_lane(lanes, &mut self.proto, &mut view, &mut landing.lane, now);
                 let broken = match look {
                     Ok(Look::Silent) => {
@@ -151,7 +152,7 @@ impl Joined {
 
     fn look_at_frames(&mut self, id: LinkId, desk: &mut Desk, landing: &mut Landing, now: u64) -> Look {
         let Some(Medium::Frames(frames)) = &mut self.medium else { return Look::Silent };
-        let mut view = View { desk, back: &mut self.back, link: id };
+        let mut view = View::of(desk, &mut self.back, id);
         let taken = take_frames(&mut **frames, &mut self.proto, &mut view, landing, now);
         match taken {
             Ok(Look::Silent) => self.silent = self.silent.saturating_add(1),
@@ -179,24 +180,36 @@ impl Joined {
         }
     }
 
-    /// Goes on with a copy from the peer's memory. True when there was one.
-    pub fn copy(&mut self, id: LinkId, desk: &mut Desk) -> bool {
-        let Some(&(request, done)) = self.back.copies.front() else { return false };
-        let pid = match &self.medium {
-            Some(Medium::Lanes(lanes)) => lanes.pid,
-            _ => 0,
-        };
-        let copied = copy_some(desk, pid, &request, done);
-        let ends = copied.is_none_or(|more| done + more >= request.length);
-        if let (Some(more), Some(first)) = (copied, self.back.copies.front_mut()) {
-            first.1 += more;
+    /// Goes on with copies from the peer's memory.
+    #[cold]
+    pub fn copy(&mut self, id: LinkId, desk: &mut Desk) {
+        let pid = self.lanes().map_or(0, |lanes| lanes.pid);
+        if let Some(&(request, done)) = self.back.copies.front() {
+            let length = (request.length - done).min(COPY as u64) as usize;
+            let copied = copy_some(desk, pid, &request, done, length);
+            let ends = copied.is_none_or(|more| done + more >= request.length);
+            if let (Some(more), Some(first)) = (copied, self.back.copies.front_mut()) {
+                first.1 += more;
+            }
+            if ends {
+                self.back.copies.pop_front();
+                let mut view = View::of(desk, &mut self.back, id);
+                self.proto.copied(&mut view, request.record, copied.is_some());
+            }
         }
-        if ends {
-            self.back.copies.pop_front();
-            let mut view = View { desk, back: &mut self.back, link: id };
-            self.proto.copied(&mut view, request.record, copied.is_some());
+        if let Some((request, done)) = self.back.remote_copy() {
+            let length = (request.length - done).min(COPY as u64) as usize;
+            let copied = regions::copy_some(desk, pid, &request, done, length);
+            let ends = copied.is_none_or(|more| done + more >= request.length);
+            if let (Some(more), Some(first)) = (copied, self.back.remote_copies.front_mut()) {
+                first.1 += more;
+            }
+            if ends {
+                self.back.remote_copies.pop_front();
+                let mut view = View::of(desk, &mut self.back, id);
+                self.proto.copied_remote(&mut view, request.record, copied.is_some());
+            }
         }
-        true
     }
 
     /// The medium is gone: everything on the link ends.
@@ -204,10 +217,13 @@ impl Joined {
     pub fn lose(&mut self, id: LinkId, desk: &mut Desk, reason: Reason, broken: Broken) {
         self.gone.get_or_insert(reason);
         self.medium = None;
-        let mut view = View { desk, back: &mut self.back, link: id };
+        let mut view = View::of(desk, &mut self.back, id);
         self.proto.reset(&mut view, broken);
         while let Some((request, _)) = view.back.copies.pop_front() {
             self.proto.copied(&mut view, request.record, false);
+        }
+        while let Some((request, _)) = view.back.remote_copies.pop_front() {
+            self.proto.copied_remote(&mut view, request.record, false);
         }
         desk.stirred = true;
     }
@@ -269,7 +285,6 @@ fn take_frames(
     landing: &mut Landing,
     now: u64,
 ) -> Result<Look, Failed> {
-    frames.progress(now).map_err(Failed::Medium)?;
     let mut look = Look::Silent;
     for _ in 0..TURN {
         let Some((kind, bytes)) = frames.poll(now).map_err(Failed::Medium)? else { break };
@@ -277,16 +292,21 @@ fn take_frames(
         look = Look::Came;
         if view.desk.delivery.is_some() {
             landing.frame = Some(bytes.to_vec());
-            return Ok(Look::Deliver);
+            look = Look::Deliver;
+            break;
+        }
+        if view.desk.operations.direct_has_ended() {
+            break;
         }
     }
+    // Behind the packets: what is owed for them goes with it.
+    frames.progress(now).map_err(Failed::Medium)?;
     Ok(look)
 }
 
 /// Copies the next bytes of a request from the peer's memory; `None`: the system does not let us.
-fn copy_some(desk: &mut Desk, pid: u32, request: &CopyRequest, done: u64) -> Option<u64> {
+fn copy_some(desk: &mut Desk, pid: u32, request: &CopyRequest, done: u64, length: usize) -> Option<u64> {
     let operation = desk.operations.get(request.operation)?;
-    let length = (request.length - done).min(COPY as u64) as usize;
     let from = request.address.checked_add(done)?;
     if pid == 0 {
         return None;

@@ -7,6 +7,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`calls`], [`channels`] | what a program calls: meeting others; channels, sending, receiving |
+//! | [`regions`] | memory that peers reach by key, and operations on theirs |
 //! | [`operations`] | what has begun and how it ended; completion groups |
 //! | [`progress`], [`wait`], [`pace`] | the one loop, who drives it, and how long a wait stays outside the kernel |
 //! | [`core`], [`links`], [`desk`], [`packets`] | the state behind the node's lock: links, and what the protocol calls back |
@@ -26,6 +27,7 @@ pub mod operations;
 mod pace;
 mod packets;
 mod progress;
+pub mod regions;
 mod wait;
 
 pub use self::core::Serve;
@@ -135,7 +137,8 @@ impl MessageLimits {
     fn of(&self, lanes: bool) -> Limits {
         let &Self { window, longs, channels, eager, .. } = self;
         let (ahead, reserve) = if lanes { (64 << 10, 1024) } else { (1 << 20, 16 << 10) };
-        Limits { window, longs, channels, ahead, pulling: 4, reserve, eager: eager[usize::from(!lanes)] }
+        let eager = eager[usize::from(!lanes)];
+        Limits { window, longs, channels, ahead, pulling: 4, reserve, eager, requests: 256 }
     }
 }
 

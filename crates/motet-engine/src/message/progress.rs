@@ -53,7 +53,7 @@ impl Node {
         if !core.desk.offers.is_empty() {
             self.answer_offers(core);
         }
-        if !core.tasks.is_empty() {
+        if !core.tasks.is_empty() || !core.desk.spent.is_empty() {
             self.run_tasks(core);
         }
         if core.desk.stirred {
@@ -74,14 +74,15 @@ impl Node {
             if look == Look::Silent && joined.ending {
                 joined.end(link, desk);
             }
+            if joined.back.copies_wait() {
+                joined.copy(link, desk);
+                came = true;
+            }
             if joined.proto.is_due() {
-                joined.flush(link, desk);
+                joined.flush(link, desk); // the peer may wait for this, and nobody look here again for long
             }
             if joined.blocked {
                 joined.look_for_room(desk);
-            }
-            if !joined.back.copies.is_empty() {
-                came |= joined.copy(link, desk);
             }
             came |= look != Look::Silent;
             if look != Look::Deliver {
@@ -274,11 +275,16 @@ impl Node {
     }
 
     fn run_tasks(&self, core: &mut Guard<'_>) {
-        let tasks = std::mem::take(&mut core.tasks);
+        let (tasks, spent) = (std::mem::take(&mut core.tasks), std::mem::take(&mut core.desk.spent));
         // They may wait, so others, they among them, may drive meanwhile.
         core.driving = false;
         core.stir();
-        let result = core.unlocked(|| catch_unwind(AssertUnwindSafe(|| tasks.into_iter().for_each(|task| task(self)))));
+        let result = core.unlocked(|| {
+            catch_unwind(AssertUnwindSafe(|| {
+                drop(spent);
+                tasks.into_iter().for_each(|task| task(self));
+            }))
+        });
         while core.driving {
             core.lend();
         }
@@ -326,7 +332,7 @@ impl Node {
                 Some(lanes) => !lanes.inward.confirm_sleep(),
                 None => false,
             };
-            joined.hot |= !joined.back.copies.is_empty();
+            joined.hot |= joined.back.copies_wait();
             if joined.hot {
                 if let Some(lanes) = joined.lanes() {
                     lanes.inward.end_sleep();

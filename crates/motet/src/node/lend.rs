@@ -6,7 +6,10 @@
 
 use super::{Completion, Error, From, Got, Inner, Memory, Notice, OperationId, Outgoing, Status};
 use motet_engine::message::operations::DIRECT;
+use motet_engine::message::regions::Shared;
 use motet_sys::span::Span;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Takes the memory away from an operation that has not ended.
 struct Loan<'a> {
@@ -18,6 +21,13 @@ impl Drop for Loan<'_> {
     fn drop(&mut self) {
         let _ = self.node.detach(self.operation);
     }
+}
+
+/// The words of a region. They stay as long as the region, which keeps them.
+pub(super) fn words(words: &Arc<[AtomicU64]>) -> Shared {
+    let base = words.as_ptr().cast_mut().cast();
+    // SAFETY: who gets this keeps a clone of the `Arc` beside it, and atomics may be written through shared references to them.
+    unsafe { Shared::new(base, size_of_val::<[AtomicU64]>(words)) }
 }
 
 /// Receives into a slice.

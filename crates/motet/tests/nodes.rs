@@ -1,0 +1,320 @@
+//! Two nodes in one process, over shared memory and over TCP: whatever the medium, a program sees the same.
+
+use motet::node::{
+    Atomic, Body, Channel, Datatype, Error, From, Inner, LinkId, Memory, Message, Mode, Node, Notice, Operation,
+    Outgoing, Rights, Serve, Status,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const SERVICE: u64 = 42;
+
+/// Drivers by which the two find each other.
+const WAYS: [&str; 2] = ["shm", "tcp"];
+
+/// Two nodes and a channel between them.
+struct Pair {
+    near: Node,
+    far: Node,
+    link: LinkId,
+    here: Channel,
+    there: Channel,
+}
+
+fn node() -> Node {
+    Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap()
+}
+
+/// The part of an address that is of one driver.
+fn way(node: &Node, driver: &str) -> String {
+    let address = node.address().unwrap();
+    address.split(',').find(|way| way.starts_with(driver)).expect("every driver has an address").to_owned()
+}
+
+fn pair(driver: &str, serve: impl Fn(&Node) -> Serve) -> Pair {
+    let (near, far) = (node(), node());
+    far.serve(SERVICE, serve(&far)).unwrap();
+    let (link, here, there) = std::thread::scope(|scope| {
+        let there = scope.spawn(|| far.accept(SERVICE, LIMIT).unwrap());
+        let link = near.connect(&way(&far, driver), LIMIT).unwrap();
+        let here = near.open_channel(link, SERVICE, serve(&near), LIMIT).unwrap();
+        (link, here, there.join().unwrap())
+    });
+    assert_eq!(near.link_info(link).unwrap().driver, driver);
+    Pair { near, far, link, here, there }
+}
+
+fn queue(_: &Node) -> Serve {
+    Serve::Queue
+}
+
+/// Bytes that tell where they are from.
+fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + at / 256 + seed * 13) as u8).collect()
+}
+
+/// Runs `f` while the other node makes progress, too.
+fn beside<R>(other: &Node, f: impl FnOnce() -> R) -> R {
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let _ = other.until(|| over.load(Ordering::Relaxed), Some(motet::node::in_ns(5_000_000)));
+            }
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+        over.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+fn bodies_of_every_length_arrive_whole_and_in_order() {
+    for driver in WAYS {
+        let Pair { near, far, here, there, .. } = pair(driver, queue);
+        let lengths = [0, 1, 7, 8, 40, 41, 56, 100, 4000, 4079, 4080, 4081, 9000, 16_384, 70_000, 300_000, 5 << 20];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (tag, length) in lengths.into_iter().enumerate() {
+                    near.send(here, tag as u64, &pattern(length, tag), LIMIT).unwrap();
+                }
+            });
+            let mut buffer = vec![0; 6 << 20];
+            for (tag, length) in lengths.into_iter().enumerate() {
+                let received = far.receive(there, &mut buffer, LIMIT).unwrap();
+                assert_eq!((received.tag, received.length), (tag as u64, length), "{driver}");
+                assert!(buffer[..length] == pattern(length, tag), "{driver} {length}");
+            }
+        });
+    }
+}
+
+#[test]
+fn both_send_at_once_more_than_fits_anywhere() {
+    for driver in WAYS {
+        let Pair { near, far, here, there, .. } = pair(driver, queue);
+        const COUNT: usize = 3000;
+        let flood = |node: &Node, channel: Channel| {
+            for n in 0..COUNT {
+                node.send(channel, n as u64, &pattern(n % 3000, n), LIMIT).unwrap();
+            }
+        };
+        let drain = |node: &Node, channel: Channel| {
+            let mut buffer = vec![0; 4096];
+            for n in 0..COUNT {
+                let received = node.receive(channel, &mut buffer, LIMIT).unwrap();
+                assert_eq!((received.tag, received.length), (n as u64, n % 3000));
+                assert!(buffer[..received.length] == pattern(received.length, n));
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| flood(&near, here));
+            scope.spawn(|| flood(&far, there));
+            scope.spawn(|| drain(&near, here));
+            drain(&far, there);
+        });
+    }
+}
+
+#[test]
+fn receives_are_matched_by_tag_and_from_any_channel() {
+    for driver in WAYS {
+        let context = Mutex::new(None);
+        let tagged = |node: &Node| {
+            let fresh = node.context().unwrap();
+            *context.lock().unwrap() = Some(fresh);
+            Serve::Tagged(fresh)
+        };
+        let (near, far) = (node(), node());
+        far.serve(SERVICE, tagged(&far)).unwrap();
+        let any = From::Any(context.lock().unwrap().unwrap());
+        beside(&far, || {
+            let link = near.connect(&way(&far, driver), LIMIT).unwrap();
+            let channels = [0, 1].map(|_| near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap());
+            for (n, tag) in [7u64, 8, 7, 9].into_iter().enumerate() {
+                near.send(channels[n % 2], tag, &[n as u8], LIMIT).unwrap();
+            }
+        });
+        let mut byte = [0];
+        let mut next = |tag, ignore| {
+            let received = far.receive_tagged(any, tag, ignore, &mut byte, LIMIT).unwrap();
+            (received.tag, byte[0])
+        };
+        assert_eq!(next(9, 0), (9, 3));
+        assert_eq!(next(7, 0), (7, 0));
+        assert_eq!(next(0, u64::MAX), (8, 1), "any tag, in the order of arrival");
+        assert_eq!(next(6, 1), (7, 2));
+        assert_eq!(far.peek(any, 0, u64::MAX).unwrap(), None);
+    }
+}
+
+#[test]
+fn a_handler_gets_short_and_long_ones_and_may_send_and_defer() {
+    for driver in WAYS {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let told = seen.clone();
+        let handler = move |node: &Inner, message: Message<'_>| match message.body {
+            Body::Whole(bytes) => {
+                let answer =
+                    Outgoing { channel: message.channel, tag: message.tag + 1, headers: &[], mode: Mode::Inject };
+                node.inject(&answer, &[bytes, message.headers], None).unwrap();
+            }
+            Body::Long(held) => {
+                let held = held.take().unwrap();
+                let told = told.clone();
+                let long = Memory::Owned(vec![0; held.length as usize]);
+                let operation = node.accept_body(held, long, Notice::default()).unwrap();
+                node.defer(Box::new(move |node: &Inner| {
+                    let completion = node.wait_for(operation, None).unwrap();
+                    told.lock().unwrap().push(completion.memory.unwrap());
+                }))
+                .unwrap();
+            }
+        };
+        let handler = Arc::new(handler);
+        let Pair { near, far, here, .. } = {
+            let handler = handler.clone();
+            let first = std::cell::Cell::new(true);
+            pair(driver, move |node| {
+                // The far node is asked first.
+                if first.replace(false) { node.handler(handler.clone()).unwrap() } else { Serve::Queue }
+            })
+        };
+        beside(&far, || {
+            let mut buffer = [0; 64];
+            let message = Outgoing { channel: here, tag: 5, headers: b"top", mode: Mode::Automatic };
+            near.send_with(&message, &[b"body ", b"in parts "], LIMIT).unwrap();
+            let received = near.receive(here, &mut buffer, LIMIT).unwrap();
+            assert_eq!((received.tag, &buffer[..received.length]), (6, &b"body in parts top"[..]));
+            near.send(here, 1, &pattern(1 << 20, 3), LIMIT).unwrap();
+            while seen.lock().unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+        });
+        assert!(seen.lock().unwrap()[0] == pattern(1 << 20, 3));
+    }
+}
+
+#[test]
+fn regions_are_read_written_and_changed_and_their_bounds_hold() {
+    for driver in WAYS {
+        let Pair { near, far, link, .. } = pair(driver, queue);
+        let words: Arc<[AtomicU64]> = (0..1 << 16).map(AtomicU64::new).collect();
+        let key = far.register_words(&words, Rights::ALL).unwrap();
+        let readable = far.register_words(&words, Rights::GET).unwrap();
+        beside(&far, || {
+            let end = |operation: Result<_, Error>| near.finish_operation(operation.unwrap(), LIMIT);
+            for length in [8usize, 100, 5000, 300_000] {
+                let bytes = pattern(length, length);
+                let owned = || Memory::Owned(bytes.clone());
+                end(near.put(link, key, 16, owned(), Notice::default())).unwrap();
+                let got = end(near.get(link, key, 16, Memory::Owned(vec![0; length]), Notice::default())).unwrap();
+                assert!(got == bytes, "{driver} {length}");
+                let denied = end(near.put(link, readable, 0, owned(), Notice::default()));
+                assert_eq!(denied, Err(Error::Denied), "{driver} {length}");
+                let outside = end(near.put(link, key, (1 << 19) - 7, owned(), Notice::default()));
+                assert_eq!(outside, Err(Error::Outside), "{driver} {length}");
+            }
+            words[0].store(40, Ordering::SeqCst);
+            let add = Atomic {
+                operation: Operation::Sum,
+                datatype: Datatype::U64,
+                count: 1,
+                operand: &2u64.to_le_bytes(),
+                compare: &[],
+            };
+            let before = end(near.atomic(link, key, 0, &add, Memory::Owned(vec![0; 8]), Notice::default())).unwrap();
+            assert_eq!((before, words[0].load(Ordering::SeqCst)), (40u64.to_le_bytes().to_vec(), 42));
+            end(near.fence(link, Notice::default())).unwrap();
+        });
+        beside(&near, || far.revoke(key, Some(motet::node::in_ns(20_000_000_000)))).unwrap();
+        beside(&far, || {
+            let late = near.get(link, key, 0, Memory::Owned(vec![0; 8]), Notice::default()).unwrap();
+            assert_eq!(near.finish_operation(late, LIMIT), Err(Error::Denied), "{driver}");
+        });
+    }
+}
+
+#[test]
+fn groups_cancels_and_limits() {
+    for driver in WAYS {
+        let Pair { near, far, here, there, .. } = pair(driver, queue);
+        let group = far.add_group().unwrap();
+        let post = |context| {
+            let notice = Notice { group: Some(group), context, quiet: false };
+            far.post(From::Channel(there), 0, u64::MAX, Memory::Owned(vec![0; 4]), notice).unwrap()
+        };
+        let operations = [1, 2, 3].map(post);
+        far.cancel(operations[1]).unwrap();
+        let next = || far.wait_group(group, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+        let cancelled = next();
+        assert_eq!((cancelled.context, cancelled.status), (2, Status::Cancelled));
+        near.send(here, 9, b"four", LIMIT).unwrap();
+        near.send(here, 9, b"longer", LIMIT).unwrap();
+        let (first, second) = (next(), next());
+        assert_eq!((first.context, first.status, first.memory.as_deref()), (1, Status::Done, Some(&b"four"[..])));
+        assert_eq!((second.context, second.status, second.length, second.full), (3, Status::Truncated, 4, 6));
+        assert_eq!(far.group_counts(group).unwrap(), [1, 2, 0]);
+        far.remove_group(group).unwrap();
+        let soon = Some(Duration::from_millis(5));
+        assert_eq!(far.receive(there, &mut [0; 4], soon), Err(Error::TimedOut));
+        near.send(here, 1, b"late", LIMIT).unwrap();
+        assert_eq!(far.receive(there, &mut [0; 4], LIMIT).unwrap().tag, 1, "the receive that ran out took nothing");
+    }
+}
+
+#[test]
+fn the_end_of_a_link_ends_everything_on_it() {
+    for driver in WAYS {
+        let Pair { near, far, here, there, link } = pair(driver, queue);
+        near.send(here, 1, b"last words", LIMIT).unwrap();
+        let waiting = near.post(From::Channel(here), 0, 0, Memory::Owned(vec![0; 8]), Notice::default()).unwrap();
+        let mut buffer = [0; 16];
+        assert_eq!(far.receive(there, &mut buffer, LIMIT).unwrap().length, 10);
+        drop(far);
+        let completion = near.wait_for(waiting, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+        assert_eq!(completion.status, Status::Broken, "{driver}");
+        assert!(matches!(near.send(here, 1, b"x", LIMIT), Err(Error::Lost(_))), "{driver}");
+        assert!(near.link_info(link).unwrap().gone.is_some());
+        near.disconnect(link).unwrap();
+        assert_eq!(near.send(here, 1, b"x", LIMIT), Err(Error::Closed));
+    }
+}
+
+#[test]
+fn ten_thousand_channels_come_and_go() {
+    let Pair { near, far, link, here, .. } = pair("shm", queue);
+    beside(&far, || {
+        let channels: Vec<_> =
+            (0..10_000).map(|_| near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap()).collect();
+        for &channel in channels.iter().step_by(777) {
+            near.send(channel, 1, b"one of many", LIMIT).unwrap();
+        }
+        channels.into_iter().for_each(|channel| near.close_channel(channel).unwrap());
+        near.send(here, 1, b"the first one still works", LIMIT).unwrap();
+    });
+}
+
+#[test]
+fn names_are_unique_and_strangers_are_told_so() {
+    let name = format!("twice-{}", std::process::id());
+    let first = Node::open(&name).unwrap();
+    let taken = Node::open(&name).map(drop);
+    assert_eq!(taken, Err(Error::Unreachable(motet::reason::Reason::NAME_TAKEN)));
+    assert!(matches!(Node::open("no spaces").map(drop), Err(Error::Unreachable(motet::reason::Reason::BAD_NAME))));
+    let nobody = first.connect("nobody-of-this-name", Some(Duration::from_millis(20)));
+    assert!(matches!(nobody, Err(Error::Unreachable(_) | Error::TimedOut)), "{nobody:?}");
+    drop(first);
+    Node::open(&name).unwrap();
+}
+
+#[test]
+fn a_service_that_nobody_offers_is_refused() {
+    for driver in WAYS {
+        let Pair { near, far, link, .. } = pair(driver, queue);
+        let refused = beside(&far, || near.open_channel(link, SERVICE + 1, Serve::Queue, LIMIT));
+        assert_eq!(refused, Err(Error::Refused), "{driver}");
+    }
+}
