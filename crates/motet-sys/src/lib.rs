@@ -7,8 +7,12 @@ pub mod append;
 pub mod clock;
 pub mod copy;
 pub mod diag;
+pub mod faults;
 pub mod fds;
 pub mod forkable;
+#[cfg(feature = "ground")]
+pub mod ground;
+pub mod lineage;
 pub mod memory;
 pub mod pool;
 pub mod presence;
