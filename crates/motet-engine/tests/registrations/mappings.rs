@@ -1,7 +1,7 @@
 //! Each way in which pages go, by its name.
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
-use motet_engine::message::registrations::{Cache, Limits, Refused, Standing};
+use motet_engine::message::registrations::{Cache, Limits, Range, Refused, Register, Standing};
 use motet_sys::ground::{Ground, PAGE};
 
 /// Eight pages with their numbers in them, registered and kept; in a process of its own, as addresses that are unmapped for a
@@ -151,6 +151,32 @@ fn a_hole_is_not_kept() {
     assert!(ground.unmap(21, 1));
     assert_eq!(cache.acquire(ground.address(20), 3 * PAGE).map(drop), Err(Refused::Driver(14)));
     assert_eq!(cache.size().0, 1);
+}
+
+/// A driver for which every address is as good as any other.
+#[derive(Debug)]
+struct Anything;
+
+impl Register for Anything {
+    type Token = ();
+    fn register(&self, _: Range) -> Result<(), i32> {
+        Ok(())
+    }
+    fn deregister(&self, _: Range, _: ()) {}
+}
+
+#[test]
+fn a_files_pages_cannot_be_watched_and_are_not_kept() {
+    static CONSTANTS: [u64; 4096] = [7; 4096];
+    let cache = Cache::new(Anything, Limits::default(), true).unwrap();
+    if cache.standing() != Standing::Keeps {
+        return eprintln!("SKIPPED: {}", cache.standing());
+    }
+    for _ in 0..2 {
+        let lease = cache.acquire(CONSTANTS.as_ptr().addr() as u64, 3 * PAGE).unwrap();
+        assert!(!lease.is_kept());
+    }
+    assert_eq!((cache.counts().unwatchable, cache.size().0), (2, 0), "the program's own file");
 }
 
 #[test]

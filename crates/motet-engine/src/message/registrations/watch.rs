@@ -133,7 +133,7 @@ impl Watch {
         heard && !self.is_lost()
     }
 
-    /// Kernels before 6.13 forget to count back when an mremap of watched memory fails: then nobody waits a second time.
+    /// Older kernels forget, by their source, to count back when an mremap of watched memory fails: then nobody waits a second time.
     #[cold]
     fn wait_for_others(&self) -> bool {
         let quiet = || self.faults.is_changing() != Ok(true);
