@@ -133,7 +133,7 @@ impl Watch {
         heard && !self.is_lost()
     }
 
-    /// Older kernels forget, by their source, to count back when an mremap of watched memory fails: then nobody waits a second time.
+    /// Should a kernel never count back (older ones may not, when an mremap of watched memory fails): nobody waits a second time.
     #[cold]
     fn wait_for_others(&self) -> bool {
         let quiet = || self.faults.is_changing() != Ok(true);
