@@ -39,6 +39,8 @@ pub struct Config {
     pub half_copy_min: u64,
     /// Most bytes that the receive pool keeps.
     pub pool: u64,
+    /// Keep registrations of memory for the next time.
+    pub registration_cache: bool,
     /// Streams that one wait watches in shared memory.
     pub hot: usize,
     /// File for one line of counters at exit; `%p` is the process id ([`Config::for_process`]).
@@ -103,6 +105,7 @@ impl Default for Config {
             single_copy_min_far: 0,
             half_copy_min: 0,
             pool: 0,
+            registration_cache: false,
             hot: 0,
             stats: None,
             log: None,

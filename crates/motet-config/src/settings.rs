@@ -151,6 +151,15 @@ pub const SETTINGS: &[Setting] = &[
         apply: |c, v| c.pool = v.number(),
     },
     Setting {
+        name: "registration_cache",
+        env: "MOTET_REGISTRATION_CACHE",
+        kind: Kind::Choice(&["off", "on"]),
+        default: "on",
+        help: "Keep registrations of memory for the next message from there, where a driver registers memory. The kernel tells \
+               (userfaultfd) when pages go. Off registers for each message, as is done where the kernel does not permit that.",
+        apply: |c, v| c.registration_cache = v.choice() == 1,
+    },
+    Setting {
         name: "hot",
         env: "MOTET_HOT",
         kind: Kind::Number { min: 1, max: 65536, unit: "streams" },

@@ -32,6 +32,13 @@ unsafe impl<T: Send> Sync for Forkable<T> {}
 #[derive(Debug)]
 pub struct Guard<'a, T>(&'a Forkable<T>, PhantomData<*const ()>);
 
+impl<T> Forkable<T> {
+    /// Holds this.
+    pub const fn new(value: T) -> Self {
+        Self { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+}
+
 impl<T: Default> Forkable<T> {
     /// Waits for the value.
     #[inline]

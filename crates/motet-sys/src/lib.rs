@@ -9,8 +9,12 @@ pub mod birth;
 pub mod clock;
 pub mod copy;
 pub mod diag;
+pub mod faults;
 pub mod fds;
 pub mod forkable;
+#[cfg(feature = "ground")]
+pub mod ground;
+pub mod lineage;
 pub mod lock;
 pub mod memory;
 pub mod pool;

@@ -100,6 +100,14 @@ fn put(base: *mut c_void, size: usize, place: Mapping) -> Result<(), Errno> {
     moved.map(|_| ())
 }
 
+/// Whether something is mapped at every one of these addresses, whole pages, whatever it is.
+pub fn is_mapped(start: u64, end: u64) -> bool {
+    let length = end.saturating_sub(start) as usize;
+    let flags = rustix::mm::MsyncFlags::ASYNC;
+    // SAFETY: MS_ASYNC does nothing but look at what is mapped (msync(2)).
+    unsafe { rustix::mm::msync(std::ptr::without_provenance_mut(start as usize), length, flags) }.is_ok()
+}
+
 const PAGE: usize = 4096;
 
 /// Address ranges whose segments are gone, by length, for the next segments of that length.

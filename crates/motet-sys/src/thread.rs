@@ -139,6 +139,24 @@ pub fn has_exited(process: impl AsFd) -> bool {
     rustix::io::retry_on_intr(|| poll(&mut polled, Some(&Timespec::default()))) != Ok(0)
 }
 
+/// Starts a thread on which no handler of the program's ever runs: all signals are blocked there from its first instruction on.
+pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let all = u64::MAX;
+    let mut before = 0u64;
+    let change = |set: &u64, old: Option<&mut u64>| {
+        let old = old.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        // SAFETY: both are signal sets of the kernel's size, 8 bytes, or null.
+        unsafe { syscalls::syscall!(syscalls::Sysno::rt_sigprocmask, SIG_SETMASK, std::ptr::from_ref(set), old, 8) }
+    };
+    change(&all, Some(&mut before)).map_err(|e| std::io::Error::from_raw_os_error(e.into_raw()))?;
+    let spawned = std::thread::Builder::new().name(name.into()).stack_size(STACK).spawn(body);
+    let _ = change(&before, None);
+    spawned.map(|_| ())
+}
+
+const SIG_SETMASK: usize = 2;
+const STACK: usize = 64 << 10;
+
 /// Sleeps for about so long; a signal ends it.
 pub fn nap(ns: u64) {
     let time = rustix::time::Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ };

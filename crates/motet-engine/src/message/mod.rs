@@ -28,6 +28,7 @@ mod pace;
 mod packets;
 mod progress;
 pub mod regions;
+pub mod registrations;
 mod wait;
 
 pub use self::core::Serve;

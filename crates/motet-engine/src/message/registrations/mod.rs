@@ -1,0 +1,481 @@
+//! The registration cache: address ranges of this process that a driver has a handle for, kept for the next time.
+//!
+//! What it is: [`Cache::acquire`] gives a [`Lease`] on a registration that covers a range, an earlier one where there is one. A
+//! registration is given out only while its pages are the ones that were registered: what takes pages away (munmap, mremap, madvise,
+//! MAP_FIXED, a heap that shrinks) is told by the kernel ([`watch`]), not by hooks on the program's calls. A lease that is out when
+//! its pages go keeps its token; the registration is deregistered when the last lease is dropped.
+//!
+//! What it is not: it registers nothing itself, its driver does ([`Register`]), on the thread that asks and under no lock. And where
+//! memory cannot be watched (the kernel forbids it, it is a file's, the cache is off) it keeps nothing: every lease is a new
+//! registration, counted with the reason ([`Counts`], [`Standing`]).
+//!
+//! **What the kernel does not tell.** Pages that go through a file's descriptor (a hole punched, a truncation), and System V memory of
+//! huge pages that is detached: whoever does that calls [`Cache::forget`]. A program that discards pages while it
+//! hands the same ones to us gets what it asked for; later users of the page may then get an old one.
+//!
+//! A forked child has no registrations, even of its parent's cache: [`Refused::Forked`]; leases that it inherited do nothing.
+//!
+//! To follow a hit read downwards: [`Cache::acquire`] → [`watch::Watch::settle`] → [`entries::Entries::take`]. Why like this, with
+//! figures: `docs/adr/0016-registrations-stay-valid.md`.
+
+pub mod entries;
+pub mod events;
+mod lease;
+pub mod watch;
+mod watched;
+
+use crate::engine::lock;
+pub use entries::Range;
+use entries::{Entries, Grave};
+use events::Missed;
+pub use lease::Lease;
+use motet_sys::lineage::Lineage;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use watch::Watch;
+
+/// What a driver does for a cache. Called by the thread that acquires, drops a lease or tidies, under no lock.
+pub trait Register: Send + Sync {
+    /// What the driver needs to know of a registration.
+    type Token: Copy + Send + Sync + std::fmt::Debug;
+    /// Registers these pages, those that are there now, and brings into being those that are not there yet: what has no page has
+    /// none to lose, and would get one unheard. An error number of the system; after [`NO_MEMORY`] and [`AGAIN`] it is tried
+    /// again with fewer other registrations.
+    fn register(&self, range: Range) -> Result<Self::Token, i32>;
+    /// Deregisters. The addresses may belong to other memory by now, or to none: they must not be touched.
+    fn deregister(&self, range: Range, token: Self::Token);
+}
+
+/// ENOMEM: there is no room for a registration.
+pub const NO_MEMORY: i32 = 12;
+/// EAGAIN: not now.
+pub const AGAIN: i32 = 11;
+
+/// How much a cache keeps. What leases hold may be more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Registrations. Each takes up to two of the process's mappings (vm.max_map_count).
+    pub entries: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { entries: 4096, bytes: 4 << 30 }
+    }
+}
+
+/// Whether a cache keeps registrations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It does.
+    Keeps,
+    /// The user has switched it off.
+    Off,
+    /// The kernel does not let us watch memory: this error.
+    NotPermitted(i32),
+    /// The watch is lost: somebody closed its descriptor.
+    Lost,
+}
+
+impl std::fmt::Display for Standing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Keeps => f.write_str("registrations are kept"),
+            Self::Off => f.write_str("registrations are not kept: registration_cache is off"),
+            Self::NotPermitted(errno) => write!(
+                f,
+                "registrations are not kept: userfaultfd is not permitted here ({})",
+                std::io::Error::from_raw_os_error(*errno)
+            ),
+            Self::Lost => f.write_str(
+                "registrations are not kept any more: the program closed the descriptor that watches memory",
+            ),
+        }
+    }
+}
+
+/// An acquisition that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// No bytes, or more than there are.
+    Range,
+    /// This process was forked from the cache's.
+    Forked,
+    /// The driver could not register: an error of the system.
+    Driver(i32),
+}
+
+/// What a cache has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Leases on a registration that was there.
+    pub hits: u64,
+    /// Registrations made to be kept.
+    pub kept: u64,
+    /// Registrations for one lease: the cache does not keep any ([`Cache::standing`]).
+    pub not_keeping: u64,
+    /// Likewise: this memory cannot be watched.
+    pub unwatchable: u64,
+    /// Likewise: memory was taken away meanwhile, or it could not be told whether.
+    pub unsettled: u64,
+    /// Likewise: too large, or all that is kept is in use.
+    pub full: u64,
+    /// Registrations given up as their pages went.
+    pub stale: u64,
+    /// Registrations given up for room.
+    pub evicted: u64,
+    /// Times that everything was given up, as more happened than is remembered.
+    pub missed: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters([AtomicU64; 9]);
+
+#[derive(Debug, Clone, Copy)]
+enum Count {
+    Hits,
+    Kept,
+    NotKeeping,
+    Unwatchable,
+    Unsettled,
+    Full,
+    Stale,
+    Evicted,
+    Missed,
+}
+
+impl Counters {
+    fn add(&self, what: Count, number: u64) {
+        self.0[what as usize].fetch_add(number, Relaxed);
+    }
+}
+
+/// A cache. Clones are the same one.
+#[derive(Debug)]
+pub struct Cache<R: Register>(Arc<Shared<R>>);
+
+impl<R: Register> Clone for Cache<R> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+#[derive(Debug)]
+struct Shared<R: Register> {
+    driver: R,
+    limits: Limits,
+    watch: Result<&'static Watch, Standing>,
+    kept: Mutex<Kept<R::Token>>,
+    counters: Counters,
+    lineage: Lineage,
+}
+
+/// What is under the lock. Nobody registers, or waits for anybody, while holding it; memory may be freed under it, as the thread
+/// that hears of that takes no lock (W1).
+#[derive(Debug)]
+struct Kept<T: Copy> {
+    entries: Entries<T>,
+    /// The first event that has not been applied.
+    next: u64,
+}
+
+impl<R: Register> Cache<R> {
+    /// An empty one. `on`: the setting `registration_cache`. An error of the system when there is no memory for it.
+    pub fn new(driver: R, limits: Limits, on: bool) -> Result<Self, i32> {
+        let watch = if on { Watch::shared().map_err(Standing::NotPermitted) } else { Err(Standing::Off) };
+        let next = watch.map_or(0, |watch| watch.events().count());
+        let kept = Mutex::new(Kept { entries: Entries::default(), next });
+        let (counters, lineage) = (Counters::default(), Lineage::begin()?);
+        Ok(Self(Arc::new(Shared { driver, limits, watch, kept, counters, lineage })))
+    }
+
+    /// A lease on a registration of the pages that hold these bytes. All of them must be mapped by now.
+    pub fn acquire(&self, address: u64, length: u64) -> Result<Lease<R>, Refused> {
+        let shared = &self.0;
+        let range = Range::of_pages(address, length).ok_or(Refused::Range)?;
+        if !shared.lineage.is_own() {
+            return Err(Refused::Forked);
+        }
+        let Ok(watch) = shared.watch.as_ref() else { return self.once(range, Count::NotKeeping) };
+        if !watch.settle() {
+            return self.unsettled(watch, range);
+        }
+        let mut graves = Vec::new();
+        let (found, plan) = {
+            let mut kept = lock(&shared.kept);
+            shared.catch_up(watch, &mut kept, &mut graves);
+            let found = kept.entries.take(&range);
+            (found, if found.is_some() { range } else { kept.entries.plan(range) })
+        };
+        if !graves.is_empty() {
+            shared.bury(graves);
+        }
+        match found {
+            Some((at, range, token)) => {
+                shared.counters.add(Count::Hits, 1);
+                Ok(Lease::new(self.0.clone(), range, token, Some(at)))
+            }
+            None => self.make(watch, range, plan),
+        }
+    }
+
+    /// Gives up what is stale: for an owner who has nothing else to do. Costs two loads and a lock when nothing happened.
+    pub fn tidy(&self) {
+        let shared = &self.0;
+        let Ok(watch) = shared.watch.as_ref() else { return };
+        if !shared.lineage.is_own() {
+            return;
+        }
+        watch.hear();
+        let mut graves = Vec::new();
+        shared.catch_up(watch, &mut lock(&shared.kept), &mut graves);
+        shared.bury(graves);
+    }
+
+    /// As if these pages had been taken away: for those that the kernel does not tell of.
+    pub fn forget(&self, address: u64, length: u64) {
+        let Some(range) = Range::of_pages(address, length).filter(|_| self.0.lineage.is_own()) else { return };
+        let mut graves = Vec::new();
+        let gone = lock(&self.0.kept).entries.take_away(&range, &mut graves);
+        self.0.counters.add(Count::Stale, gone);
+        self.0.bury(graves);
+    }
+
+    /// Registrations that are kept, and their bytes.
+    pub fn size(&self) -> (usize, u64) {
+        if self.0.lineage.is_own() { lock(&self.0.kept).entries.size() } else { (0, 0) }
+    }
+
+    /// Whether registrations are kept, or why not.
+    pub fn standing(&self) -> Standing {
+        match self.0.watch {
+            Ok(watch) if watch.is_lost() => Standing::Lost,
+            Ok(_) => Standing::Keeps,
+            Err(standing) => standing,
+        }
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> Counts {
+        let of = |what: Count| self.0.counters.0[what as usize].load(Relaxed);
+        Counts {
+            hits: of(Count::Hits),
+            kept: of(Count::Kept),
+            not_keeping: of(Count::NotKeeping),
+            unwatchable: of(Count::Unwatchable),
+            unsettled: of(Count::Unsettled),
+            full: of(Count::Full),
+            stale: of(Count::Stale),
+            evicted: of(Count::Evicted),
+            missed: of(Count::Missed),
+        }
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &R {
+        &self.0.driver
+    }
+
+    /// Registers `plan`, which covers `range`, and keeps that if it can.
+    #[cold]
+    fn make(&self, watch: &Watch, range: Range, plan: Range) -> Result<Lease<R>, Refused> {
+        let shared = &self.0;
+        // What happens from here on counts for what is registered from here on.
+        let born = watch.events().count();
+        if plan.length() > shared.limits.bytes || shared.limits.entries == 0 {
+            return if plan == range { self.once(range, Count::Full) } else { self.make(watch, range, range) };
+        }
+        // Watched first, then looked at, then registered: what goes after the look is heard of.
+        let watched = watch.watch(plan.start, plan.end).is_ok();
+        if !watched || !motet_sys::memory::is_mapped(plan.start, plan.end) {
+            if watched {
+                watch.unwatch(plan.start, plan.end);
+            }
+            return if plan == range { self.once(range, Count::Unwatchable) } else { self.make(watch, range, range) };
+        }
+        let token = match shared.register(plan) {
+            Ok(token) => token,
+            Err(refused) => {
+                watch.unwatch(plan.start, plan.end);
+                return if plan == range { Err(refused) } else { self.make(watch, range, range) };
+            }
+        };
+        let mut graves = Vec::new();
+        let made = shared.keep(watch, range, plan, token, born, &mut graves);
+        shared.bury(graves);
+        if !matches!(made, Made::Kept(_)) {
+            watch.unwatch(plan.start, plan.end);
+        }
+        match made {
+            Made::Kept(at) => Ok(Lease::new(shared.clone(), plan, token, Some(at))),
+            Made::Twice(at, other, others) => {
+                shared.driver.deregister(plan, token);
+                Ok(Lease::new(shared.clone(), other, others, Some(at)))
+            }
+            Made::ForOnce(why) => {
+                shared.counters.add(why, 1);
+                Ok(Lease::new(shared.clone(), plan, token, None))
+            }
+        }
+    }
+
+    /// A registration for one lease.
+    #[cold]
+    fn once(&self, range: Range, why: Count) -> Result<Lease<R>, Refused> {
+        let token = self.0.register(range)?;
+        self.0.counters.add(why, 1);
+        Ok(Lease::new(self.0.clone(), range, token, None))
+    }
+
+    #[cold]
+    fn unsettled(&self, watch: &Watch, range: Range) -> Result<Lease<R>, Refused> {
+        if !watch.is_lost() {
+            return self.once(range, Count::Unsettled);
+        }
+        self.tidy();
+        self.once(range, Count::NotKeeping)
+    }
+}
+
+/// What became of a new registration.
+enum Made<T> {
+    /// It is kept there.
+    Kept(u32),
+    /// Another thread made one in the meantime, and that is used.
+    Twice(u32, Range, T),
+    /// It is not kept.
+    ForOnce(Count),
+}
+
+impl<R: Register> Shared<R> {
+    /// Applies what has happened to what is kept.
+    #[inline]
+    fn catch_up(&self, watch: &Watch, kept: &mut Kept<R::Token>, graves: &mut Vec<Grave<R::Token>>) {
+        if kept.next != watch.events().count() || watch.is_lost() {
+            self.apply(watch, kept, graves);
+        }
+    }
+
+    #[cold]
+    fn apply(&self, watch: &Watch, kept: &mut Kept<R::Token>, graves: &mut Vec<Grave<R::Token>>) {
+        let mut gone = 0;
+        if watch.is_lost() {
+            gone += kept.entries.take_all_away(graves);
+        }
+        while kept.next < watch.events().count() {
+            match watch.events().at(kept.next) {
+                Ok((start, end)) => {
+                    gone += kept.entries.take_away(&Range { start, end }, graves);
+                    kept.next += 1;
+                }
+                Err(Missed) => {
+                    // The count first: what is registered after this look is not affected by what came before it.
+                    kept.next = watch.events().count();
+                    gone += kept.entries.take_all_away(graves);
+                    self.counters.add(Count::Missed, 1);
+                }
+            }
+        }
+        self.counters.add(Count::Stale, gone);
+    }
+
+    /// Whether one of the events from `born` up to `next` took a page of this range, as far as anybody knows.
+    fn has_lost(&self, watch: &Watch, range: &Range, born: u64, next: u64) -> bool {
+        let lost = |number| match watch.events().at(number) {
+            Ok((start, end)) => range.overlaps(&Range { start, end }),
+            Err(Missed) => true,
+        };
+        watch.is_lost() || next.saturating_sub(born) >= events::KEPT || (born..next).any(lost)
+    }
+
+    /// Keeps a registration that was begun when `born` events had happened, if it is worth that.
+    fn keep(
+        &self,
+        watch: &Watch,
+        range: Range,
+        plan: Range,
+        token: R::Token,
+        born: u64,
+        graves: &mut Vec<Grave<R::Token>>,
+    ) -> Made<R::Token> {
+        let mut kept = lock(&self.kept);
+        self.catch_up(watch, &mut kept, graves);
+        if self.has_lost(watch, &plan, born, kept.next) {
+            return Made::ForOnce(Count::Unsettled);
+        }
+        if let Some((at, other, others)) = kept.entries.take(&range) {
+            self.counters.add(Count::Hits, 1);
+            return Made::Twice(at, other, others);
+        }
+        loop {
+            let (entries, bytes) = kept.entries.size();
+            if entries < self.limits.entries && bytes + plan.length() <= self.limits.bytes {
+                self.counters.add(Count::Kept, 1);
+                return Made::Kept(kept.entries.put(plan, token, graves));
+            }
+            if !kept.entries.evict(graves) {
+                return Made::ForOnce(Count::Full);
+            }
+            self.counters.add(Count::Evicted, 1);
+        }
+    }
+
+    /// Has the driver register a range, at the cost of those that nobody uses.
+    fn register(&self, range: Range) -> Result<R::Token, Refused> {
+        loop {
+            let refusal = match self.driver.register(range) {
+                Ok(token) => return Ok(token),
+                Err(errno) => errno,
+            };
+            let mut graves = Vec::new();
+            if refusal == NO_MEMORY || refusal == AGAIN {
+                let mut kept = lock(&self.kept);
+                let mut freed = 0;
+                while freed < range.length() && kept.entries.evict(&mut graves) {
+                    freed = graves.iter().map(|(range, _)| range.length()).sum();
+                    self.counters.add(Count::Evicted, 1);
+                }
+            }
+            if graves.is_empty() {
+                return Err(Refused::Driver(refusal));
+            }
+            self.bury(graves);
+        }
+    }
+
+    /// Deregisters. Under no lock.
+    fn bury(&self, graves: Vec<Grave<R::Token>>) {
+        for (range, token) in graves {
+            self.driver.deregister(range, token);
+            if let Ok(watch) = self.watch {
+                watch.unwatch(range.start, range.end);
+            }
+        }
+    }
+
+    /// A lease on what is kept at `at`, or on a registration of its own, has ended.
+    fn leave(&self, range: Range, token: R::Token, at: Option<u32>) {
+        if !self.lineage.is_own() {
+            return;
+        }
+        let Some(at) = at else { return self.driver.deregister(range, token) };
+        let mut graves = Vec::new();
+        lock(&self.kept).entries.leave(at, &mut graves);
+        if !graves.is_empty() {
+            self.bury(graves);
+        }
+    }
+}
+
+impl<R: Register> Drop for Shared<R> {
+    fn drop(&mut self) {
+        if self.lineage.is_own() {
+            let mut graves = Vec::new();
+            lock(&self.kept).entries.take_all_away(&mut graves);
+            self.bury(graves);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The process's one watch over memory that caches have registered.
+//!
+//! What it is: a descriptor of [`motet_sys::faults`], the thread that reads it, and the [`Events`] into which that writes. A page
+//! can be watched through one descriptor only, so all caches of a process share one watch, which stays until the process ends: a
+//! descriptor without its reader would hold threads for ever.
+//!
+//! What it is not: it decides nothing; caches do, when they are next asked. A child has none and begins its own.
+//!
+//! Invariants. **W1** The reader allocates nothing, locks nothing and runs no signal handler, so that it depends on no thread that
+//! waits for it. **W2** Before an event can be read, and so before the thread that caused it can go on, the round is odd; it is
+//! even again once the event is in the ring. **W3** After [`Watch::settle`] said yes, the ring holds every event of memory that was
+//! taken before: by a thread that has told ours since (W2), or by one that is still at it while the kernel has given the addresses
+//! to somebody else (the kernel counts it, and is asked).
+
+use super::events::Events;
+use super::watched::Watched;
+use crate::engine::lock;
+use motet_sys::faults::{BATCH, Faults, Taken};
+use motet_sys::forkable::Forkable;
+use motet_sys::lineage::Lineage;
+use motet_sys::thread;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// The watch.
+#[derive(Debug)]
+pub struct Watch {
+    faults: Faults,
+    events: Events,
+    /// Odd while events are read: W2.
+    round: AtomicU64,
+    /// The descriptor is ours no more, or nobody reads it.
+    lost: AtomicBool,
+    /// The kernel's count was above zero for so long that nobody waits for it any more.
+    stuck: AtomicBool,
+    watched: Mutex<Watched>,
+    lineage: Lineage,
+}
+
+static SHARED: Forkable<Option<&'static Watch>> = Forkable::new(None);
+
+/// Looks before a waiting thread lets others run, and turns of that before it sleeps a little each time; sleeps before it gives up.
+const LOOKS: u32 = 64;
+const TURNS: u32 = 64;
+const NAPS: u32 = 2000;
+const NAP: u64 = 50_000;
+
+impl Watch {
+    /// This process's. An error (of the system) when it may not have one.
+    pub fn shared() -> Result<&'static Self, i32> {
+        let mut shared = SHARED.lock();
+        if let Some(watch) = shared.filter(|watch| watch.lineage.is_own() && !watch.is_lost()) {
+            return Ok(watch);
+        }
+        let watch: &'static Self = Box::leak(Box::new(Self {
+            faults: Faults::open()?,
+            events: Events::default(),
+            round: AtomicU64::new(0),
+            lost: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
+            watched: Mutex::new(Watched::default()),
+            lineage: Lineage::begin()?,
+        }));
+        // Without its thread it watches nothing; what is left is a descriptor that hears of nothing.
+        thread::spawn_without_signals("motet-watch", move || watch.run())
+            .map_err(|e| e.raw_os_error().unwrap_or(11))?;
+        *shared = Some(watch);
+        Ok(watch)
+    }
+
+    /// The reader: W1.
+    fn run(&self) {
+        let mut taken = [Taken::default(); BATCH];
+        while self.faults.wait() {
+            // A program may have closed all descriptors, and the number be another file's: that would answer otherwise.
+            match self.faults.is_changing() {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(_) => break,
+            }
+            self.round.fetch_add(1, Release); // W2
+            let count = self.faults.read(&mut taken);
+            for event in &taken[..count.unwrap_or(0)] {
+                self.events.add(*event);
+            }
+            self.round.fetch_add(1, Release); // W2
+            if count.is_err() {
+                // Whatever it is: who waits for us must not wait for ever, and what we know is not complete any more.
+                self.lost.store(true, Release);
+                thread::nap(NAP);
+            }
+        }
+        self.lost.store(true, Release);
+    }
+
+    /// What has happened.
+    #[inline]
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Whether nothing will be heard any more: nothing that was registered can be relied on.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Acquire)
+    }
+
+    /// Waits until the ring is up to date (W3); false when that cannot be said.
+    #[inline]
+    pub fn settle(&self) -> bool {
+        match self.faults.is_changing() {
+            Ok(false) => {}
+            Ok(true) => {
+                if !self.wait_for_others() {
+                    return false;
+                }
+            }
+            Err(_) => {
+                self.lost.store(true, Release);
+                return false;
+            }
+        }
+        self.hear()
+    }
+
+    /// Waits until the ring holds what was taken by this thread, and by those that have told it so (W2); false when it does not
+    /// come to that. No system call, unless the reader is at work.
+    #[inline]
+    pub fn hear(&self) -> bool {
+        let round = self.round.load(Acquire); // W2
+        let heard = round.is_multiple_of(2) || patiently(|| self.round.load(Acquire) != round);
+        heard && !self.is_lost()
+    }
+
+    /// Should a kernel never count back (older ones may not, when an mremap of watched memory fails): nobody waits a second time.
+    #[cold]
+    fn wait_for_others(&self) -> bool {
+        let quiet = || self.faults.is_changing() != Ok(true);
+        let settled = if self.stuck.load(Relaxed) { quiet() } else { patiently(quiet) };
+        self.stuck.store(!settled, Relaxed);
+        settled && self.faults.is_changing().is_ok()
+    }
+
+    /// Watches whole pages from `start` to `end`.
+    pub fn watch(&self, start: u64, end: u64) -> Result<(), i32> {
+        // The same lock for the kernel's state and ours: another thread may be giving up a part.
+        let mut watched = lock(&self.watched);
+        self.faults.watch(start, end)?;
+        watched.add(start, end);
+        Ok(())
+    }
+
+    /// Gives up what [`Watch::watch`] was told, as far as nobody else watches it. That the memory is gone, or another's, is no error.
+    pub fn unwatch(&self, start: u64, end: u64) {
+        lock(&self.watched).remove(start, end, |start, end| {
+            if !self.is_lost() {
+                let _ = self.faults.unwatch(start, end);
+            }
+        });
+    }
+}
+
+/// Waits for something that another thread brings about soon; false when it did not.
+fn patiently(done: impl Fn() -> bool) -> bool {
+    for _ in 0..LOOKS {
+        if done() {
+            return true;
+        }
+        std::hint::spin_loop();
+    }
+    for _ in 0..TURNS {
+        thread::yield_now();
+        if done() {
+            return true;
+        }
+    }
+    for _ in 0..NAPS {
+        thread::nap(NAP);
+        if done() {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,123 @@
+//! Which addresses are watched, and for how many registrations.
+//!
+//! What it is: disjoint pieces of the address space with a count each, cut where ranges begin and end. Several caches may have
+//! registered the same pages; they are given up when nobody has. What it is not: the watching itself.
+
+use std::collections::BTreeMap;
+
+/// The pieces, by their starts.
+#[derive(Debug, Default)]
+pub struct Watched {
+    pieces: BTreeMap<u64, Piece>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    end: u64,
+    count: u32,
+}
+
+impl Watched {
+    /// Counts a range once more.
+    pub fn add(&mut self, start: u64, end: u64) {
+        self.cut(start);
+        self.cut(end);
+        let mut at = start;
+        while at < end {
+            let next = self.pieces.range(at..end).next().map(|(&next, piece)| (next, piece.end));
+            match next {
+                Some((next, piece_end)) if next == at => {
+                    if let Some(piece) = self.pieces.get_mut(&at) {
+                        piece.count += 1;
+                    }
+                    at = piece_end;
+                }
+                other => {
+                    let until = other.map_or(end, |(next, _)| next);
+                    self.pieces.insert(at, Piece { end: until, count: 1 });
+                    at = until;
+                }
+            }
+        }
+    }
+
+    /// Counts a range, which was added, once less; says each piece that nobody counts any more.
+    pub fn remove(&mut self, start: u64, end: u64, mut free: impl FnMut(u64, u64)) {
+        self.cut(start);
+        self.cut(end);
+        let mut gone: Option<(u64, u64)> = None;
+        let starts: Vec<u64> = self.pieces.range(start..end).map(|(&at, _)| at).collect();
+        for at in starts {
+            let Some(piece) = self.pieces.get_mut(&at) else { continue };
+            piece.count -= 1;
+            if piece.count > 0 {
+                continue;
+            }
+            let end = piece.end;
+            self.pieces.remove(&at);
+            gone = match gone {
+                Some((start, until)) if until == at => Some((start, end)),
+                other => {
+                    if let Some((start, until)) = other {
+                        free(start, until);
+                    }
+                    Some((at, end))
+                }
+            };
+        }
+        if let Some((start, until)) = gone {
+            free(start, until);
+        }
+    }
+
+    /// Makes `at` a border if it lies within a piece.
+    fn cut(&mut self, at: u64) {
+        let Some((_, piece)) = self.pieces.range_mut(..at).next_back() else { return };
+        if piece.end > at {
+            let behind = Piece { ..*piece };
+            piece.end = at;
+            self.pieces.insert(at, behind);
+        }
+    }
+
+    /// Pieces, for bounds and tests.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.pieces.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a count for each page.
+        #[test]
+        fn as_counts_of_pages(ranges in proptest::collection::vec((0u64..60, 1u64..20, any::<prop::sample::Index>()), 1..60)) {
+            let mut watched = Watched::default();
+            let mut counts = [0u32; 80];
+            let mut held: Vec<(u64, u64)> = Vec::new();
+            for (start, length, which) in ranges {
+                if held.len() > 5 {
+                    let (start, end) = held.swap_remove(which.index(held.len()));
+                    let mut freed = [false; 80];
+                    watched.remove(start, end, |a, b| (a..b).for_each(|page| freed[page as usize] = true));
+                    for page in 0..80usize {
+                        let inside = (start..end).contains(&(page as u64));
+                        counts[page] -= u32::from(inside);
+                        prop_assert_eq!(freed[page], inside && counts[page] == 0);
+                    }
+                }
+                watched.add(start, start + length);
+                held.push((start, start + length));
+                (start..start + length).for_each(|page| counts[page as usize] += 1);
+            }
+            for (start, end) in held {
+                watched.remove(start, end, |_, _| ());
+            }
+            prop_assert_eq!(watched.len(), 0);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Forked children, processes that may not watch memory, and what else touches all of a process: each test in one of its own.
+
+use crate::support::{Pins, alone, assert_sees_memory, cache};
+use motet_engine::message::registrations::{Cache, Limits, Refused, Standing};
+use motet_sys::ground::{Ground, Heap, PAGE, deny_userfaultfd, in_child};
+
+#[test]
+fn a_child_has_none_and_its_parent_keeps_its_own() {
+    if !alone("alone::a_child_has_none_and_its_parent_keeps_its_own") {
+        return;
+    }
+    let Some(cache) = cache(Limits::default(), 1000) else { return };
+    let mut ground = Ground::new(16).unwrap();
+    let mut lease = Some(cache.acquire(ground.address(0), 8 * PAGE).unwrap());
+    let child = in_child(|| {
+        let refused = cache.acquire(ground.address(0), PAGE).map(drop) == Err(Refused::Forked);
+        drop(lease.take());
+        cache.tidy();
+        cache.forget(ground.address(0), PAGE);
+        // Nothing that the child does waits for a reader that it has not.
+        let free = ground.unmap(2, 1) && ground.discard(4, 1, false);
+        // And it may have its own.
+        let Some(own) = super::support::cache(Limits::default(), 1000) else { return false };
+        assert_sees_memory(&own, ground.address(5), 4);
+        assert!(ground.unmap(6, 1) && ground.map(6, 1) && ground.write(6, 9));
+        assert_sees_memory(&own, ground.address(5), 4);
+        refused && free && cache.size() == (0, 0) && own.counts().stale == 1
+    });
+    assert_eq!(child, Ok(true));
+    assert_eq!((cache.size().0, cache.counts().stale, cache.driver().size().0), (1, 0, 1));
+    drop(cache.acquire(ground.address(1), PAGE).unwrap());
+    assert_eq!(cache.counts().hits, 1);
+    assert!(ground.unmap(2, 1) && ground.map(2, 1));
+    drop(lease);
+    cache.tidy();
+    assert_eq!((cache.size().0, cache.counts().stale, cache.driver().size().0), (0, 1, 0));
+}
+
+#[test]
+fn where_userfaultfd_is_not_permitted_nothing_is_kept_and_that_is_said() {
+    if !alone("alone::where_userfaultfd_is_not_permitted_nothing_is_kept_and_that_is_said") {
+        return;
+    }
+    deny_userfaultfd().unwrap();
+    let cache = Cache::new(Pins::new(100), Limits::default(), true).unwrap();
+    assert_eq!(cache.standing(), Standing::NotPermitted(1));
+    assert!(cache.standing().to_string().contains("userfaultfd"));
+    let mut ground = Ground::new(8).unwrap();
+    for number in 0..3 {
+        assert!(ground.unmap(1, 1) && ground.map(1, 1) && ground.write(1, number));
+        assert_sees_memory(&cache, ground.address(0), 8);
+    }
+    assert_eq!((cache.counts().not_keeping, cache.driver().size().0), (3, 0));
+}
+
+#[test]
+fn a_program_that_closes_all_descriptors_is_noticed() {
+    if !alone("alone::a_program_that_closes_all_descriptors_is_noticed") {
+        return;
+    }
+    let Some(cache) = cache(Limits::default(), 1000) else { return };
+    let mut ground = Ground::new(8).unwrap();
+    assert!((0..8).all(|page| ground.write(page, page)));
+    assert_sees_memory(&cache, ground.address(0), 8);
+    assert!(motet_sys::ground::close_private() > 0);
+    assert!(ground.unmap(1, 1) && ground.map(1, 1) && ground.write(1, 77));
+    assert_sees_memory(&cache, ground.address(0), 8);
+    assert_eq!((cache.standing(), cache.size().0, cache.driver().size().0), (Standing::Lost, 0, 0));
+    assert_sees_memory(&cache, ground.address(0), 8);
+    assert_eq!(cache.counts().not_keeping, 2);
+}
+
+#[test]
+fn a_heap_that_shrinks() {
+    if !alone("alone::a_heap_that_shrinks") {
+        return;
+    }
+    let Some(cache) = cache(Limits::default(), 10_000) else { return };
+    let mut heap = Heap::grow(16).unwrap();
+    assert!((0..16).all(|page| heap.write(page, page + 1)));
+    let start = heap.start;
+    assert_sees_memory(&cache, start, 16);
+    if !heap.shrink(4) {
+        return eprintln!("SKIPPED: somebody else has moved the end of the heap");
+    }
+    cache.tidy();
+    assert_eq!((cache.counts().stale, cache.driver().size().0), (1, 0));
+    assert_sees_memory(&cache, start, 4);
+    assert!(heap.shrink(0));
+}

@@ -1,0 +1,65 @@
+//! Memory as programs have it: from an allocator that unmaps and discards behind their backs.
+
+use crate::support::{assert_sees_memory, cache};
+use motet_engine::message::registrations::Limits;
+use motet_sys::ground::{Ground, PAGE};
+
+/// The whole pages within.
+fn inside(block: &[u64]) -> (u64, u64) {
+    let start = (block.as_ptr().addr() as u64).next_multiple_of(PAGE);
+    let end = (block.as_ptr().addr() as u64 + 8 * block.len() as u64) / PAGE * PAGE;
+    (start, (end - start) / PAGE)
+}
+
+#[test]
+fn large_blocks_that_malloc_gives_back_and_gets_again() {
+    let Some(cache) = cache(Limits { entries: 64, bytes: 64 << 20 }, 100_000) else { return };
+    let mut places = std::collections::BTreeSet::new();
+    let mut again = 0;
+    for round in 0..200u64 {
+        let block = vec![round; 64 * 1024 / 8 * (1 + round as usize % 7)];
+        let (start, pages) = inside(&block);
+        again += u32::from(!places.insert(start));
+        assert_sees_memory(&cache, start, pages);
+    }
+    assert!(again > 0, "addresses came again, or this test shows nothing");
+}
+
+#[test]
+fn blocks_that_are_reallocated() {
+    let Some(cache) = cache(Limits { entries: 64, bytes: 64 << 20 }, 100_000) else { return };
+    for round in 0..20u64 {
+        let mut block = vec![round; 40_000];
+        for step in 0..8 {
+            let (start, pages) = inside(&block);
+            assert_sees_memory(&cache, start, pages.min(200));
+            if step % 3 == 2 {
+                block.truncate(30_000);
+                block.shrink_to_fit();
+            } else {
+                block.resize(block.len() * 3 / 2, round * 100 + step);
+                block.fill(round * 1000 + step);
+            }
+        }
+    }
+}
+
+/// As jemalloc does it: extents are kept, their pages are discarded when they have not been used for a while (lazily, then for
+/// good), and come back by being written.
+#[test]
+fn extents_whose_pages_are_purged_and_used_again() {
+    let Some(cache) = cache(Limits { entries: 16, bytes: 64 << 20 }, 100_000) else { return };
+    let ground = Ground::new(128).unwrap();
+    for round in 0..300u64 {
+        let (page, pages) = (round * 37 % 112, 1 + round * 13 % 16);
+        assert!((page..page + pages).all(|page| ground.write(page, round * 1000 + page)));
+        assert_sees_memory(&cache, ground.address(page), pages);
+        assert!(ground.discard(page, pages, round % 3 == 0));
+        if round % 3 == 0 {
+            assert!(ground.discard(page, pages, false));
+        }
+    }
+    assert!(cache.counts().stale > 0);
+    cache.tidy();
+    assert_eq!(cache.size().0, cache.driver().size().0);
+}

@@ -1,0 +1,93 @@
+//! A driver whose registrations hold pages, as a network card's do: what it sees through them is what was registered.
+
+use motet_engine::message::registrations::{Cache, Lease, Limits, Range, Register, Standing};
+use motet_sys::ground::Held;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// The driver.
+#[derive(Debug)]
+pub struct Pins {
+    held: Mutex<BTreeMap<u64, (Range, Arc<Held>)>>,
+    next: AtomicU64,
+    /// Pages that may be held at a time.
+    most: u64,
+}
+
+impl Pins {
+    pub fn new(most: u64) -> Self {
+        Self { held: Mutex::default(), next: AtomicU64::new(0), most }
+    }
+
+    /// Registrations, and their pages.
+    pub fn size(&self) -> (usize, u64) {
+        let held = self.held.lock().unwrap();
+        (held.len(), held.values().map(|(range, _)| range.length() / 4096).sum())
+    }
+
+    /// The number at the start of each page that this lease's registration holds.
+    pub fn seen(&self, lease: &Lease<Pins>) -> Vec<u64> {
+        let held = self.held.lock().unwrap().get(&lease.token()).expect("registered while it is leased").1.clone();
+        held.peek()
+    }
+}
+
+impl Register for Pins {
+    type Token = u64;
+
+    fn register(&self, range: Range) -> Result<u64, i32> {
+        if self.size().1 + range.length() / 4096 > self.most {
+            return Err(12);
+        }
+        let held = Held::new(range.start, range.end).map_err(|_| 14)?;
+        let token = self.next.fetch_add(1, Relaxed);
+        self.held.lock().unwrap().insert(token, (range, Arc::new(held)));
+        Ok(token)
+    }
+
+    fn deregister(&self, range: Range, token: u64) {
+        let (was, _) = self.held.lock().unwrap().remove(&token).expect("deregistered once");
+        assert_eq!(was, range);
+    }
+}
+
+/// A cache that keeps registrations; `None`, and said aloud, where the kernel does not permit that.
+pub fn cache(limits: Limits, most: u64) -> Option<Cache<Pins>> {
+    let cache = Cache::new(Pins::new(most), limits, true).unwrap();
+    match cache.standing() {
+        Standing::Keeps => Some(cache),
+        standing => {
+            eprintln!("SKIPPED: {standing}");
+            None
+        }
+    }
+}
+
+/// That a lease on these bytes sees what is there.
+pub fn assert_sees_memory(cache: &Cache<Pins>, address: u64, pages: u64) {
+    let lease = cache.acquire(address, pages * 4096).unwrap();
+    let seen = cache.driver().seen(&lease);
+    let skip = (address - lease.range().start) / 4096;
+    for page in 0..pages {
+        let there = motet_sys::ground::peek(address + page * 4096);
+        assert_eq!(seen.get((skip + page) as usize).copied(), there, "page {page} of {:x?}", lease.range());
+    }
+}
+
+/// Runs the calling test, by its full name, alone in another process of the same program, where nobody else maps or forks; true in that one.
+pub fn alone(test: &str) -> bool {
+    const ALONE: &str = "MOTET_TEST_ALONE";
+    if std::env::var(ALONE).is_ok() {
+        return true;
+    }
+    let run = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stderr);
+    eprint!("{said}");
+    assert!(run.status.success() && String::from_utf8_lossy(&run.stdout).contains("1 passed"), "{said}");
+    false
+}

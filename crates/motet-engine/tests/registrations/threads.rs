@@ -1,0 +1,82 @@
+//! Threads that take memory away while others acquire.
+
+use crate::support::{alone, assert_sees_memory, cache};
+use motet_engine::message::registrations::{Limits, watch::Watch};
+use motet_sys::ground::{Ground, PAGE};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Each thread maps memory where the kernel likes, which is where another has just unmapped, writes, acquires, looks, unmaps. None
+/// tells another anything: only the kernel hands the addresses around.
+#[test]
+fn addresses_that_go_from_thread_to_thread() {
+    let Some(cache) = cache(Limits { entries: 32, bytes: 1 << 20 }, 10_000) else { return };
+    let round = |thread: u64, round: u64| {
+        let mut ground = Ground::new(4 + round % 3).unwrap();
+        assert!((0..4).all(|page| ground.write(page, thread << 32 | round << 4 | page)));
+        assert_sees_memory(&cache, ground.address(0), 4);
+        if round.is_multiple_of(5) {
+            assert!(ground.discard(1, 1, false) && ground.write(1, round));
+            assert_sees_memory(&cache, ground.address(0), 4);
+        }
+        assert!(ground.unmap(0, 4));
+    };
+    std::thread::scope(|scope| {
+        for thread in 1..5 {
+            scope.spawn(move || (0..400).for_each(|n| round(thread, n)));
+        }
+    });
+    let counts = cache.counts();
+    assert!(counts.stale > 0, "{counts:?}");
+    cache.tidy();
+    assert_eq!((cache.size().0, cache.driver().size().0), (0, 0));
+}
+
+/// Some threads use memory that stays; its registrations are hits, whatever the others unmap beside them.
+#[test]
+fn threads_that_unmap_do_not_disturb_what_stays() {
+    let Some(cache) = cache(Limits { entries: 512, bytes: 1 << 30 }, 10_000) else { return };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..300 {
+                let ground = Ground::new(2).unwrap();
+                drop(cache.acquire(ground.address(0), PAGE).unwrap());
+            }
+            done.store(true, Relaxed);
+        });
+        for thread in 0..2 {
+            let (cache, done) = (&cache, &done);
+            scope.spawn(move || {
+                let ground = Ground::new(16).unwrap();
+                assert!((0..16).all(|page| ground.write(page, thread << 8 | page)));
+                let first = cache.acquire(ground.address(0), 16 * PAGE).unwrap().range();
+                while !done.load(Relaxed) {
+                    let lease = cache.acquire(ground.address(3), 4 * PAGE).unwrap();
+                    assert_eq!(lease.range(), first);
+                    assert_eq!(cache.driver().seen(&lease)[3], thread << 8 | 3);
+                }
+            });
+        }
+    });
+}
+
+/// More happens than is remembered: then everything is given up.
+#[test]
+fn a_cache_that_comes_late_gives_everything_up() {
+    if !alone("threads::a_cache_that_comes_late_gives_everything_up") {
+        return;
+    }
+    let Some(cache) = cache(Limits::default(), 10_000) else { return };
+    let ground = Ground::new(8).unwrap();
+    drop(cache.acquire(ground.address(0), 4 * PAGE).unwrap());
+    let other = Ground::new(1).unwrap();
+    let watch = Watch::shared().unwrap();
+    watch.watch(other.address(0), other.address(1)).unwrap();
+    for _ in 0..1100 {
+        assert!(other.discard(0, 1, false));
+    }
+    watch.unwatch(other.address(0), other.address(1));
+    cache.tidy();
+    assert_eq!((cache.counts().missed, cache.counts().stale, cache.driver().size().0), (1, 1, 0));
+    assert_sees_memory(&cache, ground.address(0), 4);
+}
