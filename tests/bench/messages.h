@@ -236,10 +236,17 @@ static void be_client(size_t size)
 
 /* --- processes --------------------------------------------------------------------------------------------------------------- */
 
-/* An end ends with whoever started it, and after a minute anyway: nobody waits for ever for one that hangs. */
+static void give_up(int signal)
+{
+    (void)signal;
+    kill(getpid(), SIGTERM);
+}
+
+/* An end ends with whoever started it, and after a minute anyway: nobody waits for ever for one that hangs. By SIGTERM, for which
+ * interfaces clean up. */
 static void begin_process(void)
 {
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL)) fail("prctl");
+    if (prctl(PR_SET_PDEATHSIG, SIGTERM) || signal(SIGALRM, give_up) == SIG_ERR) fail("a process");
     alarm(60);
 }
 

@@ -216,3 +216,57 @@ fn served(bench: &Bench, mut program: Program, size: usize, at: Placement, turn:
     }
     Ok(told.median)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+    use std::io::Write;
+
+    /// Says that something was not tested, also to whoever counts that.
+    fn skip(reason: &str) {
+        let line = format!("SKIP contenders of messages: {reason}\n");
+        eprint!("{line}");
+        if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
+            && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(log)
+        {
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
+
+    #[test]
+    fn every_contender_measures_every_part() {
+        let Ok(mut bench) = Bench::new(&[], true, None) else { return skip("there are no two CPUs") };
+        bench.ms = 2;
+        let contenders = Contenders::find(&bench).unwrap();
+        for (name, why) in &contenders.missing {
+            assert!(why.starts_with("skipped: "), "{name}: {why}"); // what is installed can be built
+            skip(&format!("{name}: {why}"));
+        }
+        // Ours are workers of the command, which this executable is not.
+        for contender in contenders.all.iter().filter(|contender| !contender.ours) {
+            for &part in Part::value_variants() {
+                let sizes: &[usize] = match part {
+                    Part::Latency => &[8, 300_000],
+                    Part::Rate => &[8],
+                    Part::Bandwidth => &[5000],
+                    Part::Cold | Part::Server => &[64 << 10],
+                };
+                let at = contender.placements(part)[0];
+                let found = contender.run(&bench, part, sizes, at, 0);
+                let found = found.unwrap_or_else(|error| panic!("{}, {part:?}: {error:#}", contender.name));
+                assert_eq!(found.len(), sizes.len());
+                assert!(found.iter().all(|ns| *ns > 0.0), "{}, {part:?}: {found:?}", contender.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_program_refuses_is_an_error() {
+        let Ok(bench) = Bench::new(&[], true, None) else { return skip("there are no two CPUs") };
+        let contenders = Contenders::find(&bench).unwrap();
+        for contender in contenders.all.iter().filter(|contender| !contender.ours) {
+            assert!(contender.run(&bench, Part::Latency, &[0], Two, 0).is_err(), "{}", contender.name);
+        }
+    }
+}

@@ -5,7 +5,7 @@ use super::contenders::Contender;
 use crate::bench::{Bench, Contestant, Series};
 use crate::floor;
 use crate::place::Placement;
-use crate::stats::{Spread, median};
+use crate::stats::median;
 use anyhow::Result;
 use indicatif::ProgressBar;
 use std::cell::RefCell;
@@ -15,6 +15,8 @@ use std::time::Duration;
 const HOPELESS: f64 = 3.0;
 /// So many repetitions make a median.
 const ENOUGH: usize = 5;
+/// Where the floor was fast around so many of them, the others do not count.
+const FAST_ENOUGH: usize = 3;
 
 /// What a part found.
 pub struct Measured<'a> {
@@ -85,7 +87,8 @@ pub fn run<'a>(bench: &Bench, contenders: &'a [Contender], part: Part, bar: &Pro
             Ok(first)
         }));
     }
-    if ![Part::Latency, Part::Rate].contains(&part) {
+    let has_copies = ![Part::Latency, Part::Rate].contains(&part);
+    if has_copies {
         let buffers = if part == Part::Cold { 4 } else { 1 };
         let time = Duration::from_millis(part.ms(bench) as u64 / 2);
         let (sizes, copied) = (&sizes, &copied);
@@ -95,7 +98,7 @@ pub fn run<'a>(bench: &Bench, contenders: &'a [Contender], part: Part, bar: &Pro
             Ok(0.0)
         }));
     }
-    let series = bench.contest(bench.repetitions, false, &mut contestants)?;
+    let series = bench.contest(bench.repetitions, !has_copies, &mut contestants)?;
     drop(contestants);
     let mut of: Vec<Of<'a>> = Vec::new();
     for (entry, series) in entries.into_iter().map(RefCell::into_inner).zip(&series) {
@@ -124,29 +127,86 @@ fn hopeless(found: &[f64], other: &[f64]) -> bool {
     both.peek().is_some() && both.all(|(a, b)| *a > *b * HOPELESS)
 }
 
-impl Of<'_> {
-    /// What it did with a size where that took less time, and where that was.
-    pub fn best(&self, size: usize) -> Option<(&Series, Placement)> {
-        let enough = |series: &Series| Spread::of(&series.values).is_some_and(|spread| spread.count >= ENOUGH);
-        let places = self.places.iter().map(|(placement, series)| (&series[size], *placement));
-        places
-            .filter(|(series, _)| enough(series))
-            .min_by(|(a, _), (b, _)| median(&a.values).total_cmp(&median(&b.values)))
+/// What one contender did with one size, where that took less time.
+pub struct Best<'a> {
+    /// Who.
+    pub name: &'static str,
+    /// Where.
+    pub placement: Placement,
+    /// All repetitions.
+    pub all: &'a Series,
+    /// Those that count.
+    pub counted: Vec<usize>,
+}
+
+impl<'a> Of<'a> {
+    /// What it did with a size.
+    pub fn best(&self, size: usize) -> Option<Best<'_>> {
+        let places = self.places.iter().filter_map(|(placement, series)| {
+            let all = &series[size];
+            let counted = counted(all)?;
+            Some(Best { name: self.contender.name, placement: *placement, all, counted })
+        });
+        places.min_by(|a, b| a.median().total_cmp(&b.median()))
+    }
+}
+
+/// The repetitions that count: those with a fast floor where there are enough, or the contenders would be compared in different modes of
+/// the machine. `None` where too few have a value at all.
+fn counted(series: &Series) -> Option<Vec<usize>> {
+    let valid = |at: &usize| series.values[*at].is_finite();
+    let all: Vec<usize> = (0..series.values.len()).filter(valid).collect();
+    let fast: Vec<usize> = series.fast().into_iter().filter(valid).collect();
+    let counted = if fast.len() >= FAST_ENOUGH { fast } else { all.clone() };
+    (all.len() >= ENOUGH).then_some(counted)
+}
+
+impl Best<'_> {
+    /// What counts.
+    pub fn series(&self) -> Series {
+        self.all.at(&self.counted)
+    }
+
+    fn median(&self) -> f64 {
+        median(&self.series().values)
+    }
+
+    /// The repetitions that count of both; those that count here, where these are too few.
+    pub fn with(&self, other: &Best<'_>) -> Vec<usize> {
+        let both: Vec<usize> = self.counted.iter().copied().filter(|at| other.counted.contains(at)).collect();
+        if both.len() >= FAST_ENOUGH { both } else { self.counted.clone() }
+    }
+
+    /// Which they are, in words.
+    pub fn remark(&self) -> String {
+        let fast = self.counted.iter().all(|&at| self.all.floors[at].fast());
+        let which = if fast { "those with a fast floor" } else { "whatever the floor" };
+        format!("{} of {} repetitions: {which}", self.counted.len(), self.all.values.len())
     }
 }
 
 impl Measured<'_> {
     /// The best peer with a size.
-    pub fn best_peer(&self, size: usize) -> Option<(&'static str, &Series)> {
-        let peers = self.of.iter().filter(|of| !of.contender.ours);
-        let best = peers.filter_map(|of| Some((of.contender.name, of.best(size)?.0)));
-        best.min_by(|(_, a), (_, b)| median(&a.values).total_cmp(&median(&b.values)))
+    pub fn best_peer(&self, size: usize) -> Option<Best<'_>> {
+        let peers = self.of.iter().filter(|of| !of.contender.ours).filter_map(|of| of.best(size));
+        peers.min_by(|a, b| a.median().total_cmp(&b.median()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_fast_mode_counts_where_it_was_seen_often_enough() {
+        let series = |floors: &[f64]| Series {
+            values: (0..floors.len()).map(|at| if at == 0 { f64::NAN } else { at as f64 }).collect(),
+            floors: floors.iter().map(|&floor| floor::Around { before: floor, after: floor }).collect(),
+        };
+        assert_eq!(counted(&series(&[50.0, 50.0, 50.0, 210.0, 50.0, 210.0])), Some(vec![1, 2, 4]));
+        assert_eq!(counted(&series(&[50.0, 50.0, 50.0, 210.0, 210.0, 210.0])), Some(vec![1, 2, 3, 4, 5]));
+        assert_eq!(counted(&series(&[50.0; 5])), None);
+    }
 
     #[test]
     fn a_placement_is_given_up_only_where_it_is_slower_with_every_size() {

@@ -1,7 +1,7 @@
 //! What a part found as lines of the table and as curves.
 
 use super::Part;
-use super::contest::{Measured, Of};
+use super::contest::{Best, Measured, Of};
 use crate::bench::Series;
 use crate::place::Placement;
 use crate::report::{Curve, Line, Quantity, Unit};
@@ -21,16 +21,9 @@ pub fn of(part: Part, measured: &Measured<'_>) -> Vec<Line> {
         for of in &measured.of {
             lines.extend(line(part, measured, of, at));
         }
-        if let Some((peer, best)) = measured.best_peer(at) {
-            for of in measured.of.iter().filter(|of| of.contender.ours) {
-                lines.extend(of.best(at).map(|(ours, _)| {
-                    let what = format!("{}, {}: over the best peer", of.contender.name, what(part, size));
-                    Line::new(part.word(), what)
-                        .figure(figure(part, size, ours))
-                        .floors(&ours.floors)
-                        .against(named(peer, figure(part, size, best)), &ratio(part, ours, best))
-                }));
-            }
+        if let Some(peer) = measured.best_peer(at) {
+            let ours = measured.of.iter().filter(|of| of.contender.ours);
+            lines.extend(ours.filter_map(|of| of.best(at)).map(|best| over_peer(part, size, &best, &peer)));
         }
     }
     let failed = measured.of.iter().filter_map(|of| Some((of.contender.name, of.failed.as_ref()?)));
@@ -39,23 +32,26 @@ pub fn of(part: Part, measured: &Measured<'_>) -> Vec<Line> {
 }
 
 fn line(part: Part, measured: &Measured<'_>, of: &Of<'_>, at: usize) -> Option<Line> {
-    let (series, placement) = of.best(at)?;
-    let size = measured.sizes[at];
-    let line = Line::new(part.word(), format!("{}, {}", of.contender.name, what(part, size)));
-    let line = match measured.copies.get(at) {
-        Some(copy) => line
-            .figure(figure(part, size, series))
-            .floors(&series.floors)
-            .against(named("copy, one core", rate(size, copy)), &ratio(part, series, copy)),
-        None => {
-            // A ratio to the floor counts only within one mode of it.
-            let (series, remark) = series.one_mode();
-            let floor = Quantity::of("floor", &series.steady_floors(), Unit::Ns);
-            let line = line.figure(figure(part, size, &series)).floors(&series.floors);
-            line.against(floor, &series.over_floor()).note(remark)
-        }
+    let best = of.best(at)?;
+    let (size, series) = (measured.sizes[at], best.series());
+    let line = Line::new(part.word(), format!("{}, {}", best.name, what(part, size)));
+    let line = line.figure(figure(part, size, &series)).floors(&series.floors);
+    let line = match measured.copies.get(at).map(|copy| copy.at(&best.counted)) {
+        Some(copy) => line.against(named("copy, one core", rate(size, &copy)), &ratio(part, &series, &copy)),
+        None => line.against(Quantity::of("floor", &series.steady_floors(), Unit::Ns), &series.over_floor()),
     };
-    Some(line.note(where_it_was(part, placement)))
+    Some(line.note(best.remark()).note(where_it_was(part, best.placement)))
+}
+
+/// One of ours beside the best peer, repetition by repetition.
+fn over_peer(part: Part, size: usize, ours: &Best<'_>, peer: &Best<'_>) -> Line {
+    let both = ours.with(peer);
+    let (own, theirs) = (ours.all.at(&both), peer.all.at(&both));
+    Line::new(part.word(), format!("{}, {}: over the best peer", ours.name, what(part, size)))
+        .figure(figure(part, size, &own))
+        .floors(&own.floors)
+        .against(named(peer.name, figure(part, size, &theirs)), &ratio(part, &own, &theirs))
+        .note(format!("{} repetitions that count for both", both.len()))
 }
 
 fn what(part: Part, size: usize) -> String {
@@ -127,7 +123,7 @@ pub fn curves(part: Part, measured: &Measured<'_>) -> Vec<Curve> {
         let copies = all().filter_map(|at| shown(at, measured.copies.get(at)?));
         curve("copy by one core, reused buffers", copies.collect())
     };
-    let of = |of: &Of<'_>| curve(of.contender.name, all().filter_map(|at| shown(at, of.best(at)?.0)).collect());
+    let of = |of: &Of<'_>| curve(of.contender.name, all().filter_map(|at| shown(at, &of.best(at)?.series())).collect());
     let mut curves: Vec<Curve> = std::iter::once(machine).chain(measured.of.iter().map(of)).collect();
     curves.retain(|curve| !curve.points.is_empty());
     curves
