@@ -82,11 +82,12 @@ static void know(struct end *ends, int count)
 static void gather(struct end *ends, int clients)
 {
     int listener = listen_anywhere();
-    ends[0] = own();
     for (int end = 1; end <= clients; end++) {
         ends[end] = hear(accept_one(listener));
         ends[end].greeting.end = end;
     }
+    interface_open(); /* not before: what it makes outlives an end that is killed while it waits */
+    ends[0] = own();
     uint64_t count = clients + 1;
     for (uint64_t end = 1; end < count; end++) {
         send_all(ends[end].fd, &end, sizeof end);
@@ -135,10 +136,11 @@ static int bootstrap(int argc, char **argv)
     const char *what = argv[1];
     int is_server = !strcmp(what, "server"), serves = !strcmp(argv[2], "serve");
     if (argc != (!serves ? 7 : is_server ? 6 : 3)) return usage(argv[0]);
+    if (!are_sizes(!serves ? argv[5] : is_server ? argv[4] : "1")) return usage(argv[0]);
     begin_process();
-    interface_open();
     if (!serves) {
         int fd = connect_to(argv[3], argv[4]);
+        interface_open();
         join(fd);
         meet(fd);
         if (is_server) {

@@ -136,18 +136,32 @@ static long operations(const char *what, size_t size)
     return fits < 1 ? 1 : fits > 16384 ? 16384 : fits;
 }
 
-/* Measures with every size of a list "8,64,…"; a line for each. */
+/* The first size of a list "8,64,…", and where the next one is; 0 of none. */
+static size_t next_size(const char **at)
+{
+    char *end;
+    *at += strspn(*at, ",");
+    size_t size = strtoull(*at, &end, 10);
+    if (end == *at) return 0;
+    *at = end;
+    return size;
+}
+
+/* Whoever leaves later would leave what others have to clean up. */
+static int are_sizes(const char *at)
+{
+    do {
+        if (next_size(&at) == 0) return 0;
+    } while (*at);
+    return 1;
+}
+
+/* Measures with every size of a list; a line for each. */
 static void call_with(const char *what, const char *sizes, double ms, int other)
 {
     int pings = !strcmp(what, "latency"), is_cold = !strcmp(what, "cold");
-    for (const char *at = sizes; *at; at += strspn(at, ",")) {
-        char *end;
-        size_t size = strtoull(at, &end, 10);
-        if (end == at || size == 0) {
-            fprintf(stderr, "no list of sizes: %s\n", sizes);
-            exit(2);
-        }
-        at = end;
+    for (const char *at = sizes; *at;) {
+        size_t size = next_size(&at);
         struct run run = {.plan = {pings ? PING : FLOOD, size, 0, is_cold ? BUFFERS : 1}, .other = other};
         run.memory = touched(size * run.plan.buffers);
         long count = operations(what, size), few = least(4, count);

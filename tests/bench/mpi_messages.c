@@ -59,7 +59,7 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (argc != 6 || ranks < 2 || ranks > MOST_ENDS) {
+    if (argc != 6 || ranks < 2 || ranks > MOST_ENDS || !are_sizes(argv[2])) {
         fprintf(stderr, "mpi_messages: usage: WHAT SIZES MS CPU CPU, with 2 to %d ranks\n", MOST_ENDS);
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
