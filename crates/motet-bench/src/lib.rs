@@ -6,12 +6,13 @@
 //!
 //! How it measures: [`pair`] starts two processes on CPUs chosen by [`place`]; they are programs of `tests/bench` or our own
 //! executable as a `worker`; [`stage`] starts other people's programs. [`tune`] measures where the ways of copying cross, for
-//! `motet tune`. [`corba`] is a tool of its own, that looks at one library alone. [`report`] is the data; [`table`] and [`plot`] show it.
+//! `motet tune`. [`corba`] and [`messages`] are tools of their own, that look at CORBA and at messages alone. [`report`] is the data; [`table`] and [`plot`] show it.
 #![forbid(unsafe_code)]
 
 pub mod bench;
 pub mod corba;
 pub mod floor;
+pub mod messages;
 pub mod pair;
 pub mod place;
 pub mod plot;
@@ -74,11 +75,13 @@ pub struct Options {
     pub worker: Vec<String>,
 }
 
-/// What looks at one library alone.
+/// What looks at one kind of communication alone.
 #[derive(Debug, clap::Subcommand)]
 pub enum Tool {
     /// Measure CORBA calls over every path: empty calls, sequences, strings, and where their time goes
     Corba(corba::Options),
+    /// Measure messages between processes: ours beside those of UCX, libfabric, Open MPI and MPICH
+    Messages(messages::Options),
 }
 
 impl Options {
@@ -86,6 +89,7 @@ impl Options {
     pub fn manner(&mut self) -> &mut Manner {
         match &mut self.tool {
             Some(Tool::Corba(corba)) => &mut corba.manner,
+            Some(Tool::Messages(messages)) => &mut messages.manner,
             None => &mut self.manner,
         }
     }
@@ -96,9 +100,14 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
     if !options.worker.is_empty() {
         return worker::run(&options.worker);
     }
-    if let Some(Tool::Corba(corba)) = &options.tool {
-        let report = corba::measure(begin(&corba.manner, prefix)?, corba)?;
-        return show(&report, &corba.manner);
+    match &options.tool {
+        Some(Tool::Corba(corba)) => {
+            return show(&corba::measure(begin(&corba.manner, prefix)?, corba)?, &corba.manner);
+        }
+        Some(Tool::Messages(messages)) => {
+            return show(&messages::measure(begin(&messages.manner, prefix)?, messages)?, &messages.manner);
+        }
+        None => {}
     }
     let wanted = rows::chosen(&options.only)?;
     let bench = begin(&options.manner, prefix)?;

@@ -13,8 +13,8 @@ use std::path::Path;
 const FONT: &str = "sans-serif";
 const SIZE: (u32, u32) = (1200, 800);
 /// Colours that also people with a colour vision deficiency tell apart (Okabe and Ito 2008): floor, engine, sockets, TCP; then the
-/// unix transport, the CORBA voice and MPI.
-const COLOURS: [RGBColor; 7] = [
+/// unix transport, the CORBA voice and MPI; then what has no other.
+const COLOURS: [RGBColor; 8] = [
     RGBColor(90, 90, 90),
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
@@ -22,6 +22,7 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(204, 121, 167),
     RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
 ];
 
 /// A picture: the name of its curves and of its files, and what is written on it. What has no picture is in the JSON output alone.
@@ -36,9 +37,11 @@ const fn plot(name: &'static str, title: &'static str, x: &'static str, y: &'sta
     Plot { name, title, x, y }
 }
 
-const PLOTS: [Plot; 8] = [
+const PLOTS: [Plot; 10] = [
     plot("latency", "One way of a message: time over its size", "size of a message", "one way"),
     plot("bandwidth", "Stream: bandwidth over the size of a message", "size of a message", "bandwidth"),
+    plot("messages-latency", "Messages: half a round trip over the size", "size of a message", "half a round trip"),
+    plot("messages-bandwidth", "Messages one way: bandwidth over the size", "size of a message", "bandwidth"),
     plot(
         "corba-time-octet-inout",
         "CORBA call with octets there and back: time over their size",
@@ -119,8 +122,9 @@ fn draw<B: DrawingBackend>(
         let shade = colour(&curve.name);
         // Lines that lie upon one another stay visible by the size of their points.
         // What lies under a line has its colour, but paler.
-        let strength = if curve.name.starts_with("transport alone") { 0.4 } else { 1.0 };
-        let (colour, radius) = (COLOURS[shade].mix(strength), [5, 8, 4, 5, 6, 7, 4][shade]);
+        let strength =
+            if curve.name.starts_with("transport alone") || curve.name.ends_with("pml ucx") { 0.4 } else { 1.0 };
+        let (colour, radius) = (COLOURS[shade].mix(strength), [5, 8, 4, 5, 6, 7, 4, 4][shade]);
         let line: Vec<(f64, f64)> = curve.points.iter().map(|(size, s)| (*size as f64, s.median)).collect();
         let bars = curve.points.iter().map(|(size, s)| {
             PathElement::new(vec![(*size as f64, s.min), (*size as f64, s.max)], colour.mix(0.45).stroke_width(3))
@@ -152,6 +156,11 @@ fn colour(name: &str) -> usize {
         name if name.contains("plain TCP") || name.contains("kernel TCP") => 3,
         name if name.contains("unix transport") => 4,
         name if name.contains("CORBA voice") => 5,
+        name if name.contains("lanes") => 1,
+        "UCX" => 3,
+        name if name.contains("libfabric") => 4,
+        "MPICH" => 5,
+        name if name.ends_with("pml ob1") => 7,
         name if name.contains("MPI") => 6,
         _ => 0,
     }

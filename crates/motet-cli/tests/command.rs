@@ -19,7 +19,12 @@ fn wrong_options_are_one_line_and_code_2() {
 #[test]
 fn a_tool_of_bench_has_options_of_its_own() {
     // A row is no part of the tool, and the rows' options do not reach it.
-    for arguments in [&["bench", "corba", "--only", "a"][..], &["bench", "--quick", "corba"], &["bench", "x"]] {
+    for arguments in [
+        &["bench", "corba", "--only", "a"][..],
+        &["bench", "--quick", "corba"],
+        &["bench", "messages", "--parts", "x"],
+        &["bench", "x"],
+    ] {
         refused(&mut motet(arguments), 2);
     }
     assert!(refused(&mut motet(["bench", "--only", "nonsense"]), 1).contains("no row `nonsense`"));

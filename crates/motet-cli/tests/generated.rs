@@ -21,6 +21,7 @@ fn the_manual_has_every_setting_and_every_subcommand() {
         assert!(page.contains(&format!(".TH motet-{name} 1")) && page.contains("EXIT STATUS"), "{name}");
     }
     let bench = std::fs::read_to_string(folder.path().join("motet-bench.1")).unwrap();
+    assert!(folder.path().join("motet-bench-messages.1").exists());
     let tool = std::fs::read_to_string(folder.path().join("motet-bench-corba.1")).unwrap();
     assert!(bench.contains("motet\\-bench\\-corba(1)"), "{bench}");
     assert!(tool.contains(".TH motet-bench-corba 1") && tool.contains("EXIT STATUS"), "{tool}");

@@ -71,3 +71,32 @@ pub const MPIRUN_OVER_TCP: [&str; 13] = [
 
 /// Open MPI's ranks on this host, over what it chooses itself: shared memory.
 pub const MPIRUN: [&str; 4] = ["mpirun", "--oversubscribe", "--bind-to", "none"];
+
+/// A measuring program of messages (`tests/bench/NAME_messages.c`) in C, for the MPI whose compiler is `compiler`.
+pub fn mpi_messages(compiler: &str, source: &str, program: &str) -> Vec<String> {
+    // MPICH's constant for "no statuses" looks like a short array to gcc.
+    let flags = ["-O2", "-std=gnu11", "-Wno-stringop-overflow", "-o"];
+    [&[compiler][..], &flags, &[program, source]].concat().into_iter().map(str::to_owned).collect()
+}
+
+/// The same for a library that is linked by these words.
+pub fn messages(libraries: &[&str], source: &str, program: &str) -> Vec<String> {
+    let words = [&["cc", "-O2", "-std=gnu11", "-o", program, source][..], libraries].concat();
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// Open MPI's ranks on this host, as many as are asked for, over what it chooses itself.
+pub const OPEN_MPI: [&str; 4] = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none"];
+/// With its own protocols over its own shared memory.
+pub const OPEN_MPI_OB1: [&str; 3] = ["--mca", "pml", "ob1"];
+/// With UCX, also where UCX finds no network.
+pub const OPEN_MPI_UCX: [&str; 9] =
+    ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"];
+/// With ranks that yield between polls.
+pub const OPEN_MPI_YIELDS: [&str; 3] = ["--mca", "mpi_yield_when_idle", "1"];
+/// What its launcher wants to be told when root starts it.
+pub const OPEN_MPI_AS_ROOT: [(&str, &str); 2] =
+    [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
+
+/// MPICH's ranks on this host.
+pub const MPICH: [&str; 5] = ["mpirun.mpich", "-launcher", "fork", "-hosts", "localhost"];

@@ -1,0 +1,272 @@
+//! Who takes part, and how both ends of each are started.
+//!
+//! The list is [`Contenders::find`]: a further contender is a line there. Ends are a *pair* of programs that speak the protocol of
+//! `tests/bench/peer.h` (`serve`, `call HOST PORT SIZES MS`; of the part `server` also `serve CLIENTS SIZE MS`), or *ranks* that a
+//! launcher starts. A line `MEDIAN MEAN COUNT` comes from each for each size.
+
+use super::{CLIENTS, Part};
+use crate::bench::Bench;
+use crate::pair::{Process, Program, Server, caller, parse};
+use crate::place::Placement::{self, Free, One, Two};
+use anyhow::{Result, bail};
+use motet_programs::{builds, find};
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Our own: it counts against the others.
+const LANES: &str = "Motet, lanes alone";
+
+const SOURCES: [(&str, &str); 6] = [
+    ("peer.h", include_str!("../../../../tests/bench/peer.h")),
+    ("messages.h", include_str!("../../../../tests/bench/messages.h")),
+    ("bootstrap.h", include_str!("../../../../tests/bench/bootstrap.h")),
+    ("mpi_messages.c", include_str!("../../../../tests/bench/mpi_messages.c")),
+    ("ucx_messages.c", include_str!("../../../../tests/bench/ucx_messages.c")),
+    ("fabric_messages.c", include_str!("../../../../tests/bench/fabric_messages.c")),
+];
+
+/// One that takes part.
+pub struct Contender {
+    /// What it is called in lines and curves.
+    pub name: &'static str,
+    /// Whether it is ours.
+    pub ours: bool,
+    ends: Ends,
+}
+
+enum Ends {
+    /// The programs of a part, where there are any, and the largest message that they carry.
+    Pair { program: Box<dyn Fn(Part) -> Option<Program>>, most: usize },
+    /// Ranks of MPI: the launcher's words, those by which ranks yield, and the program.
+    Ranks { launcher: Vec<String>, yields: &'static [&'static str], program: OsString },
+}
+
+/// All that take part.
+pub struct Contenders {
+    /// In the order in which they are measured.
+    pub all: Vec<Contender>,
+    /// Those that are missing, with the reason.
+    pub missing: Vec<(&'static str, String)>,
+    /// The programs, and what the launchers leave.
+    _folder: TempDir,
+}
+
+impl Contenders {
+    /// Builds the programs of all that are installed.
+    pub fn find(bench: &Bench) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("motet-bench-").tempdir()?;
+        for (name, text) in SOURCES {
+            std::fs::write(folder.path().join(name), text)?;
+        }
+        let at = folder.path();
+        let ranks = |name, mpi, more: &[&str]| (name, ranks(at, mpi, more));
+        let found = [
+            (LANES, Ok(lanes(bench))),
+            ("UCX", pair(at, "ucx", "ucp/api/ucp.h", "libucx-dev", &["-lucp", "-lucs"])),
+            ("libfabric shm", pair(at, "fabric", "rdma/fi_tagged.h", "libfabric-dev", &["-lfabric"])),
+            ranks("Open MPI", Mpi::Open, &[]),
+            ranks("Open MPI, pml ob1", Mpi::Open, &builds::OPEN_MPI_OB1),
+            ranks("Open MPI, pml ucx", Mpi::Open, &builds::OPEN_MPI_UCX),
+            ranks("MPICH", Mpi::Ch, &[]),
+        ];
+        let (mut all, mut missing) = (Vec::new(), Vec::new());
+        for (name, ends) in found {
+            match ends {
+                Ok(ends) => all.push(Contender { name, ours: name == LANES, ends }),
+                Err(error) => {
+                    eprintln!("{name}: {error:#}");
+                    missing.push((name, format!("{error:#}")));
+                }
+            }
+        }
+        Ok(Self { all, missing, _folder: folder })
+    }
+}
+
+/// Lanes without the engine: packets of up to 4 KiB there and back, and one way.
+fn lanes(bench: &Bench) -> Ends {
+    let (ping, rate) = (bench.worker(&["lane", "ping"]), bench.worker(&["lane", "rate"]));
+    let program = move |part| match part {
+        Part::Latency => Some(ping.clone()),
+        Part::Rate => Some(rate.clone()),
+        _ => None,
+    };
+    Ends::Pair { program: Box::new(program), most: motet_wire::lane::MOST }
+}
+
+/// A pair of processes of `NAME_messages.c`.
+fn pair(at: &Path, name: &str, header: &str, package: &str, libraries: &[&str]) -> Result<Ends> {
+    let (machine, usual) = (format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH), "/usr/include");
+    if ![&machine, usual].iter().any(|folder| Path::new(folder).join(header).exists()) {
+        bail!("skipped: {package} is not installed");
+    }
+    build(at, &builds::messages(libraries, &format!("{name}_messages.c"), name))?;
+    let program = at.join(name).into_os_string();
+    let of = move |part: Part| Some(Program { words: vec![program.clone(), part.word().into()], ..Program::default() });
+    Ok(Ends::Pair { program: Box::new(of), most: usize::MAX })
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mpi {
+    Open,
+    Ch,
+}
+
+/// Ranks of one MPI, whatever the plain names `mpicc` and `mpirun` stand for.
+fn ranks(at: &Path, mpi: Mpi, more: &[&str]) -> Result<Ends> {
+    let (compiler, launcher, yields): (_, &[&str], &[&str]) = match mpi {
+        Mpi::Open => ("mpicc.openmpi", &builds::OPEN_MPI, &builds::OPEN_MPI_YIELDS),
+        Mpi::Ch => ("mpicc.mpich", &builds::MPICH, &[]), // its ranks cannot be asked to
+    };
+    for program in [compiler, launcher[0]] {
+        if find(program).is_none() {
+            bail!("skipped: {program} is not installed");
+        }
+    }
+    let program = at.join(compiler.replace("mpicc", "mpi"));
+    if !program.exists() {
+        build(at, &builds::mpi_messages(compiler, "mpi_messages.c", &program.to_string_lossy()))?;
+    }
+    let mut launcher: Vec<String> = launcher.iter().chain(more).map(|word| (*word).to_owned()).collect();
+    if mpi == Mpi::Open {
+        // What it leaves behind goes with our folder.
+        launcher.extend(["--mca", "orte_tmpdir_base", &at.to_string_lossy()].map(str::to_owned));
+    }
+    Ok(Ends::Ranks { launcher, yields, program: program.into_os_string() })
+}
+
+fn build(at: &Path, words: &[String]) -> Result<()> {
+    let output = Command::new(&words[0]).args(&words[1..]).current_dir(at).env_remove("LD_PRELOAD").output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{} failed: {}", words[0], said.lines().find(|line| line.contains("error")).unwrap_or_default());
+    }
+    Ok(())
+}
+
+impl Contender {
+    /// Where its ends may run in a part: it counts with the better. Ours are meant for two CPUs.
+    pub fn placements(&self, part: Part) -> &'static [Placement] {
+        match part {
+            Part::Server => &[Two, Free],
+            _ if self.ours => &[Two],
+            _ => &[Two, One],
+        }
+    }
+
+    /// Whether it has this part at all.
+    pub fn has(&self, part: Part) -> bool {
+        match &self.ends {
+            Ends::Pair { program, .. } => program(part).is_some(),
+            Ends::Ranks { .. } => true,
+        }
+    }
+
+    /// ns of one message for each of these sizes; no number where it does not carry that size.
+    pub fn run(&self, bench: &Bench, part: Part, sizes: &[usize], at: Placement, turn: usize) -> Result<Vec<f64>> {
+        match &self.ends {
+            Ends::Pair { program, most } => {
+                let Some(program) = program(part) else { bail!("it has no such part") };
+                let one = |&size: &usize| match part {
+                    _ if size > *most => Ok(f64::NAN),
+                    Part::Server => served(bench, program.clone(), size, at, turn),
+                    _ => {
+                        let arguments = [size, part.ms(bench)].map(|number| number.to_string());
+                        crate::rows::once(bench, &program, at, turn, &arguments)
+                    }
+                };
+                sizes.iter().map(one).collect()
+            }
+            Ends::Ranks { launcher, yields, program } => {
+                let [server, other] = bench.cpus.of(at, turn).map(|cpu| cpu.map_or("-".into(), |cpu| cpu.to_string()));
+                // Rank 0 is the end that measures: the caller of a pair, or the server.
+                let (ends, cpus) =
+                    if part == Part::Server { (1 + CLIENTS, [server, other]) } else { (2, [other, server]) };
+                let mut command = Command::new(&launcher[0]);
+                command.args(&launcher[1..]).env_remove("LD_PRELOAD").envs(builds::OPEN_MPI_AS_ROOT);
+                if at == One || ends > 2 {
+                    command.args(*yields);
+                }
+                let list: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+                command.args(["-n", &ends.to_string()]).arg(program);
+                command.args([part.word(), &list.join(","), &part.ms(bench).to_string()]).args(cpus);
+                let mut process = Process::start(command, &bench.cpus, None)?;
+                let found = sizes.iter().map(|_| Ok(parse(&process.line()?)?.median)).collect();
+                process.child.wait()?;
+                found
+            }
+        }
+    }
+}
+
+/// The server of several callers measures.
+fn served(bench: &Bench, mut program: Program, size: usize, at: Placement, turn: usize) -> Result<f64> {
+    let on = bench.cpus.of(at, turn);
+    let ms = Part::Server.ms(bench);
+    program.serve_arguments = [CLIENTS, size, ms].iter().map(ToString::to_string).collect();
+    let mut server = Server::start(&program, &bench.cpus, on[0])?;
+    let arguments = [size.to_string(), ms.to_string()];
+    let callers: Result<Vec<Process>> =
+        (0..CLIENTS).map(|_| caller(&program, &server.port, &arguments, &bench.cpus, on[1])).collect();
+    let told = parse(&server.process.line()?)?;
+    for mut caller in callers? {
+        caller.child.wait()?;
+    }
+    Ok(told.median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+    use std::io::Write;
+
+    /// Says that something was not tested, also to whoever counts that.
+    fn skip(reason: &str) {
+        let line = format!("SKIP contenders of messages: {reason}\n");
+        eprint!("{line}");
+        if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
+            && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(log)
+        {
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
+
+    #[test]
+    fn every_contender_measures_every_part() {
+        let Ok(mut bench) = Bench::new(&[], true, None) else { return skip("there are no two CPUs") };
+        bench.ms = 2;
+        let contenders = Contenders::find(&bench).unwrap();
+        for (name, why) in &contenders.missing {
+            assert!(why.starts_with("skipped: "), "{name}: {why}"); // what is installed can be built
+            skip(&format!("{name}: {why}"));
+        }
+        // Ours are workers of the command, which this executable is not.
+        for contender in contenders.all.iter().filter(|contender| !contender.ours) {
+            for &part in Part::value_variants() {
+                let sizes: &[usize] = match part {
+                    Part::Latency => &[8, 300_000],
+                    Part::Rate => &[8],
+                    Part::Bandwidth => &[5000],
+                    Part::Cold | Part::Server => &[64 << 10],
+                };
+                let at = contender.placements(part)[0];
+                let found = contender.run(&bench, part, sizes, at, 0);
+                let found = found.unwrap_or_else(|error| panic!("{}, {part:?}: {error:#}", contender.name));
+                assert_eq!(found.len(), sizes.len());
+                assert!(found.iter().all(|ns| *ns > 0.0), "{}, {part:?}: {found:?}", contender.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_program_refuses_is_an_error() {
+        let Ok(bench) = Bench::new(&[], true, None) else { return skip("there are no two CPUs") };
+        let contenders = Contenders::find(&bench).unwrap();
+        for contender in contenders.all.iter().filter(|contender| !contender.ours) {
+            assert!(contender.run(&bench, Part::Latency, &[0], Two, 0).is_err(), "{}", contender.name);
+        }
+    }
+}

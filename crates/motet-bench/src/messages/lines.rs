@@ -1,0 +1,130 @@
+//! What a part found as lines of the table and as curves.
+
+use super::Part;
+use super::contest::{Best, Measured, Of};
+use crate::bench::Series;
+use crate::place::Placement;
+use crate::report::{Curve, Line, Quantity, Unit};
+use crate::stats::Spread;
+use crate::table::bytes;
+
+/// The sizes that have lines; curves have all.
+const SHOWN: [usize; 5] = [8, 1 << 10, 64 << 10, 1 << 20, 4 << 20];
+
+/// Every contender over what the machine does at best; then ours over the best peer.
+pub fn of(part: Part, measured: &Measured<'_>) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (at, &size) in measured.sizes.iter().enumerate() {
+        if measured.sizes.len() > 1 && !SHOWN.contains(&size) {
+            continue;
+        }
+        for of in &measured.of {
+            lines.extend(line(part, measured, of, at));
+        }
+        if let Some(peer) = measured.best_peer(at) {
+            let ours = measured.of.iter().filter(|of| of.contender.ours);
+            lines.extend(ours.filter_map(|of| of.best(at)).map(|best| over_peer(part, size, &best, &peer)));
+        }
+    }
+    let failed = measured.of.iter().filter_map(|of| Some((of.contender.name, of.failed.as_ref()?)));
+    lines.extend(failed.map(|(name, why)| Line::not_measured(part.word(), format!("{name}, a placement"), why)));
+    lines
+}
+
+fn line(part: Part, measured: &Measured<'_>, of: &Of<'_>, at: usize) -> Option<Line> {
+    let best = of.best(at)?;
+    let (size, series) = (measured.sizes[at], best.series());
+    let line = Line::new(part.word(), format!("{}, {}", best.name, what(part, size)));
+    let line = line.figure(figure(part, size, &series)).floors(&series.floors);
+    let line = match measured.copies.get(at).map(|copy| copy.at(&best.counted)) {
+        Some(copy) => line.against(named("copy, one core", rate(size, &copy)), &ratio(part, &series, &copy)),
+        None => line.against(Quantity::of("floor", &series.steady_floors(), Unit::Ns), &series.over_floor()),
+    };
+    Some(line.note(best.remark()).note(where_it_was(part, best.placement)))
+}
+
+/// One of ours beside the best peer, repetition by repetition.
+fn over_peer(part: Part, size: usize, ours: &Best<'_>, peer: &Best<'_>) -> Line {
+    let both = ours.with(peer);
+    let (own, theirs) = (ours.all.at(&both), peer.all.at(&both));
+    Line::new(part.word(), format!("{}, {}: over the best peer", ours.name, what(part, size)))
+        .figure(figure(part, size, &own))
+        .floors(&own.floors)
+        .against(named(peer.name, figure(part, size, &theirs)), &ratio(part, &own, &theirs))
+        .note(format!("{} repetitions that count for both", both.len()))
+}
+
+fn what(part: Part, size: usize) -> String {
+    let size = bytes(size);
+    match part {
+        Part::Latency => format!("{size}, half a round trip"),
+        Part::Rate => format!("{size}, one way"),
+        Part::Bandwidth => format!("{size}, buffers reused"),
+        Part::Cold => format!("{size}, cold buffers"),
+        Part::Server => format!("{size} from four clients"),
+    }
+}
+
+fn where_it_was(part: Part, placement: Placement) -> &'static str {
+    match placement {
+        Placement::One => "both ends on one CPU",
+        Placement::Two if part == Part::Server => "clients on one CPU, the server on another",
+        Placement::Two => "ends on two CPUs",
+        Placement::Free => "ends where the scheduler puts them",
+    }
+}
+
+/// In the unit of the part, from ns of a message.
+fn figure(part: Part, size: usize, series: &Series) -> Option<Quantity> {
+    match part {
+        Part::Latency => Quantity::of("one way", &series.values, Unit::Ns),
+        Part::Rate => {
+            let a_second: Vec<f64> = series.values.iter().map(|ns| 1e9 / ns).collect();
+            Quantity::of("rate", &a_second, Unit::PerSecond)
+        }
+        _ => rate(size, series),
+    }
+}
+
+fn rate(size: usize, series: &Series) -> Option<Quantity> {
+    let rates: Vec<f64> = series.values.iter().map(|ns| size as f64 / ns).collect();
+    Quantity::of("bandwidth", &rates, Unit::GBs)
+}
+
+fn named(name: &str, quantity: Option<Quantity>) -> Option<Quantity> {
+    quantity.map(|quantity| Quantity { name: name.to_owned(), ..quantity })
+}
+
+/// Figure over figure, repetition by repetition: times over times, rates over rates.
+fn ratio(part: Part, series: &Series, to: &Series) -> Vec<f64> {
+    if part == Part::Latency { series.over(to) } else { to.over(series) }
+}
+
+/// Half a round trip and bandwidth over the size.
+pub fn curves(part: Part, measured: &Measured<'_>) -> Vec<Curve> {
+    let (plot, unit) = match part {
+        Part::Latency => ("messages-latency", Unit::Ns),
+        Part::Bandwidth => ("messages-bandwidth", Unit::GBs),
+        _ => return Vec::new(),
+    };
+    let curve = |name: &str, points: Vec<(usize, Spread)>| Curve { plot: plot.into(), name: name.into(), unit, points };
+    let shown = |at: usize, series: &Series| {
+        let size = measured.sizes[at];
+        figure(part, size, series).map(|quantity| (size, quantity.spread))
+    };
+    let all = || 0..measured.sizes.len();
+    let machine = if part == Part::Latency {
+        let floors = |at: usize| {
+            let each = measured.of.iter().flat_map(|of| of.places.first()).flat_map(|(_, series)| &series[at].floors);
+            Spread::of(&each.map(|floor| floor.before).collect::<Vec<_>>()).map(|spread| (measured.sizes[at], spread))
+        };
+        curve("floor: one cache line to the other CPU", all().filter_map(floors).collect())
+    } else {
+        let copies = all().filter_map(|at| shown(at, measured.copies.get(at)?));
+        curve("copy by one core, reused buffers", copies.collect())
+    };
+    let of = |of: &Of<'_>| curve(of.contender.name, all().filter_map(|at| shown(at, &of.best(at)?.series())).collect());
+    let mut curves: Vec<Curve> = std::iter::once(machine).chain(measured.of.iter().map(of)).collect();
+    curves.retain(|curve| !curve.points.is_empty());
+    curves
+}

@@ -1,0 +1,113 @@
+//! `motet bench messages`: messages between processes, ours beside those of UCX, libfabric, Open MPI and MPICH.
+//!
+//! What it is: the same five measurements (`Part`) of every contender (`contenders`), in turn in one run, the floor around each
+//! (`contest`); lines and curves of them (`lines`). A peer counts with its better placement. The measuring programs are
+//! `tests/bench/*_messages.c`, one set of loops over each interface (`tests/bench/messages.h`). What it is not: a test of what arrives,
+//! and no measurement of networks: both ends are on this host.
+
+mod contenders;
+mod contest;
+mod lines;
+
+use crate::bench::Bench;
+use crate::report::{Line, Report};
+use anyhow::Result;
+use clap::ValueEnum;
+use contenders::Contenders;
+
+/// The command line of `motet bench messages`.
+#[derive(Debug, Default, clap::Args)]
+pub struct Options {
+    /// How to measure and what to print
+    #[command(flatten)]
+    pub manner: crate::Manner,
+    /// Only these parts
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    pub parts: Vec<Part>,
+}
+
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Half a round trip, 8 B to 4 MiB
+    Latency,
+    /// Messages of 8 B one way
+    Rate,
+    /// One way, 1 KiB to 4 MiB, one buffer at each end
+    Bandwidth,
+    /// One way, 64 MiB, from and into buffers that no cache holds
+    Cold,
+    /// Four clients that send 64 KiB to one server
+    Server,
+}
+
+/// Clients of the server.
+const CLIENTS: usize = 4;
+
+/// Everything, or only some parts. A contender that is missing, and what fails, is a line that says why.
+pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
+    bench.ms = if bench.quick { 10 } else { 40 }; // of very many sizes
+    let bench = &bench;
+    let copies = crate::copies(bench);
+    let contenders = Contenders::find(bench)?;
+    let parts = Part::value_variants().iter().filter(|part| options.parts.is_empty() || options.parts.contains(part));
+    let parts: Vec<Part> = parts.copied().collect();
+    let bar = crate::progress(parts.len() as u64)?;
+    let missing = |(name, why): &(&'static str, String)| Line::not_measured("", *name, why.clone());
+    let mut lines: Vec<Line> = contenders.missing.iter().map(missing).collect();
+    let mut curves = Vec::new();
+    for part in parts {
+        bar.set_message(part.title());
+        match contest::run(bench, &contenders.all, part, &bar) {
+            Ok(measured) => {
+                lines.extend(lines::of(part, &measured));
+                curves.extend(lines::curves(part, &measured));
+            }
+            Err(error) => lines.push(Line::not_measured(part.word(), part.title(), format!("{error:#}"))),
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(Report { machine: crate::machine(bench, &copies), lines, curves })
+}
+
+impl Part {
+    /// What the measuring programs call it; also the row of its lines.
+    pub fn word(self) -> &'static str {
+        match self {
+            Part::Latency => "latency",
+            Part::Rate => "rate",
+            Part::Bandwidth => "bandwidth",
+            Part::Cold => "cold",
+            Part::Server => "server",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Part::Latency => "half a round trip",
+            Part::Rate => "8 B, one way",
+            Part::Bandwidth => "one way, buffers reused",
+            Part::Cold => "64 MiB one way, cold buffers",
+            Part::Server => "64 KiB from four clients to one server",
+        }
+    }
+
+    /// Sizes of its messages.
+    pub fn sizes(self, quick: bool) -> Vec<usize> {
+        let powers = |from: u32, step: usize| (from..=22).step_by(step).map(|bits| 1 << bits).collect();
+        match self {
+            Part::Latency if quick => [3, 6, 10, 12, 14, 16, 20, 22].map(|bits| 1 << bits).into(),
+            Part::Latency => powers(3, 1),
+            Part::Bandwidth => powers(10, if quick { 3 } else { 1 }),
+            Part::Rate => vec![8],
+            Part::Cold => vec![64 << 20],
+            Part::Server => vec![64 << 10],
+        }
+    }
+
+    /// How long one measurement of it takes, ms.
+    pub fn ms(self, bench: &Bench) -> usize {
+        if self == Part::Cold { bench.ms.max(100) } else { bench.ms }
+    }
+}

@@ -1,0 +1,267 @@
+/* messages.h: what is measured of an interface that carries messages, over a few calls that each interface's file supplies.
+ *
+ *   latency    half a round trip
+ *   rate       one way, in windows of 64 messages, each window answered by 4 bytes (as OSU's osu_mbw_mr with one pair)
+ *   bandwidth  the same; a window has at most 16 MiB; one buffer at each end
+ *   cold       one message after the other, each from and into the next of four buffers: more than the caches hold
+ *   server     one end takes from any of several others that send windows of 16, each window answered
+ *
+ * Every figure is a line "MEDIAN MEAN COUNT" as peer.h says: ns for one way of a message; for `server` ns between two messages that
+ * arrive. A block has a number of operations that the size alone gives: one found by trying would be too small if the other end had to
+ * wait for its CPU meanwhile. Only where a block would take longer than the whole time it has fewer.
+ *
+ * What an end waits for it polls; where it shares its CPU with another end it yields between two polls. */
+#ifndef MESSAGES_H
+#define MESSAGES_H
+
+#include "peer.h"
+
+#include <sched.h>
+#include <sys/prctl.h>
+
+enum { WINDOW = 64, OF_CLIENT = 16, BUFFERS = 4, ANSWER_SIZE = 4, ANY = -1, MOST_ENDS = 1 + WINDOW / OF_CLIENT };
+enum { DATA = 1, PLAN, ANSWER };
+
+/* --- what an interface supplies: ends are numbered, 0 is the server or the caller of a pair ------------------------------- */
+
+/* A message whose buffer may be used again when this returns; one that has come. */
+static void deliver(int to, int tag, const void *data, size_t size);
+static void take(int from, int tag, void *into, size_t size);
+
+/* The same, begun in a slot (0 to WINDOW - 1) that is free. */
+static void begin_deliver(int slot, int to, int tag, const void *data, size_t size);
+static void begin_take(int slot, int from, int tag, void *into, size_t size);
+
+/* Waits for slots 0 to count - 1, all begun; or for any slot that is begun, of the first `count`: which, and whose message it was. */
+static void finish(int count);
+static int finish_any(int count, int *from);
+
+/* --- both ends of a pair --------------------------------------------------------------------------------------------------- */
+
+/* What the caller is about to do; a count of 0 ends the other end. */
+struct plan {
+    uint64_t what, size, count, buffers;
+};
+enum { PING, FLOOD };
+
+struct run {
+    struct plan plan;
+    char *memory;
+    int other;
+};
+
+static char *touched(size_t size)
+{
+    char *memory = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    if (!memory) fail("memory");
+    memset(memory, 1, size);
+    return memory;
+}
+
+static long least(double a, double b) { return (long)(a < b ? a : b); }
+
+static long window_of(const struct plan *plan)
+{
+    long fits = least(WINDOW, (double)(16 << 20) / plan->size);
+    return plan->buffers > 1 || fits < 1 ? 1 : fits;
+}
+
+static void flood_window(struct run *run, long first, int count, int sends)
+{
+    for (int i = 0; i < count; i++) {
+        char *data = run->memory + (first + i) % run->plan.buffers * run->plan.size;
+        if (sends)
+            begin_deliver(i, run->other, DATA, data, run->plan.size);
+        else
+            begin_take(i, run->other, DATA, data, run->plan.size);
+    }
+    finish(count);
+}
+
+/* A block at the end that measures. */
+static void caller_block(void *context, long count)
+{
+    struct run *run = context;
+    char answer[ANSWER_SIZE];
+    run->plan.count = count;
+    deliver(run->other, PLAN, &run->plan, sizeof run->plan);
+    if (run->plan.what == PING) {
+        while (count-- > 0) {
+            deliver(run->other, DATA, run->memory, run->plan.size);
+            take(run->other, DATA, run->memory, run->plan.size);
+        }
+        return;
+    }
+    for (long done = 0, window = window_of(&run->plan); done < count; done += window) {
+        flood_window(run, done, least(window, count - done), 1);
+        take(run->other, ANSWER, answer, sizeof answer);
+    }
+}
+
+/* The other end: whatever it is told, until that is nothing. */
+static void answer_plans(int other)
+{
+    struct run run = {.other = other};
+    size_t have = 0;
+    char answer[ANSWER_SIZE] = {0};
+    for (;;) {
+        take(other, PLAN, &run.plan, sizeof run.plan);
+        if (run.plan.count == 0) break;
+        if (have < run.plan.size * run.plan.buffers) {
+            free(run.memory);
+            run.memory = touched(have = run.plan.size * run.plan.buffers);
+        }
+        if (run.plan.what == PING) {
+            for (uint64_t i = 0; i < run.plan.count; i++) {
+                take(other, DATA, run.memory, run.plan.size);
+                deliver(other, DATA, run.memory, run.plan.size);
+            }
+            continue;
+        }
+        long count = run.plan.count;
+        for (long done = 0, window = window_of(&run.plan); done < count; done += window) {
+            flood_window(&run, done, least(window, count - done), 0);
+            deliver(other, ANSWER, answer, sizeof answer);
+        }
+    }
+    free(run.memory);
+}
+
+/* Operations of a block: enough that the clock and the plan do not count. */
+static long operations(const char *what, size_t size)
+{
+    if (!strcmp(what, "latency")) return size > 4096 ? (4 << 20) / size + 4 : 1000;
+    if (!strcmp(what, "cold")) return 1;
+    long fits = (16 << 20) / size;
+    return fits < 1 ? 1 : fits > 16384 ? 16384 : fits;
+}
+
+/* The first size of a list "8,64,…", and where the next one is; 0 of none. */
+static size_t next_size(const char **at)
+{
+    char *end;
+    *at += strspn(*at, ",");
+    size_t size = strtoull(*at, &end, 10);
+    if (end == *at) return 0;
+    *at = end;
+    return size;
+}
+
+/* Whoever leaves later would leave what others have to clean up. */
+static int are_sizes(const char *at)
+{
+    do {
+        if (next_size(&at) == 0) return 0;
+    } while (*at);
+    return 1;
+}
+
+/* Measures with every size of a list; a line for each. */
+static void call_with(const char *what, const char *sizes, double ms, int other)
+{
+    int pings = !strcmp(what, "latency"), is_cold = !strcmp(what, "cold");
+    for (const char *at = sizes; *at;) {
+        size_t size = next_size(&at);
+        struct run run = {.plan = {pings ? PING : FLOOD, size, 0, is_cold ? BUFFERS : 1}, .other = other};
+        run.memory = touched(size * run.plan.buffers);
+        long count = operations(what, size), few = least(4, count);
+        double shortest = 1e300;
+        for (int i = 0; i < 5; i++) {
+            double begun = now();
+            caller_block(&run, few);
+            double took = (now() - begun) / few;
+            if (took < shortest) shortest = took;
+        }
+        if (shortest * count > ms * 1e6) count = least(count, ms * 1e6 / shortest + 1);
+        measure(caller_block, &run, count, ms, pings ? 2 : 1);
+        fflush(stdout);
+        free(run.memory);
+    }
+    struct plan over = {0, 0, 0, 0};
+    deliver(other, PLAN, &over, sizeof over);
+}
+
+/* --- one server of several clients ------------------------------------------------------------------------------------------
+ * Every message finds its receive posted: that is best for all, and libfabric 1.17's shm loses some that do not. */
+
+struct serving {
+    size_t size;
+    char *memory;
+    int clients, over;
+    long owed;                           /* messages that clients were told to send and that have not come */
+    int begun, of_window[MOST_ENDS];     /* receives under way; what has come of each client's window */
+    int free_slots[WINDOW], free_count;
+};
+
+static void serve_begin(struct serving *serving)
+{
+    while (serving->free_count > 0 && serving->begun < serving->owed) {
+        int slot = serving->free_slots[--serving->free_count];
+        begin_take(slot, ANY, DATA, serving->memory + slot * serving->size, serving->size);
+        serving->begun++;
+    }
+}
+
+static void serve_block(void *context, long count)
+{
+    struct serving *serving = context;
+    while (count-- > 0 && serving->owed > 0) {
+        int from, slot;
+        serve_begin(serving);
+        slot = finish_any(WINDOW, &from);
+        serving->free_slots[serving->free_count++] = slot;
+        serving->begun--;
+        serving->owed--;
+        if (++serving->of_window[from] == OF_CLIENT) {
+            char answer[ANSWER_SIZE] = {(char)serving->over};
+            serving->of_window[from] = 0;
+            if (!serving->over) serving->owed += OF_CLIENT;
+            serve_begin(serving);
+            deliver(from, ANSWER, answer, sizeof answer);
+        }
+    }
+}
+
+/* End 0 of `clients` more. Every client has an answer before each window. */
+static void serve_clients(int clients, size_t size, double ms)
+{
+    struct serving serving = {.size = size, .clients = clients, .memory = touched(size * WINDOW)};
+    char answer[ANSWER_SIZE] = {0};
+    for (int i = 0; i < WINDOW; i++) serving.free_slots[serving.free_count++] = i;
+    serving.owed = clients * OF_CLIENT;
+    serve_begin(&serving);
+    for (int client = 1; client <= clients; client++) deliver(client, ANSWER, answer, sizeof answer);
+    measure(serve_block, &serving, 64, ms, 1);
+    fflush(stdout);
+    serving.over = 1;
+    while (serving.owed > 0) serve_block(&serving, serving.owed);
+    free(serving.memory);
+}
+
+static void be_client(size_t size)
+{
+    char answer[ANSWER_SIZE], *memory = touched(size);
+    for (take(0, ANSWER, answer, sizeof answer); !answer[0]; take(0, ANSWER, answer, sizeof answer)) {
+        for (int i = 0; i < OF_CLIENT; i++) begin_deliver(i, 0, DATA, memory, size);
+        finish(OF_CLIENT);
+    }
+    free(memory);
+}
+
+/* --- processes --------------------------------------------------------------------------------------------------------------- */
+
+static void give_up(int signal)
+{
+    (void)signal;
+    kill(getpid(), SIGTERM);
+}
+
+/* An end ends with whoever started it, and after a minute anyway: nobody waits for ever for one that hangs. By SIGTERM, for which
+ * interfaces clean up. */
+static void begin_process(void)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGTERM) || signal(SIGALRM, give_up) == SIG_ERR) fail("a process");
+    alarm(60);
+}
+
+#endif
