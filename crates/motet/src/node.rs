@@ -27,7 +27,7 @@
 mod lend;
 
 pub use motet_engine::message::channels::{From, Outgoing, Seen};
-pub use motet_engine::message::operations::{Got, Headers};
+pub use motet_engine::message::operations::Got;
 pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights};
 pub use motet_engine::message::{
     Body, Channel, Completion, Context, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode, Node as Inner,
@@ -55,14 +55,12 @@ impl Deref for Node {
 }
 
 /// What a receive has got.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     /// The message's tag.
     pub tag: u64,
     /// Bytes of its body, all in the buffer.
     pub length: usize,
-    /// Its headers, the outermost first.
-    pub headers: Headers,
     /// On which channel it came.
     pub channel: Channel,
 }
@@ -115,7 +113,13 @@ impl Node {
     /// as: it is in the receiver's memory.
     #[inline]
     pub fn send(&self, channel: Channel, tag: u64, body: &[u8], limit: Option<Duration>) -> Result<(), Error> {
-        self.send_with(&Outgoing { channel, tag, headers: &[], mode: Mode::Automatic }, &[body], limit)
+        match self.0.send_short(channel, tag, body) {
+            Ok(()) => Ok(()),
+            Err(Error::WouldBlock | Error::TooLong) => {
+                self.send_with(&Outgoing { channel, tag, headers: &[], mode: Mode::Automatic }, &[body], limit)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The same with headers, a mode, and a body in several pieces.
@@ -130,13 +134,42 @@ impl Node {
         lend::send(&self.0, message, body, deadline(limit))
     }
 
-    /// Waits for the next message on a channel whose messages are queued or tagged (any tag), and receives it.
+    /// Waits for the next message on a channel whose messages are queued or tagged (any tag), and receives it. Its headers, if it has
+    /// any, are not wanted: [`Node::receive_with`].
     ///
     /// Errors: [`Error::Truncated`] when it is longer than `buffer`, which is full then. The time limit is for the message to come; a
     /// long one may take longer to arrive.
     #[inline]
     pub fn receive(&self, channel: Channel, buffer: &mut [u8], limit: Option<Duration>) -> Result<Received, Error> {
-        self.receive_tagged(From::Channel(channel), 0, u64::MAX, buffer, limit)
+        self.received(lend::receive(&self.0, From::Channel(channel), 0, u64::MAX, buffer, None, deadline(limit))?)
+    }
+
+    /// The same for a tag, of which the bits in `ignore` do not matter, on one channel or any of a context.
+    #[inline]
+    pub fn receive_tagged(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        buffer: &mut [u8],
+        limit: Option<Duration>,
+    ) -> Result<Received, Error> {
+        self.received(lend::receive(&self.0, from, tag, ignore, buffer, None, deadline(limit))?)
+    }
+
+    /// The same with the message's headers, the outermost first ([`pop`]), in `headers`, whose memory is used again.
+    #[inline]
+    pub fn receive_with(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        headers: &mut Vec<u8>,
+        buffer: &mut [u8],
+        limit: Option<Duration>,
+    ) -> Result<Received, Error> {
+        headers.clear();
+        self.received(lend::receive(&self.0, from, tag, ignore, buffer, Some(headers), deadline(limit))?)
     }
 
     /// Makes memory known to peers that are told the key: see [`Inner::revoke`] for its end.
@@ -153,21 +186,13 @@ impl Node {
         }
     }
 
-    /// The same for a tag, of which the bits in `ignore` do not matter, on one channel or any of a context.
-    #[inline]
-    pub fn receive_tagged(
-        &self,
-        from: From,
-        tag: u64,
-        ignore: u64,
-        buffer: &mut [u8],
-        limit: Option<Duration>,
-    ) -> Result<Received, Error> {
-        let Got { status, length, tag, headers, channel } =
-            lend::receive(&self.0, from, tag, ignore, buffer, deadline(limit))?;
-        match (status, channel) {
-            (Status::Done, Some(channel)) => Ok(Received { tag, length: length as usize, headers, channel }),
-            _ => Err(self.failed(status, channel)),
+    #[inline(always)]
+    fn received(&self, got: Got) -> Result<Received, Error> {
+        match got {
+            Got { status: Status::Done, length, tag, channel: Some(channel) } => {
+                Ok(Received { tag, length: length as usize, channel })
+            }
+            Got { status, channel, .. } => Err(self.failed(status, channel)),
         }
     }
 

@@ -140,6 +140,17 @@ impl Node {
         }
     }
 
+    /// Sends a message without headers, if there is room now and it goes in one packet: [`Error::WouldBlock`], [`Error::TooLong`].
+    #[inline]
+    pub fn send_short(&self, channel: Channel, tag: u64, body: &[u8]) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let (joined, desk) = core.link(channel.link)?;
+        match joined.send_short(channel.link, desk, channel.id, tag, body) {
+            Ok(()) => Ok(()),
+            Err(refusal) => Err(core.refused(channel.link, refusal)),
+        }
+    }
+
     /// Sends a short message, whose body is free again when this returns: eager in one packet. Waits until there is room.
     ///
     /// Errors: [`Error::TooLong`] when it does not fit a packet; [`Error::TimedOut`], and nothing was sent.
@@ -317,6 +328,7 @@ impl Node {
         tag: u64,
         ignore: u64,
         memory: Memory,
+        headers: Option<&mut Vec<u8>>,
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
         let mut core = self.core()?;
@@ -336,12 +348,13 @@ impl Node {
                 core.desk.operations.complete(u64::from(DIRECT.0), Outcome { status, length: 0 });
             }
         }
-        self.wait(core, deadline, |core| core.desk.operations.take_direct())
+        let mut headers = headers;
+        self.wait(core, deadline, |core| core.desk.operations.take_direct(headers.as_deref_mut()))
     }
 
     /// Waits on for a receive whose first wait has ended with an error.
-    pub fn wait_direct(&self, deadline: Option<u64>) -> Result<Got, Error> {
-        self.wait(self.core()?, deadline, |core| core.desk.operations.take_direct())
+    pub fn wait_direct(&self, mut headers: Option<&mut Vec<u8>>, deadline: Option<u64>) -> Result<Got, Error> {
+        self.wait(self.core()?, deadline, |core| core.desk.operations.take_direct(headers.as_deref_mut()))
     }
 
     /// What a receive would get now.

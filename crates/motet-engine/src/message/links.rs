@@ -7,7 +7,7 @@ use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
 use super::packets::{Landing, Outward, Way};
 use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
-use motet_proto::message::{Broken, CopyRequest, Link};
+use motet_proto::message::{Broken, ChannelId, CopyRequest, Link, Refusal};
 use motet_sys::{copy, socket};
 use motet_wire::lane::Buffer;
 use std::os::fd::{AsFd, AsRawFd};
@@ -113,6 +113,30 @@ impl Joined {
             self.wake();
         }
         result
+    }
+
+    /// Sends a message without headers that goes in one packet, or does nothing.
+    #[inline(always)]
+    pub fn send_short(
+        &mut self,
+        id: LinkId,
+        desk: &mut Desk,
+        channel: ChannelId,
+        tag: u64,
+        body: &[u8],
+    ) -> Result<(), Refusal> {
+        let Some(Medium::Lanes(lanes)) = &mut self.medium else {
+            return self.with(id, desk, |proto, way, _| proto.send_short(way, channel, tag, body));
+        };
+        let mut outward = Outward::new(&mut lanes.outward);
+        let sent = self.proto.send_short(&mut outward, channel, tag, body);
+        let Outward { wake, broken, .. } = outward;
+        if broken {
+            self.lose(id, desk, Reason::BROKEN, BROKEN_LANE);
+        } else if wake {
+            self.wake();
+        }
+        sent
     }
 
     /// Wakes the peer.

@@ -12,9 +12,6 @@ use motet_sys::span::Memory;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// Headers of a received message; few programs have more.
-pub type Headers = SmallVec<[u8; 32]>;
-
 /// What to do when an operation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Notice {
@@ -46,7 +43,7 @@ pub struct Completion {
     /// Bytes of the body before it was truncated.
     pub full: u64,
     /// Of the message.
-    pub headers: Headers,
+    pub headers: Vec<u8>,
     /// Of the message.
     pub channel: Option<Channel>,
     /// The operation's own memory, given back.
@@ -62,8 +59,6 @@ pub struct Got {
     pub length: u64,
     /// The message's tag.
     pub tag: u64,
-    /// Its headers, outermost first.
-    pub headers: Headers,
     /// Where it came.
     pub channel: Option<Channel>,
 }
@@ -94,7 +89,7 @@ pub struct Operation {
     outcome: Option<Outcome>,
     tag: u64,
     full: u64,
-    headers: Headers,
+    headers: Vec<u8>,
 }
 
 impl Default for Operation {
@@ -107,7 +102,7 @@ impl Operation {
     /// One that has just begun.
     pub fn new(memory: Memory, kind: Kind, channel: Option<Channel>, notice: Notice) -> Self {
         let (outcome, tag, full) = (None, 0, 0);
-        let (more, headers) = (Vec::new(), Headers::new());
+        let (more, headers) = (Vec::new(), Vec::new());
         Self { memory, more, kind, channel, detached: false, notice, outcome, tag, full, headers }
     }
 
@@ -193,14 +188,17 @@ impl Operations {
         self.direct.operation.outcome.is_some()
     }
 
-    /// How that has ended: then there is none any more.
+    /// How that has ended: then there is none any more. Its headers are exchanged for what is in `headers`.
     #[inline(always)]
-    pub fn take_direct(&mut self) -> Option<Got> {
-        let Operation { outcome, tag, headers, channel, .. } = &mut self.direct.operation;
+    pub fn take_direct(&mut self, headers: Option<&mut Vec<u8>>) -> Option<Got> {
+        let Operation { outcome, tag, headers: known, channel, .. } = &mut self.direct.operation;
         let Outcome { status, length } = outcome.take()?;
-        let headers = if headers.is_empty() { Headers::new() } else { std::mem::take(headers) };
+        if let Some(headers) = headers {
+            std::mem::swap(headers, known);
+        }
+        known.clear();
         self.direct.busy = false;
-        Some(Got { status, length, tag: *tag, headers, channel: *channel })
+        Some(Got { status, length, tag: *tag, channel: *channel })
     }
 
     /// Takes a record back that never began.
@@ -221,7 +219,7 @@ impl Operations {
             *ticket = None;
         }
         if !envelope.headers.is_empty() {
-            operation.headers = Headers::from_slice(envelope.headers);
+            operation.headers.extend_from_slice(envelope.headers);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::medium::Frames;
 use motet_proto::message::Packets;
-use motet_wire::lane::{Buffer, Producer, Put};
+use motet_wire::lane::{Broken, Buffer, IN_LINE, Producer, Put};
 use std::ops::Range;
 
 /// The sending half of a medium, as the protocol sees it. An enumeration, not a trait object: a lane is inlined.
@@ -32,22 +32,10 @@ impl<'a> Outward<'a> {
     }
 }
 
-impl Packets for Outward<'_> {
+impl Outward<'_> {
     #[inline(always)]
-    fn largest(&self) -> usize {
-        self.lane.most()
-    }
-
-    fn room(&mut self) -> usize {
-        self.lane.free().unwrap_or_else(|_| {
-            self.broken = true;
-            0
-        })
-    }
-
-    #[inline(always)]
-    fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
-        match self.lane.try_put(kind, 0, parts) {
+    fn put_was(&mut self, put: Result<Put, Broken>) -> bool {
+        match put {
             Ok(Put::Published) => true,
             Ok(Put::Wake) => {
                 self.wake = true;
@@ -61,6 +49,41 @@ impl Packets for Outward<'_> {
         }
     }
 }
+
+impl Packets for Outward<'_> {
+    #[inline(always)]
+    fn largest(&self) -> usize {
+        self.lane.most()
+    }
+
+    #[inline(always)]
+    fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
+        let put = match body.len() {
+            0..=BEHIND_WORDS => self.lane.try_put_line(kind, head, body),
+            _ => {
+                let [first, second] = head.map(u64::to_le_bytes);
+                self.lane.try_put(kind, 0, &[&first, &second, body])
+            }
+        };
+        self.put_was(put)
+    }
+
+    fn room(&mut self) -> usize {
+        self.lane.free().unwrap_or_else(|_| {
+            self.broken = true;
+            0
+        })
+    }
+
+    #[inline(always)]
+    fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
+        let put = self.lane.try_put(kind, 0, parts);
+        self.put_was(put)
+    }
+}
+
+/// Bytes of a body that fit a line behind two words.
+const BEHIND_WORDS: usize = IN_LINE - 16;
 
 impl Packets for Way<'_> {
     #[inline(always)]

@@ -24,6 +24,12 @@ pub fn cost(bytes: u64) -> Option<u32> {
     (units <= u64::from(LARGEST)).then_some(units as u32)
 }
 
+/// The same of so few bytes that it cannot be too much.
+#[inline(always)]
+pub fn cost_of_short(bytes: usize) -> u32 {
+    ((bytes + RECORD + UNIT - 1) / UNIT) as u32
+}
+
 /// The same for a long eager message, which has a second record.
 pub fn cost_of_long(headers: u16, length: u64) -> Option<u32> {
     cost(length.checked_add(u64::from(headers) + RECORD as u64)?)

@@ -65,9 +65,13 @@ impl Source {
     }
 }
 
-/// Names a posted receive.
+/// Names a posted receive: its record, or the scope in which it is the first; and its place in the order of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket(Number, u64);
+pub struct Ticket {
+    number: Number,
+    sequence: u64,
+    first: bool,
+}
 
 /// What has become of a posted receive.
 #[derive(Debug)]
@@ -122,6 +126,8 @@ struct Place {
     children: u32,
     /// Receives and messages meet in order, whatever their tags.
     ordered: bool,
+    /// There, the first receive, if no other was before it when it came: it needs no record.
+    first: Option<(Receive, u64)>,
     /// No message will come any more.
     ended: Option<Status>,
 }
@@ -181,6 +187,8 @@ pub struct Table {
     kept_by_key: HashMap<Key, Fifo, Seeded>,
     masks: Vec<Mask>,
     sequence: u64,
+    /// Receives without a record.
+    firsts: u32,
 }
 
 impl Table {
@@ -198,12 +206,20 @@ impl Table {
             kept_by_key: HashMap::with_hasher(seeded),
             masks: vec![Mask { ignore: 0, receives: 0 }],
             sequence: 0,
+            firsts: 0,
         }
     }
 
     /// A message arrives in a scope: the receive that gets it, which is out of the table then.
     #[inline]
     pub fn arrive(&mut self, scope: Scope, tag: u64) -> Option<Receive> {
+        if self.firsts > 0
+            && let Some(index) = self.scopes.find(scope.0)
+            && let Some((receive, _)) = self.scopes.get_mut(index)?.first.take()
+        {
+            self.firsts -= 1;
+            return Some(receive);
+        }
         if self.waiting.count() == 0 {
             return None;
         }
@@ -238,6 +254,16 @@ impl Table {
             return Posted::Ended(status);
         }
         let ordered = self.is_ordered(scope);
+        if ordered
+            && let Some(place) = self.scopes.get_mut(scope)
+            && place.first.is_none()
+            && place.posted.is_empty()
+        {
+            let sequence = self.sequence;
+            place.first = Some((receive, sequence));
+            (self.sequence, self.firsts) = (sequence + 1, self.firsts + 1);
+            return Posted::Waiting(Ticket { number: selector.from.number(), sequence, first: true });
+        }
         let (mask, sequence) = (if ordered { 0 } else { self.mask(selector.ignore) }, self.sequence);
         let tag = selector.tag & !selector.ignore;
         let Some(number) = self.waiting.insert(Waiting { receive, scope, mask, tag, sequence }) else {
@@ -252,13 +278,19 @@ impl Table {
         if let Some(place) = self.scopes.get_mut(scope) {
             self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
         }
-        Posted::Waiting(Ticket(number, sequence))
+        Posted::Waiting(Ticket { number, sequence, first: false })
     }
 
     /// Takes a posted receive back; `None` when it has been matched.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<Receive> {
-        let index = self.waiting.find(ticket.0)?;
-        (self.waiting.get(index)?.sequence == ticket.1).then(|| self.take_waiting(index))?
+        if ticket.first {
+            let index = self.scopes.find(ticket.number)?;
+            let (receive, _) = self.scopes.get_mut(index)?.first.take_if(|first| first.1 == ticket.sequence)?;
+            self.firsts -= 1;
+            return Some(receive);
+        }
+        let index = self.waiting.find(ticket.number)?;
+        (self.waiting.get(index)?.sequence == ticket.sequence).then(|| self.take_waiting(index))?
     }
 
     /// The message that a receive would get.
@@ -281,7 +313,7 @@ impl Table {
 
     /// Receives and messages that wait.
     pub fn len(&self) -> (u32, u32) {
-        (self.waiting.count(), self.kept.count())
+        (self.waiting.count() + self.firsts, self.kept.count())
     }
 
     /// Whether nothing waits.
@@ -317,7 +349,7 @@ impl Table {
 
     fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<Number> {
         let (posted, held) = Default::default();
-        self.scopes.insert(Place { parent, posted, held, children: 0, ordered, ended: None })
+        self.scopes.insert(Place { parent, posted, held, children: 0, ordered, first: None, ended: None })
     }
 
     #[inline(always)]
@@ -329,6 +361,10 @@ impl Table {
     pub fn end(&mut self, source: Source, status: Status) -> Option<Receive> {
         let place = self.scopes.named(source.number())?;
         place.ended.get_or_insert(status);
+        if let Some((receive, _)) = place.first.take() {
+            self.firsts -= 1;
+            return Some(receive);
+        }
         let first = place.posted.first()?;
         self.take_waiting(first)
     }
@@ -343,7 +379,7 @@ impl Table {
     pub fn leave(&mut self, source: Source) -> bool {
         let Some(index) = self.scopes.find(source.number()) else { return true };
         let Some(place) = self.scopes.get(index) else { return true };
-        if place.children > 0 || !place.posted.is_empty() || !place.held.is_empty() {
+        if place.children > 0 || place.first.is_some() || !place.posted.is_empty() || !place.held.is_empty() {
             return false;
         }
         let parent = place.parent;

@@ -188,6 +188,12 @@ pub trait Packets {
     fn room(&mut self) -> usize;
     /// Sends a packet of all `parts` together; false, and nothing is sent, when there is no room.
     fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool;
+    /// The same of two little-endian words and a body: a medium may have a shorter way for it.
+    #[inline(always)]
+    fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
+        let [first, second] = head.map(u64::to_le_bytes);
+        self.put(kind, &[&first, &second, body])
+    }
 }
 
 /// Who has the link: the engine, or a test. None of these may call the link.

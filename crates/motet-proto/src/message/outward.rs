@@ -111,6 +111,34 @@ impl Link {
         self.send_long(packets, send, to, length)
     }
 
+    /// Sends a message without headers whose body goes in one packet: [`Link::send`] with [`Mode::Inject`], shorter.
+    #[inline(always)]
+    pub fn send_short<P: Packets>(
+        &mut self,
+        packets: &mut P,
+        channel: ChannelId,
+        tag: u64,
+        body: &[u8],
+    ) -> Result<(), Refusal> {
+        self.up()?;
+        let to = self.channels.sending(channel)?;
+        if body.len() > packets.largest() - packet::MESSAGE || body.len() as u64 > self.limits.eager {
+            return Err(Refusal::TooLong);
+        }
+        let units = credit::cost_of_short(body.len());
+        if !self.allowance.covers(units) {
+            self.allowance.lack(units);
+            return Err(Refusal::WouldBlock);
+        }
+        let grant = self.grants.next();
+        if !packets.put_words(Kind::Message as u8, Head { to, own: 0, grant }.words(tag), body) {
+            return Err(Refusal::WouldBlock);
+        }
+        self.allowance.spend(units);
+        self.grants.gone(grant);
+        Ok(())
+    }
+
     /// One that does not go in a packet, or for which there is no credit.
     #[cold]
     fn send_long<P: Packets>(

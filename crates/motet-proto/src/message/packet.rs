@@ -162,6 +162,12 @@ impl Head {
         self.begin()
     }
 
+    /// The same as words, with one behind it.
+    #[inline(always)]
+    pub fn words(self, word: u64) -> [u64; 2] {
+        [u64::from(self.to.0) | u64::from(self.own) << 32 | u64::from(self.grant) << 48, word]
+    }
+
     /// A packet with one word behind it: MESSAGE (tag), PIECE (offset), PULL (end), OPEN (service), ACCEPT (number), and
     /// of those about regions GO (end), BYTES (offset), REVOKE and REVOKED (key).
     #[inline(always)]
@@ -317,6 +323,7 @@ mod tests {
     #[test]
     fn a_message_begins_with_sixteen_bytes() {
         let packet = HEADER.write_word(0x1122_3344_5566_7788);
+        assert_eq!(packet.to_vec(), HEADER.words(0x1122_3344_5566_7788).map(u64::to_le_bytes).concat());
         assert_eq!(packet, *b"\x21\x43\x65\x87\x34\x12\xdc\xfe\x88\x77\x66\x55\x44\x33\x22\x11");
         let (head, rest) = Head::read(&packet).unwrap();
         assert_eq!(head, HEADER);

@@ -1,6 +1,6 @@
 //! The end of a lane that sends.
 
-use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Word, find_asleep, gather, lines_of};
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, WORDS, Word, find_asleep, gather, lines_of};
 use crate::sync::Ordering;
 
 /// What became of a packet.
@@ -51,6 +51,20 @@ impl Producer {
             }
         });
         Ok(self.publish(Word::first(self.tail, length, kind, flags & !CONTINUATION), 1))
+    }
+
+    /// Puts a packet of one line: two words (little-endian on the way) and a body of at most [`IN_LINE`] - 16 bytes.
+    #[inline(always)]
+    pub fn try_put_line(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> Result<Put, Broken> {
+        debug_assert!(body.len() + 16 <= IN_LINE);
+        if self.full(1) && self.still_full(1)? {
+            return Ok(Put::Full);
+        }
+        let line = self.lane.line(self.tail);
+        for (slot, word) in line.payload.iter().zip(gather::line::<WORDS>(head, body)) {
+            slot.store(word, Ordering::Relaxed);
+        }
+        Ok(self.publish(Word::first(self.tail, 16 + body.len(), kind, 0), 1))
     }
 
     /// A packet of several lines; only the first one's word makes it visible.

@@ -38,22 +38,23 @@ pub(super) fn receive(
     tag: u64,
     ignore: u64,
     buffer: &mut [u8],
+    mut headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
 ) -> Result<Got, Error> {
     // SAFETY: the slice is borrowed for the call, and until it returns the operation has ended or `Loan` has taken the span out of it.
     let span = unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) };
     let loan = Loan { node, operation: DIRECT };
-    let mut got = node.receive(from, tag, ignore, Memory::Span(span), deadline);
+    let mut got = node.receive(from, tag, ignore, Memory::Span(span), headers.as_deref_mut(), deadline);
     if let Err(error) = got {
         got = match error {
             Error::Full => {
                 std::mem::forget(loan); // it is another thread's
-                return receive_by_record(node, from, tag, ignore, span, deadline);
+                return receive_by_record(node, (from, tag, ignore), span, headers, deadline);
             }
             Error::TimedOut => {
                 // Without a message it ends at once; with one it ends when that has landed.
                 node.cancel(DIRECT)?;
-                node.wait_direct(None)
+                node.wait_direct(headers, None)
             }
             Error::WouldBlock => return Err(error), // within a handler: the loan takes it back
             error => {
@@ -71,10 +72,9 @@ pub(super) fn receive(
 #[cold]
 fn receive_by_record(
     node: &Inner,
-    from: From,
-    tag: u64,
-    ignore: u64,
+    (from, tag, ignore): (From, u64, u64),
     span: Span,
+    headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
 ) -> Result<Got, Error> {
     let operation = node.post(from, tag, ignore, Memory::Span(span), Notice::default())?;
@@ -84,12 +84,15 @@ fn receive_by_record(
         node.cancel(operation)?;
         waited = node.wait_for(operation, None);
     }
-    let Completion { status, length, tag, headers, channel, .. } = waited?;
+    let Completion { status, length, tag, headers: pushed, channel, .. } = waited?;
     std::mem::forget(loan);
+    if let Some(headers) = headers {
+        *headers = pushed;
+    }
     if status == Status::Cancelled {
         return Err(Error::TimedOut);
     }
-    Ok(Got { status, length, tag, headers, channel })
+    Ok(Got { status, length, tag, channel })
 }
 
 /// Sends a message of slices that does not go at once.
