@@ -205,8 +205,16 @@ pub fn read(fd: impl AsFd, into: &mut [u8]) -> Result<(), Errno> {
 
 /// Brings all pages of a mapping into being, writable, now; false when there is no memory for them.
 pub fn populate(mapping: Mapping) -> bool {
-    // SAFETY: a Mapping stays mapped; populating does not change contents.
-    unsafe { rustix::mm::madvise(mapping.base().cast(), mapping.length(), Advice::LinuxPopulateWrite) }.is_ok()
+    populate_part(mapping, 0, mapping.length())
+}
+
+/// The same of `length` bytes at `offset`, a multiple of the page's size; false also when they do not lie inside.
+pub fn populate_part(mapping: Mapping, offset: usize, length: usize) -> bool {
+    if offset.checked_add(length).is_none_or(|end| end > mapping.length()) {
+        return false;
+    }
+    // SAFETY: a part of a Mapping, which stays mapped; populating does not change contents.
+    unsafe { rustix::mm::madvise(mapping.base().add(offset).cast(), length, Advice::LinuxPopulateWrite) }.is_ok()
 }
 
 /// Asks for huge pages from `offset` on, where the system has them for shared memory; otherwise nothing happens.

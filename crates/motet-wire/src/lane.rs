@@ -24,6 +24,8 @@
 //! Everything that the peer can write is hostile: words are read once, lengths and stamps checked, positions compared with
 //! private copies; what does not match is [`Broken`]. A poll looks at no more lines than one packet may have.
 
+#[cfg(not(loom))]
+pub mod bulk;
 mod consumer;
 mod gather;
 mod producer;

@@ -18,6 +18,8 @@ pub struct Greeting {
     pub caller: NodeId,
     /// Lines of each lane.
     pub lines: u32,
+    /// Bytes of each ring.
+    pub ring: u32,
     /// Its sleepers' barriers reach other processes, and theirs it.
     pub barrier: bool,
 }
@@ -33,6 +35,7 @@ impl Greeting {
         bytes[12..16].copy_from_slice(&self.lines.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.caller.0);
         bytes[32] = u8::from(self.barrier);
+        bytes[36..40].copy_from_slice(&self.ring.to_le_bytes());
         bytes
     }
 
@@ -40,7 +43,7 @@ impl Greeting {
     pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
         let bytes = check(bytes, GREETING)?;
         let caller = NodeId(bytes[16..32].try_into().map_err(|_| Reason::BAD_OFFER)?);
-        Ok(Self { caller, lines: half(bytes, 12), barrier: bytes[32] == 1 })
+        Ok(Self { caller, lines: half(bytes, 12), ring: half(bytes, 36), barrier: bytes[32] == 1 })
     }
 }
 
@@ -93,7 +96,7 @@ mod tests {
 
     #[test]
     fn both_come_back_as_they_were() {
-        let greeting = Greeting { caller: NodeId([7; 16]), lines: 128, barrier: true };
+        let greeting = Greeting { caller: NodeId([7; 16]), lines: 128, ring: 65536, barrier: true };
         assert_eq!(Greeting::decode(&greeting.encode()), Ok(greeting));
         for answer in [Ok(NodeId([9; 16])), Err(Reason::FASTEST), Err(Reason::NO_MEMORY)] {
             assert_eq!(Answer::decode(&Answer(answer).encode()), Answer(answer));

@@ -15,6 +15,7 @@ use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use motet_sys::socket::{self, Credentials};
 use motet_sys::thread::euid;
 use motet_sys::{barrier, copy, fds};
+use motet_wire::lane::bulk::{self, Bulk};
 use motet_wire::lane::{Fence, LINES, Lane};
 use motet_wire::mapping::Mapping;
 use std::sync::Mutex;
@@ -51,25 +52,58 @@ fn trusted(peer: &Credentials) -> Result<(), Reason> {
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 
-/// Bytes of the two lanes together.
-fn size(lines: usize) -> usize {
-    (2 * Lane::size(lines)).next_multiple_of(4096)
+/// Bytes of a ring beside a lane: both stay in a core's second-level cache, and the memory of an idle peer small.
+const RING: usize = 128 << 10;
+
+/// Sizes of a link's memory: the two lanes, the lines of their rings, and, from a page on, the rings.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    lines: usize,
+    ring: usize,
+}
+
+/// Of the links that this side calls for.
+const SHAPE: Shape = Shape { lines: LINES, ring: RING };
+
+impl Shape {
+    /// Within bounds.
+    fn is_sound(&self) -> bool {
+        let Self { lines, ring } = *self;
+        lines.is_power_of_two()
+            && (64..=4096).contains(&lines)
+            && ring.is_power_of_two()
+            && (4096..=1 << 22).contains(&ring)
+    }
+
+    /// Bytes before the rings: what is there from the beginning.
+    fn dense(&self) -> usize {
+        (2 * Lane::size(self.lines) + 2 * bulk::LINE).next_multiple_of(4096)
+    }
+
+    fn size(&self) -> usize {
+        self.dense() + 2 * self.ring
+    }
 }
 
 /// The memory of a link, mapped. Its range serves the next one.
 struct Memory(Mapping);
 
 impl Memory {
-    fn map(file: &OwnedFd, lines: usize) -> Result<Self, Reason> {
-        let mapping = lock(&RANGES).map(file, size(lines), 4096).map_err(|_| Reason::NO_MEMORY)?;
+    fn map(file: &OwnedFd, shape: Shape) -> Result<Self, Reason> {
+        let mapping = lock(&RANGES).map(file, shape.size(), 4096).map_err(|_| Reason::NO_MEMORY)?;
         let memory = Self(mapping);
-        if memory::populate(mapping) { Ok(memory) } else { Err(Reason::NO_MEMORY) }
+        if memory::populate_part(mapping, 0, shape.dense()) { Ok(memory) } else { Err(Reason::NO_MEMORY) }
     }
 
-    /// The lane from the caller, and the one to it.
-    fn lanes(&self, lines: usize) -> Result<[Lane; 2], Reason> {
-        let at = |offset| Lane::over(self.0, offset, lines).ok_or(Reason::BAD_SEGMENT);
-        Ok([at(0)?, at(Lane::size(lines))?])
+    /// The lane from the caller, and the one to it, each with its ring.
+    fn ways(&self, shape: Shape) -> Result<[(Lane, Bulk); 2], Reason> {
+        let Shape { lines, ring } = shape;
+        let way = |n: usize| {
+            let lane = Lane::over(self.0, n * Lane::size(lines), lines)?;
+            let line = 2 * Lane::size(lines) + n * bulk::LINE;
+            Some((lane, Bulk::over(self.0, line, shape.dense() + n * ring, ring)?))
+        };
+        Ok([way(0).ok_or(Reason::BAD_SEGMENT)?, way(1).ok_or(Reason::BAD_SEGMENT)?])
     }
 }
 
@@ -86,17 +120,18 @@ struct Meeting {
     memory: Memory,
     bell: OwnedFd,
     ear: PrivateFd,
-    lines: usize,
+    shape: Shape,
 }
 
 impl Meeting {
     fn end(self, caller: bool, id: NodeId) -> Result<Met, Reason> {
-        let [there, back] = self.memory.lanes(self.lines)?;
+        let [there, back] = self.memory.ways(self.shape)?;
         let (outward, inward) = if caller { (there, back) } else { (back, there) };
         let process = socket::peer_process(self.control.as_fd().as_raw_fd()).ok().map(PrivateFd::new);
         let lanes = Lanes {
-            outward: outward.producer(),
-            inward: inward.consumer(),
+            outward: outward.0.producer(),
+            inward: inward.0.consumer(),
+            bulk: (outward.1.sender(), inward.1.receiver()),
             bell: PrivateFd::new(self.bell),
             ear: self.ear,
             control: self.control,
@@ -167,19 +202,19 @@ impl Host {
         trusted(&peer)?;
         let greeting = Greeting::decode(bytes)?;
         let [Some(file), Some(bell)] = files else { return Err(Reason::BAD_OFFER) };
-        let lines = greeting.lines as usize;
+        let shape = Shape { lines: greeting.lines as usize, ring: greeting.ring as usize };
         let (length, sealed, ordinary) = memory::inspect(&file).map_err(|_| Reason::BAD_SEGMENT)?;
-        if !lines.is_power_of_two() || !(64..=4096).contains(&lines) || length != size(lines) as u64 {
+        if !shape.is_sound() || length != shape.size() as u64 || !sealed || !ordinary || !fds::is_bell(&bell) {
             return Err(Reason::BAD_SEGMENT);
         }
-        if !sealed || !ordinary || !fds::is_bell(&bell) {
-            return Err(Reason::BAD_SEGMENT);
-        }
-        let memory = Memory::map(&file, lines)?;
+        let memory = Memory::map(&file, shape)?;
         let fence = if greeting.barrier && barrier::join() { Fence::Asymmetric } else { Fence::Both };
-        memory.lanes(lines)?.iter().for_each(|lane| lane.prepare(fence));
+        for (lane, bulk) in memory.ways(shape)? {
+            lane.prepare(fence);
+            bulk.prepare();
+        }
         let control = PrivateFd::new(guest.as_fd().try_clone_to_owned().map_err(|_| Reason::NO_MEMORY)?);
-        Ok((Meeting { control, peer, memory, bell, ear: ear()?, lines }, greeting.caller))
+        Ok((Meeting { control, peer, memory, bell, ear: ear()?, shape }, greeting.caller))
     }
 
     fn answer(&self, guest: &PrivateFd, took: Result<(Meeting, NodeId), Reason>) -> Option<Met> {
@@ -274,9 +309,11 @@ impl Guest {
         };
         let peer = socket::peer_credentials(&control).map_err(|_| Reason::NOT_PERMITTED)?;
         trusted(&peer)?;
-        let file = memory::make("motet-link", size(LINES), &[], size(LINES)).map_err(|_| Reason::NO_MEMORY)?;
-        let memory = Memory::map(&file, LINES)?;
-        let greeting = Greeting { caller: self.caller, lines: LINES as u32, barrier: barrier::join() };
+        let file = memory::make("motet-link", SHAPE.size(), &[], SHAPE.dense()).map_err(|_| Reason::NO_MEMORY)?;
+        let memory = Memory::map(&file, SHAPE)?;
+        let Shape { lines, ring } = SHAPE;
+        let barrier = barrier::join();
+        let greeting = Greeting { caller: self.caller, lines: lines as u32, ring: ring as u32, barrier };
         let ear = ear()?;
         let files = [file.as_fd(), ear.as_fd()];
         socket::send_with_fds(&control, &greeting.encode(), &files).map_err(|_| Reason::NOT_PERMITTED)?;
@@ -299,7 +336,7 @@ impl Guest {
         let Answer(answer) = Answer::decode(&bytes[..length.min(bytes.len())]);
         Some(answer.and_then(|id| {
             let bell = bell.filter(fds::is_bell).ok_or(Reason::BAD_OFFER)?;
-            Meeting { control, peer, memory, bell, ear, lines: LINES }.end(true, id)
+            Meeting { control, peer, memory, bell, ear, shape: SHAPE }.end(true, id)
         }))
     }
 }

@@ -13,6 +13,7 @@ use motet_proto::message::{
     Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, Status, Table,
 };
 use motet_sys::memory;
+use motet_wire::lane::bulk::Run;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -187,6 +188,12 @@ impl Owner for View<'_> {
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
         if let Some(operation) = self.desk.operations.get(operation) {
             operation.memory.fill(at as usize, bytes);
+        }
+    }
+
+    fn place_run(&mut self, operation: u64, at: u64, run: Run) {
+        if let Some(operation) = self.desk.operations.get(operation) {
+            operation.memory.write(at as usize, run.len(), |into| run.read(into));
         }
     }
 

@@ -4,7 +4,7 @@
 
 use super::desk::{Back, Desk, View};
 use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
-use super::packets::{Landing, Outward, Way};
+use super::packets::{IN_RING, Landing, Outward, Way};
 use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
 use motet_proto::message::{Broken, ChannelId, CopyRequest, Link, Refusal};
@@ -62,7 +62,7 @@ impl Joined {
     pub fn new(id: LinkId, peer: NodeId, medium: Medium, driver: &'static str, limits: &MessageLimits) -> Self {
         let lanes = matches!(medium, Medium::Lanes(_));
         let proto = Link::new(id.0, limits.of(lanes), 0);
-        let back = Back { single_copy: if lanes { limits.single_copy } else { u64::MAX }, ..Back::default() };
+        let back = Back { single_copy: if lanes { regions::COPY } else { u64::MAX }, ..Back::default() };
         Self { proto, back, medium: Some(medium), ..Self::empty(peer, driver) }
     }
 
@@ -101,7 +101,7 @@ impl Joined {
     ) -> R {
         let mut view = View::of(desk, &mut self.back, id);
         let mut way = match &mut self.medium {
-            Some(Medium::Lanes(lanes)) => Way::Lane(Outward::new(&mut lanes.outward)),
+            Some(Medium::Lanes(lanes)) => Way::Lane(Outward::new(&mut lanes.outward, &mut lanes.bulk.0)),
             Some(Medium::Frames(frames)) => Way::Frames(&mut **frames),
             None => Way::Nowhere,
         };
@@ -128,7 +128,7 @@ impl Joined {
         let Some(Medium::Lanes(lanes)) = &mut self.medium else {
             return self.with(id, desk, |proto, way, _| proto.send_short(way, channel, tag, body));
         };
-        let mut outward = Outward::new(&mut lanes.outward);
+        let mut outward = Outward::new(&mut lanes.outward, &mut lanes.bulk.0);
         let sent = self.proto.send_short(&mut outward, channel, tag, body);
         let Outward { wake, broken, .. } = outward;
         if broken {
@@ -279,7 +279,11 @@ fn take_from_lane(
     let mut look = Look::Silent;
     for _ in 0..TURN {
         let Some(packet) = lanes.inward.poll(buffer).map_err(|_| BROKEN_LANE)? else { break };
-        proto.arrived(view, packet.kind, packet.bytes(buffer), now)?;
+        if packet.flags & IN_RING == 0 {
+            proto.arrived(view, packet.kind, packet.bytes(buffer), now)?;
+        } else {
+            take_from_ring(lanes, proto, view, (packet.kind, packet.bytes(buffer)), now)?;
+        }
         look = Look::Came;
         if view.desk.delivery.is_some() {
             look = Look::Deliver;
@@ -293,6 +297,24 @@ fn take_from_lane(
         socket::ring(lanes.bell.as_fd().as_raw_fd());
     }
     Ok(look)
+}
+
+/// A packet whose last bytes lie in the ring: its last word says how many.
+fn take_from_ring(
+    lanes: &mut Lanes,
+    proto: &mut Link,
+    view: &mut View<'_>,
+    (kind, packet): (u8, &[u8]),
+    now: u64,
+) -> Result<(), Broken> {
+    let (head, length) = packet.split_last_chunk::<4>().ok_or(BROKEN_LANE)?;
+    let length = u32::from_le_bytes(*length) as usize;
+    let inward = &mut lanes.bulk.1;
+    let run = inward.next(length).map_err(|_| BROKEN_LANE)?;
+    let result = proto.arrived_with(view, kind, head, run, now);
+    inward.release(length);
+    lanes.inward.freed();
+    result
 }
 
 /// Why a link is at its end.

@@ -7,6 +7,7 @@
 use crate::reason::Reason;
 use motet_proto::message::Packets;
 use motet_sys::fds::PrivateFd;
+use motet_wire::lane::bulk::{BulkIn, BulkOut};
 use motet_wire::lane::{Consumer, Producer};
 use std::os::fd::RawFd;
 
@@ -26,12 +27,14 @@ pub enum Medium {
     Frames(Box<dyn Frames>),
 }
 
-/// A lane each way.
+/// A lane each way, with a ring of bytes beside it whose pages come into being when they are needed.
 pub struct Lanes {
     /// To the peer.
     pub outward: Producer,
     /// From the peer.
     pub inward: Consumer,
+    /// The ring of bytes beside each.
+    pub bulk: (BulkOut, BulkIn),
     /// The eventfd that wakes the peer.
     pub bell: PrivateFd,
     /// The one that wakes us.

@@ -129,7 +129,7 @@ pub struct MessageLimits {
 
 impl Default for MessageLimits {
     fn default() -> Self {
-        Self { window: 256 << 10, longs: 1024, channels: 16_384, eager: [16 << 10, 64 << 10], single_copy: 16 << 10 }
+        Self { window: 1 << 20, longs: 1024, channels: 16_384, eager: [64 << 10, 64 << 10], single_copy: 2 << 20 }
     }
 }
 
@@ -137,7 +137,7 @@ impl MessageLimits {
     /// As the protocol wants them.
     fn of(&self, lanes: bool) -> Limits {
         let &Self { window, longs, channels, eager, .. } = self;
-        let (ahead, reserve) = if lanes { (64 << 10, 1024) } else { (1 << 20, 16 << 10) };
+        let (ahead, reserve) = if lanes { (512 << 10, 1024) } else { (1 << 20, 16 << 10) };
         let eager = eager[usize::from(!lanes)];
         Limits { window, longs, channels, ahead, pulling: 4, reserve, eager, requests: 256 }
     }

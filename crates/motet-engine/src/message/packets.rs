@@ -2,6 +2,9 @@
 
 use super::medium::Frames;
 use motet_proto::message::Packets;
+use motet_proto::message::packet::{self, Kind};
+use motet_sys::memory;
+use motet_wire::lane::bulk::BulkOut;
 use motet_wire::lane::{Broken, Buffer, IN_LINE, Producer, Put};
 use std::ops::Range;
 
@@ -15,9 +18,15 @@ pub enum Way<'a> {
     Nowhere,
 }
 
+/// A packet whose last bytes lie in the ring beside the lane: behind its head it says how many.
+pub const IN_RING: u8 = 1;
+/// Bytes of the longest piece in the ring: several fit, so that both ends copy at the same time.
+const PIECE: usize = 16 << 10;
+
 /// The sending half of a lane.
 pub struct Outward<'a> {
     lane: &'a mut Producer,
+    bulk: &'a mut BulkOut,
     /// The peer sleeps: wake it.
     pub wake: bool,
     /// The peer has written what cannot be.
@@ -27,8 +36,8 @@ pub struct Outward<'a> {
 impl<'a> Outward<'a> {
     /// Of this lane.
     #[inline(always)]
-    pub fn new(lane: &'a mut Producer) -> Self {
-        Self { lane, wake: false, broken: false }
+    pub fn new(lane: &'a mut Producer, bulk: &'a mut BulkOut) -> Self {
+        Self { lane, bulk, wake: false, broken: false }
     }
 }
 
@@ -54,6 +63,28 @@ impl Packets for Outward<'_> {
     #[inline(always)]
     fn largest(&self) -> usize {
         self.lane.most()
+    }
+
+    fn longest_piece(&self) -> usize {
+        PIECE
+    }
+
+    fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
+        // Pages now rather than a fault that nobody can handle later.
+        let ready = self.bulk.is_ready(memory::populate_part);
+        let fits = self.bulk.fits(length);
+        self.broken |= !ready || fits.is_err();
+        ready && fits == Ok(true) && self.room() >= IN_LINE + reserve.min(length)
+    }
+
+    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]]) -> bool {
+        let written = self.bulk.write(body);
+        let put = self.lane.try_put(Kind::Piece as u8, IN_RING, &[head, &(written as u32).to_le_bytes()]);
+        let put = self.put_was(put);
+        if !put {
+            self.bulk.take_back(written);
+        }
+        put
     }
 
     #[inline(always)]
@@ -101,6 +132,39 @@ impl Packets for Way<'_> {
             Self::Lane(lane) => lane.room(),
             Self::Frames(frames) => frames.room(),
             Self::Nowhere => 0,
+        }
+    }
+
+    fn longest_piece(&self) -> usize {
+        match self {
+            Self::Lane(lane) => lane.longest_piece(),
+            Self::Frames(frames) => frames.longest_piece(),
+            Self::Nowhere => self.largest() - packet::MESSAGE,
+        }
+    }
+
+    fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
+        match self {
+            Self::Lane(lane) => lane.piece_fits(length, reserve),
+            Self::Frames(frames) => frames.piece_fits(length, reserve),
+            Self::Nowhere => false,
+        }
+    }
+
+    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]]) -> bool {
+        match self {
+            Self::Lane(lane) => lane.put_piece(head, body),
+            Self::Frames(frames) => frames.put_piece(head, body),
+            Self::Nowhere => false,
+        }
+    }
+
+    #[inline(always)]
+    fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
+        match self {
+            Self::Lane(lane) => lane.put_words(kind, head, body),
+            Self::Frames(frames) => frames.put_words(kind, head, body),
+            Self::Nowhere => false,
         }
     }
 

@@ -22,6 +22,8 @@ use motet_sys::span::Memory;
 pub use motet_wire::shared::Shared;
 use std::any::Any;
 
+/// From so many bytes on a put or a get is copied from the other side's memory: less than for messages, whose pieces have a ring.
+pub const COPY: u64 = 16 << 10;
 /// Bytes read from a region at a time, to be put into a packet.
 const PIECE: usize = 4096;
 
@@ -223,7 +225,7 @@ impl Node {
     ) -> Result<OperationId, Error> {
         let mut core = self.core()?;
         let length = memory.len() as u64;
-        let direct = length >= core.limits.single_copy && core.reads_memory_of(link);
+        let direct = length >= COPY && core.reads_memory_of(link);
         let name = core
             .desk
             .operations
@@ -272,8 +274,7 @@ impl Node {
 impl Core {
     /// Where a peer can copy these bytes from, if they are many.
     fn place_of(&mut self, link: LinkId, memory: &Memory) -> Place {
-        let least = self.limits.single_copy;
-        let shown = memory.len() as u64 >= least && self.reads_memory_of(link);
+        let shown = memory.len() as u64 >= COPY && self.reads_memory_of(link);
         if shown { Place { address: memory.address(), key: 0 } } else { Place::default() }
     }
 

@@ -7,8 +7,9 @@ use super::channels::{OVER_RECEIVING, OVER_SENDING};
 use super::link::{Phase, end, land};
 use super::packet::{self, Head, Hello, Kind, Long, Place};
 use super::pool::{MOST, Number};
-use super::rendezvous::{CANCELLED, DISCARDED, TAKEN};
+use super::rendezvous::{CANCELLED, DISCARDED, Payload, TAKEN};
 use super::{Arrival, Broken, ChannelId, Envelope, Event, Held, Link, Outcome, Owner, Reception, Status, credit};
+use motet_wire::lane::bulk::Run;
 
 impl Link {
     /// A packet has come. An error breaks the link: everything on it has completed then.
@@ -25,6 +26,42 @@ impl Link {
         result
     }
 
+    /// The same of a packet whose last bytes lie in a ring.
+    pub fn arrived_with<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        kind: u8,
+        head: &[u8],
+        run: Run,
+        now: u64,
+    ) -> Result<(), Broken> {
+        if kind != Kind::Piece as u8 || !self.met {
+            let mut packet = vec![0; head.len() + run.len()];
+            packet[..head.len()].copy_from_slice(head);
+            run.read(&mut packet[head.len()..]);
+            return self.arrived(owner, kind, &packet, now);
+        }
+        if let Phase::Down(broken) = self.phase {
+            return Err(broken);
+        }
+        self.heard = now;
+        let result = self.piece_in_ring(owner, head, run);
+        if let Err(broken) = result {
+            self.reset(owner, broken);
+        }
+        result
+    }
+
+    fn piece_in_ring<O: Owner>(&mut self, owner: &mut O, head: &[u8], run: Run) -> Result<(), Broken> {
+        let (head, rest) = Head::read(head)?;
+        let (at, rest) = packet::word(rest)?;
+        packet::end(rest)?;
+        if head.grant != 0 && self.allowance.granted(u32::from(head.grant))? {
+            owner.unblocked();
+        }
+        self.inbounds.piece(owner, head.to, at, Payload::Run(run))
+    }
+
     #[inline(always)]
     fn read<O: Owner>(&mut self, owner: &mut O, kind: u8, bytes: &[u8]) -> Result<(), Broken> {
         let kind = Kind::read(kind)?;
@@ -39,7 +76,7 @@ impl Link {
             Kind::Message => self.message(owner, head, rest),
             Kind::Piece => {
                 let (at, bytes) = packet::word(rest)?;
-                self.inbounds.piece(owner, head.to, at, bytes)
+                self.inbounds.piece(owner, head.to, at, Payload::Here(bytes))
             }
             Kind::First | Kind::Announce => self.long(owner, kind, head, rest),
             Kind::Put
@@ -149,7 +186,7 @@ impl Link {
                 },
             },
         }
-        if body.is_empty() { Ok(()) } else { self.inbounds.piece(owner, number, 0, body) }
+        if body.is_empty() { Ok(()) } else { self.inbounds.piece(owner, number, 0, Payload::Here(body)) }
     }
 
     /// Everything that is no payload.

@@ -36,6 +36,7 @@ pub mod stack;
 pub use channels::Reception;
 pub use link::Link;
 pub use matching::{Held, Table};
+use motet_wire::lane::bulk::Run;
 pub use outward::{Mode, Send, Sent};
 use pool::Number;
 pub use regions::{Key, Regions, Rights};
@@ -188,6 +189,19 @@ pub trait Packets {
     fn room(&mut self) -> usize;
     /// Sends a packet of all `parts` together; false, and nothing is sent, when there is no room.
     fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool;
+    /// Bytes of the longest piece of a long message, at most [`Packets::largest`] less its head unless the medium has another way
+    /// for them; always the same.
+    fn longest_piece(&self) -> usize {
+        self.largest() - packet::MESSAGE
+    }
+    /// Whether a piece fits now, and leaves `reserve` bytes to others.
+    fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
+        self.room() >= packet::MESSAGE + length + reserve
+    }
+    /// Sends a piece: a head and a gathered body.
+    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]]) -> bool {
+        outward::put(self, packet::Kind::Piece, head, &[], body)
+    }
     /// The same of two little-endian words and a body: a medium may have a shorter way for it.
     #[inline(always)]
     fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
@@ -206,6 +220,12 @@ pub trait Owner: Memory {
     fn matched(&mut self, operation: u64, envelope: &Envelope<'_>);
     /// Bytes for the buffer of a receive, of a get, or of an atomic that fetches; they fit.
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]);
+    /// The same of bytes that lie in a ring.
+    fn place_run(&mut self, operation: u64, at: u64, run: Run) {
+        let mut bytes = vec![0; run.len()];
+        run.read(&mut bytes);
+        self.place(operation, at, &bytes);
+    }
     /// Copy this, then call [`Link::copied`].
     fn copy(&mut self, request: CopyRequest);
     /// Calls `put` once with the bytes of a send's or a put's body from `at` on, `length` of them; returns what that returns.

@@ -150,6 +150,8 @@ impl Link {
     ) -> Result<Sent, Refusal> {
         let own = send.headers.len() as u16;
         let first = (packets.largest() - packet::FIRST - send.headers.len()) as u64;
+        // A medium with a way of its own for pieces takes all of the body there.
+        let apart = packets.longest_piece() > packets.largest();
         let mut cost = None;
         if length > first && length <= self.limits.eager && send.mode == Mode::Automatic {
             let units = credit::cost_of_long(own, length).ok_or(Refusal::TooLong)?;
@@ -159,7 +161,7 @@ impl Link {
                 self.allowance.lack(units);
             }
         }
-        let (eager, sent) = (cost.is_some(), if cost.is_some() { first } else { 0 });
+        let (eager, sent) = (cost.is_some(), if cost.is_some() && !apart { first } else { 0 });
         let until = if eager { length } else { 0 };
         let operation = send.operation;
         let number = self.outbounds.add(Outbound {
@@ -344,7 +346,7 @@ impl Outbounds {
         reserve: usize,
         pieces: &mut usize,
     ) {
-        let most = (packets.largest() - packet::MESSAGE) as u64;
+        let most = packets.longest_piece() as u64;
         while let Some(index) = self.due.first() {
             let number = self.pool.number(index);
             let Some(outbound) = self.pool.get_mut(index) else { return };
@@ -356,15 +358,14 @@ impl Outbounds {
             }
             let length = (outbound.until - outbound.sent).min(most);
             if length > 0 {
-                if *pieces == 0 || packets.room() < packet::MESSAGE + length as usize + reserve {
+                if *pieces == 0 || !packets.piece_fits(length as usize, reserve) {
                     return;
                 }
                 *pieces -= 1;
                 let (at, grant) = (outbound.sent, grants.next());
                 let head = Head { to: number, own: 0, grant }.write_word(at);
-                let gone = owner.body(outbound.operation, at, length as usize, &mut |body| {
-                    put(packets, Kind::Piece, &head, &[], body)
-                });
+                let gone =
+                    owner.body(outbound.operation, at, length as usize, &mut |body| packets.put_piece(&head, body));
                 if !gone {
                     return;
                 }
@@ -397,7 +398,13 @@ impl Outbounds {
 
 /// Puts a packet of a head, headers and a gathered body.
 #[inline(always)]
-pub(super) fn put<P: Packets>(packets: &mut P, kind: Kind, head: &[u8], headers: &[u8], body: &[&[u8]]) -> bool {
+pub(super) fn put<P: Packets + ?Sized>(
+    packets: &mut P,
+    kind: Kind,
+    head: &[u8],
+    headers: &[u8],
+    body: &[&[u8]],
+) -> bool {
     let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
     let Some(rest) = parts.get_mut(2..2 + body.len()) else { return put_many(packets, kind, head, headers, body) };
     rest.copy_from_slice(body);
@@ -407,7 +414,7 @@ pub(super) fn put<P: Packets>(packets: &mut P, kind: Kind, head: &[u8], headers:
 
 /// The same with more parts than usual.
 #[cold]
-fn put_many<P: Packets>(packets: &mut P, kind: Kind, head: &[u8], headers: &[u8], body: &[&[u8]]) -> bool {
+fn put_many<P: Packets + ?Sized>(packets: &mut P, kind: Kind, head: &[u8], headers: &[u8], body: &[&[u8]]) -> bool {
     let parts: Vec<&[u8]> = [head, headers].into_iter().chain(body.iter().copied()).collect();
     packets.put(kind as u8, &parts)
 }

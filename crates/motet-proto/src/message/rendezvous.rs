@@ -12,6 +12,7 @@ use super::matching::Table;
 use super::packet::{Head, Kind, Long, Place};
 use super::pool::{Fifo, Number, Pool};
 use super::{Broken, CopyRequest, Outcome, Owner, Packets, Status};
+use motet_wire::lane::bulk::Run;
 
 /// Words of DONE: what has become of an announced message.
 pub const TAKEN: u16 = 0;
@@ -131,7 +132,13 @@ impl Inbounds {
     }
 
     /// A piece has come: the rest of FIRST, or PIECE.
-    pub fn piece<O: Owner>(&mut self, owner: &mut O, number: Number, at: u64, bytes: &[u8]) -> Result<(), Broken> {
+    pub fn piece<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        number: Number,
+        at: u64,
+        bytes: Payload<'_>,
+    ) -> Result<(), Broken> {
         let index = self.by_number(number).ok_or(Broken("a piece of no message"))?;
         let Some(inbound) = self.pool.get_mut(index) else { return Ok(()) };
         let most = match inbound.body {
@@ -147,13 +154,16 @@ impl Inbounds {
         match (&inbound.state, &mut inbound.body) {
             (&State::Landing { operation, take }, _) if at < take => {
                 let fits = (take - at).min(bytes.len() as u64) as usize;
-                owner.place(operation, at, &bytes[..fits]);
+                match bytes {
+                    Payload::Here(bytes) => owner.place(operation, at, &bytes[..fits]),
+                    Payload::Run(run) => owner.place_run(operation, at, run.front(fits)),
+                }
             }
             (State::Waiting, Body::Eager { store, .. }) => {
                 if store.capacity() == 0 {
                     store.reserve_exact(inbound.length as usize);
                 }
-                store.extend_from_slice(bytes);
+                bytes.append_to(store);
             }
             _ => {}
         }
@@ -382,6 +392,39 @@ impl Inbounds {
                 grants.free(units);
             }
             self.remove(index);
+        }
+    }
+}
+
+/// Bytes of a piece, where they are.
+#[derive(Debug, Clone, Copy)]
+pub enum Payload<'a> {
+    /// In the packet.
+    Here(&'a [u8]),
+    /// In a ring that the peer writes.
+    Run(Run),
+}
+
+impl Payload<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Payload::Here(bytes) => bytes.len(),
+            Payload::Run(run) => run.len(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn append_to(&self, store: &mut Vec<u8>) {
+        match self {
+            Payload::Here(bytes) => store.extend_from_slice(bytes),
+            Payload::Run(run) => {
+                let start = store.len();
+                store.resize(start + run.len(), 0);
+                run.read(&mut store[start..]);
+            }
         }
     }
 }

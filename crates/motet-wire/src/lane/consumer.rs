@@ -118,6 +118,13 @@ impl Consumer {
         }
     }
 
+    /// Something else than lines has become free for the producer, which may sleep until it is.
+    pub fn freed(&mut self) {
+        self.fence.before_look();
+        // edge: starved <-> consumed
+        self.wake |= find_asleep(&self.lane.control.consumer.starved);
+    }
+
     /// Whether the producer sleeps until this end gets on, and it has: wake it. Said once.
     #[inline(always)]
     pub fn take_wake(&mut self) -> bool {

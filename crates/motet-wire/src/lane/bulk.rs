@@ -1,0 +1,220 @@
+//! Beside a lane, a ring of bytes for what is long: a packet on the lane says how many of them belong to it.
+//!
+//! What it is: payload in order, copied once by each end, without the words that lines have. What it is not: nothing here says when
+//! there is something to read; the lane does, and its word is what makes the bytes visible.
+//!
+//! Positions count bytes since the ring was prepared and do not wrap. The consumer's is the only word that both ends know.
+
+use super::Broken;
+use crate::mapping::Mapping;
+use crate::ring::Ring;
+use crate::sync::{AtomicU64, Ordering};
+
+/// How far the consumer is. On a line of its own.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct BulkLine {
+    consumed: AtomicU64,
+}
+
+/// Bytes of the line.
+pub const LINE: usize = 128;
+
+/// The ring, its line, and where its pages are.
+#[derive(Debug, Clone, Copy)]
+pub struct Bulk {
+    line: &'static BulkLine,
+    ring: Ring,
+    mapping: Mapping,
+    offset: usize,
+}
+
+impl Bulk {
+    /// The ring of `size` bytes at `offset` of a mapping, with its line at `line`. `None` when they do not fit, are not aligned, or
+    /// the size is no power of two of at least a page.
+    pub fn over(mapping: Mapping, line: usize, offset: usize, size: usize) -> Option<Self> {
+        if !size.is_power_of_two() || size < 4096 || !line.is_multiple_of(LINE) || !offset.is_multiple_of(4096) {
+            return None;
+        }
+        let (at, base) = (mapping.at(line, LINE)?, mapping.at(offset, size)?);
+        // SAFETY: both lie in a mapping that stays until the process ends; a BulkLine is an atomic, valid for any bytes.
+        let (line, ring) = unsafe { (&*at.cast::<BulkLine>(), Ring::new(base, size)) };
+        Some(Self { line, ring, mapping, offset })
+    }
+
+    /// Makes it as new. Only whoever offers it, before that.
+    pub fn prepare(&self) {
+        self.line.consumed.store(0, Ordering::Release);
+    }
+
+    /// Where its pages are: mapping, offset and length.
+    fn pages(&self) -> (Mapping, usize, usize) {
+        (self.mapping, self.offset, self.ring.size() as usize)
+    }
+
+    /// The sending end of a ring that nothing has gone through yet.
+    pub fn sender(self) -> BulkOut {
+        BulkOut { bulk: self, tail: 0, consumed: 0, ready: false }
+    }
+
+    /// The receiving end of a ring that nothing has gone through yet.
+    pub fn receiver(self) -> BulkIn {
+        BulkIn { bulk: self, head: 0 }
+    }
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub struct BulkOut {
+    bulk: Bulk,
+    tail: u64,
+    consumed: u64,
+    /// The pages are there.
+    ready: bool,
+}
+
+impl BulkOut {
+    /// Whether the pages are there, as far as this end knows; `make` brings them into being the first time.
+    #[inline]
+    pub fn is_ready(&mut self, make: impl FnOnce(Mapping, usize, usize) -> bool) -> bool {
+        if !self.ready {
+            let (mapping, offset, length) = self.bulk.pages();
+            self.ready = make(mapping, offset, length);
+        }
+        self.ready
+    }
+
+    /// Whether so many bytes can be written now.
+    pub fn fits(&mut self, length: usize) -> Result<bool, Broken> {
+        let size = self.bulk.ring.size();
+        let full = |consumed: u64| self.tail + length as u64 - consumed > size;
+        if full(self.consumed) {
+            // edge: released -> fits (what was read may be written over)
+            let consumed = self.bulk.line.consumed.load(Ordering::Acquire);
+            if consumed < self.consumed || consumed > self.tail {
+                return Err(Broken);
+            }
+            self.consumed = consumed;
+        }
+        Ok(!full(self.consumed))
+    }
+
+    /// Writes the parts one after the other: they fit ([`BulkOut::fits`]). The lane's next word publishes them; what is not
+    /// published in the end is taken back with [`BulkOut::take_back`].
+    pub fn write(&mut self, parts: &[&[u8]]) -> usize {
+        let start = self.tail;
+        for part in parts {
+            self.bulk.ring.write_one(self.tail, part);
+            self.tail += part.len() as u64;
+        }
+        (self.tail - start) as usize
+    }
+
+    /// The last bytes written were not published.
+    pub fn take_back(&mut self, length: usize) {
+        self.tail -= length as u64;
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub struct BulkIn {
+    bulk: Bulk,
+    head: u64,
+}
+
+impl BulkIn {
+    /// The next bytes, as many as a packet says.
+    pub fn next(&self, length: usize) -> Result<Run, Broken> {
+        if length as u64 > self.bulk.ring.size() {
+            return Err(Broken);
+        }
+        Ok(Run { ring: self.bulk.ring, at: self.head, length })
+    }
+
+    /// They have been read: there is room for others.
+    pub fn release(&mut self, length: usize) {
+        self.head += length as u64;
+        // edge: released -> fits
+        self.bulk.line.consumed.store(self.head, Ordering::Release);
+    }
+}
+
+/// Some bytes of a ring, in the order in which they were written. The peer may change them while they are read.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    ring: Ring,
+    at: u64,
+    length: usize,
+}
+
+impl Run {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Copies its first bytes out.
+    pub fn read(&self, into: &mut [u8]) {
+        let fits = into.len().min(self.length);
+        self.ring.read_one(self.at, &mut into[..fits]);
+    }
+
+    /// Its first bytes, at most so many.
+    pub fn front(self, length: usize) -> Self {
+        Self { length: self.length.min(length), ..self }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn memory() -> Mapping {
+        let bytes = 2 * 4096 + 8192;
+        let layout = std::alloc::Layout::from_size_align(bytes, 4096).unwrap();
+        // SAFETY: fresh zeroed memory of that size, page-aligned and never freed.
+        unsafe { Mapping::new(std::alloc::alloc_zeroed(layout), bytes) }
+    }
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_around_the_end() {
+        let bulk = Bulk::over(memory(), 0, 4096, 8192).unwrap();
+        bulk.prepare();
+        let (mut out, mut inward) = (bulk.sender(), bulk.receiver());
+        for round in 0..50u32 {
+            let body: Vec<u8> = (0..3000u32).map(|n| (n * 3 + round) as u8).collect();
+            let parts = [&body[..1000], &[], &body[1000..]];
+            assert!(out.fits(3000).unwrap());
+            assert_eq!(out.write(&parts), 3000);
+            let run = inward.next(3000).unwrap();
+            let mut bytes = vec![0; 3000];
+            run.read(&mut bytes);
+            assert_eq!(bytes, body);
+            let mut few = [0; 10];
+            run.front(7).read(&mut few);
+            assert_eq!((&few[..7], &few[7..]), (&body[..7], &[0; 3][..]));
+            inward.release(3000);
+        }
+    }
+
+    #[test]
+    fn a_full_ring_says_so_and_a_lying_consumer_is_noticed() {
+        let bulk = Bulk::over(memory(), 0, 4096, 8192).unwrap();
+        bulk.prepare();
+        let mut out = bulk.sender();
+        out.write(&[&[1; 8000]]);
+        assert_eq!((out.fits(192), out.fits(193)), (Ok(true), Ok(false)));
+        assert!(bulk.receiver().next(8193).is_err());
+        for lie in [8001, u64::MAX] {
+            bulk.line.consumed.store(lie, Ordering::Release);
+            assert_eq!(out.fits(8192), Err(Broken));
+        }
+        assert!(Bulk::over(memory(), 0, 4096, 16384).is_none() && Bulk::over(memory(), 64, 4096, 8192).is_none());
+    }
+}
