@@ -157,30 +157,45 @@ impl Copying<'_> {
     /// Before a large put into `ring`; at the first one its pages are there, but not yet in this process's page tables.
     #[inline(always)]
     pub fn begin<B: Base>(&self, ring: Option<Mapping>, base: &mut B) {
-        if self.0.way.load(Relaxed) == 0 {
-            if let Some(ring) = ring {
-                base.enter_pages(ring);
-            }
+        if self.start()
+            && let Some(ring) = ring
+        {
+            base.enter_pages(ring);
+        }
+    }
+
+    /// The same; true at the first one.
+    #[inline(always)]
+    pub fn start(&self) -> bool {
+        let first = self.0.way.load(Relaxed) == 0;
+        if first {
             self.0.way.store(beginning(THROUGH), Relaxed);
         }
+        first
     }
 
     /// Notes a large put of `n` bytes that took `ticks`, and decides anew when a window is full.
     #[inline(always)]
     pub fn note<B: Base>(&self, base: &B, n: usize, ticks: u64) {
+        self.note_at(|| base.ticks_per_1024ns(), n, ticks);
+    }
+
+    /// The same with the clock's rate alone.
+    #[inline(always)]
+    pub fn note_at(&self, ticks_per_1024ns: impl FnOnce() -> u64, n: usize, ticks: u64) {
         let tx = self.0;
         let bytes = tx.window.load(Relaxed).saturating_add(n as u32);
         tx.window.store(bytes, Relaxed);
         tx.spent.store(tx.spent.load(Relaxed) + ticks, Relaxed);
         if bytes >= WINDOW {
-            self.decide(base, bytes);
+            self.decide(ticks_per_1024ns(), bytes);
         }
     }
 
     #[cold]
-    fn decide<B: Base>(&self, base: &B, bytes: u32) {
+    fn decide(&self, ticks_per_1024ns: u64, bytes: u32) {
         let tx = self.0;
-        let ns = ((tx.spent.load(Relaxed) << 10) / base.ticks_per_1024ns().max(1)).max(1);
+        let ns = ((tx.spent.load(Relaxed) << 10) / ticks_per_1024ns.max(1)).max(1);
         let rate = u32::try_from(u64::from(bytes) * 1000 / ns).unwrap_or(u32::MAX);
         tx.window.store(0, Relaxed);
         tx.spent.store(0, Relaxed);

@@ -52,8 +52,9 @@ fn trusted(peer: &Credentials) -> Result<(), Reason> {
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 
-/// Bytes of a ring beside a lane: both stay in a core's second-level cache, and the memory of an idle peer small.
-const RING: usize = 128 << 10;
+/// Bytes of a ring beside a lane: more than the caches hold between two uses of a line, which the other CPU's cache would have to
+/// give up (docs/hot-path.md). Its pages come into being as they are first used.
+const RING: usize = 4 << 20;
 
 /// Sizes of a link's memory: the two lanes, the lines of their rings, and, from a page on, the rings.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +73,7 @@ impl Shape {
         lines.is_power_of_two()
             && (64..=4096).contains(&lines)
             && ring.is_power_of_two()
-            && (4096..=1 << 22).contains(&ring)
+            && (4096..=1 << 24).contains(&ring)
     }
 
     /// Bytes before the rings: what is there from the beginning.
@@ -131,6 +132,7 @@ impl Meeting {
         let lanes = Lanes {
             outward: outward.0.producer(),
             inward: inward.0.consumer(),
+            copying: Box::default(),
             bulk: (outward.1.sender(), inward.1.receiver()),
             bell: PrivateFd::new(self.bell),
             ear: self.ear,

@@ -7,6 +7,7 @@ use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
 use super::packets::{IN_RING, Landing, Outward, Way};
 use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
+use motet_proto::bulk::Copying;
 use motet_proto::message::{Broken, ChannelId, CopyRequest, Link, Refusal};
 use motet_sys::{copy, socket};
 use motet_wire::lane::Buffer;
@@ -83,6 +84,18 @@ impl Joined {
         }
     }
 
+    /// Whether a body of so many bytes is better copied by its receiver out of our memory than by both through the ring: from the first
+    /// of these sizes on, or from the second where the two CPUs share no cache.
+    pub fn lets_copy(&self, length: u64, [near, far]: [u64; 2]) -> bool {
+        let Some(Medium::Lanes(lanes)) = &self.medium else { return false };
+        let least = if Copying(&lanes.copying).is_far() { far } else { near };
+        if length < least {
+            return false;
+        }
+        Copying(&lanes.copying).copied(length as usize);
+        true
+    }
+
     /// When it must be looked at although nothing comes.
     pub fn due(&self) -> Option<u64> {
         match &self.medium {
@@ -101,7 +114,9 @@ impl Joined {
     ) -> R {
         let mut view = View::of(desk, &mut self.back, id);
         let mut way = match &mut self.medium {
-            Some(Medium::Lanes(lanes)) => Way::Lane(Outward::new(&mut lanes.outward, &mut lanes.bulk.0)),
+            Some(Medium::Lanes(lanes)) => {
+                Way::Lane(Outward::new(&mut lanes.outward, &mut lanes.bulk.0, &lanes.copying))
+            }
             Some(Medium::Frames(frames)) => Way::Frames(&mut **frames),
             None => Way::Nowhere,
         };
@@ -128,7 +143,7 @@ impl Joined {
         let Some(Medium::Lanes(lanes)) = &mut self.medium else {
             return self.with(id, desk, |proto, way, _| proto.send_short(way, channel, tag, body));
         };
-        let mut outward = Outward::new(&mut lanes.outward, &mut lanes.bulk.0);
+        let mut outward = Outward::new(&mut lanes.outward, &mut lanes.bulk.0, &lanes.copying);
         let sent = self.proto.send_short(&mut outward, channel, tag, body);
         let Outward { wake, broken, .. } = outward;
         if broken {

@@ -9,6 +9,7 @@ use motet_proto::message::Packets;
 use motet_sys::fds::PrivateFd;
 use motet_wire::lane::bulk::{BulkIn, BulkOut};
 use motet_wire::lane::{Consumer, Producer};
+use motet_wire::record::Tx;
 use std::os::fd::RawFd;
 
 /// A node's number: random, another one for each node that ever was.
@@ -35,6 +36,8 @@ pub struct Lanes {
     pub inward: Consumer,
     /// The ring of bytes beside each.
     pub bulk: (BulkOut, BulkIn),
+    /// How bytes get into that ring: [`motet_proto::bulk::Copying`].
+    pub copying: Box<Tx>,
     /// The eventfd that wakes the peer.
     pub bell: PrivateFd,
     /// The one that wakes us.

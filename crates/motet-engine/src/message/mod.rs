@@ -123,13 +123,19 @@ pub struct MessageLimits {
     pub channels: u32,
     /// Longest eager body, where memory is shared and where it is not.
     pub eager: [u64; 2],
-    /// Smallest body that may be copied from the sender's memory.
-    pub single_copy: u64,
+    /// Smallest body that is copied from the sender's memory, where the two CPUs share a cache and where they do not.
+    pub single_copy: [u64; 2],
 }
 
 impl Default for MessageLimits {
     fn default() -> Self {
-        Self { window: 1 << 20, longs: 1024, channels: 16_384, eager: [64 << 10, 64 << 10], single_copy: 2 << 20 }
+        Self {
+            window: 1 << 20,
+            longs: 1024,
+            channels: 16_384,
+            eager: [64 << 10, 64 << 10],
+            single_copy: [16 << 20, 512 << 10],
+        }
     }
 }
 

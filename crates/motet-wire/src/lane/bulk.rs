@@ -47,14 +47,9 @@ impl Bulk {
         self.line.consumed.store(0, Ordering::Release);
     }
 
-    /// Where its pages are: mapping, offset and length.
-    fn pages(&self) -> (Mapping, usize, usize) {
-        (self.mapping, self.offset, self.ring.size() as usize)
-    }
-
     /// The sending end of a ring that nothing has gone through yet.
     pub fn sender(self) -> BulkOut {
-        BulkOut { bulk: self, tail: 0, consumed: 0, ready: false }
+        BulkOut { bulk: self, tail: 0, consumed: 0, ready: 0 }
     }
 
     /// The receiving end of a ring that nothing has gone through yet.
@@ -69,19 +64,27 @@ pub struct BulkOut {
     bulk: Bulk,
     tail: u64,
     consumed: u64,
-    /// The pages are there.
-    ready: bool,
+    /// Bytes of the ring whose pages are there, from its front on.
+    ready: usize,
 }
 
+/// Bytes whose pages are brought into being at a time.
+const PAGES: usize = 256 << 10;
+
 impl BulkOut {
-    /// Whether the pages are there, as far as this end knows; `make` brings them into being the first time.
+    /// Whether there are pages for so many more bytes. `make` brings some into being, of a mapping from an offset on: now, rather
+    /// than by a fault that nobody can handle when there is no memory.
     #[inline]
-    pub fn is_ready(&mut self, make: impl FnOnce(Mapping, usize, usize) -> bool) -> bool {
-        if !self.ready {
-            let (mapping, offset, length) = self.bulk.pages();
-            self.ready = make(mapping, offset, length);
+    pub fn has_pages(&mut self, length: usize, make: impl Fn(Mapping, usize, usize) -> bool) -> bool {
+        let size = self.bulk.ring.size() as usize;
+        while self.ready < size && self.tail + length as u64 > self.ready as u64 {
+            let some = PAGES.min(size - self.ready);
+            if !make(self.bulk.mapping, self.bulk.offset + self.ready, some) {
+                return false;
+            }
+            self.ready += some;
         }
-        self.ready
+        true
     }
 
     /// Whether so many bytes can be written now.
@@ -100,11 +103,12 @@ impl BulkOut {
     }
 
     /// Writes the parts one after the other: they fit ([`BulkOut::fits`]). The lane's next word publishes them; what is not
-    /// published in the end is taken back with [`BulkOut::take_back`].
-    pub fn write(&mut self, parts: &[&[u8]]) -> usize {
+    /// published in the end is taken back with [`BulkOut::take_back`]. `bypass`: around the caches.
+    pub fn write(&mut self, parts: &[&[u8]], bypass: bool) -> usize {
         let start = self.tail;
+        let ring = self.bulk.ring.bypassing(bypass);
         for part in parts {
-            self.bulk.ring.write_one(self.tail, part);
+            ring.write_one(self.tail, part);
             self.tail += part.len() as u64;
         }
         (self.tail - start) as usize
@@ -191,7 +195,7 @@ mod tests {
             let body: Vec<u8> = (0..3000u32).map(|n| (n * 3 + round) as u8).collect();
             let parts = [&body[..1000], &[], &body[1000..]];
             assert!(out.fits(3000).unwrap());
-            assert_eq!(out.write(&parts), 3000);
+            assert_eq!(out.write(&parts, round % 2 == 1), 3000);
             let run = inward.next(3000).unwrap();
             let mut bytes = vec![0; 3000];
             run.read(&mut bytes);
@@ -208,7 +212,7 @@ mod tests {
         let bulk = Bulk::over(memory(), 0, 4096, 8192).unwrap();
         bulk.prepare();
         let mut out = bulk.sender();
-        out.write(&[&[1; 8000]]);
+        out.write(&[&[1; 8000]], false);
         assert_eq!((out.fits(192), out.fits(193)), (Ok(true), Ok(false)));
         assert!(bulk.receiver().next(8193).is_err());
         for lie in [8001, u64::MAX] {
