@@ -32,7 +32,7 @@ pub use motet_engine::message::{
     Body, Channel, Completion, Context, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode, Node as Inner,
     NodeOptions, Notice, OperationId, Serve, Stack, Status, Task, pop,
 };
-pub use motet_sys::span::Memory;
+pub use motet_sys::span::{Memory, Span};
 
 use crate::table;
 use motet_engine::now;
@@ -118,13 +118,19 @@ impl Node {
     /// The same with headers, a mode, and a body in several pieces.
     #[inline]
     pub fn send_with(&self, message: &Outgoing<'_>, body: &[&[u8]], limit: Option<Duration>) -> Result<(), Error> {
+        self.send_until(message, body, deadline(limit))
+    }
+
+    /// The same until CLOCK_MONOTONIC passes `deadline`, ns.
+    #[inline]
+    pub fn send_until(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
         if message.mode != Mode::Synchronous {
-            match self.0.inject(message, body, deadline(limit)) {
+            match self.0.inject(message, body, deadline) {
                 Err(Error::TooLong) if message.mode == Mode::Automatic => {}
                 sent => return sent,
             }
         }
-        lend::send(&self.0, message, body, deadline(limit))
+        lend::send(&self.0, message, body, deadline)
     }
 
     /// Waits for the next message on a channel whose messages are queued or tagged (any tag), and receives it.
@@ -146,12 +152,26 @@ impl Node {
         buffer: &mut [u8],
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
-        let Got { status, length, tag, headers, channel } =
-            lend::receive(&self.0, from, tag, ignore, buffer, deadline(limit))?;
+        let Got { status, length, tag, headers, channel, .. } =
+            lend::lent(buffer, |span| self.receive_until(from, tag, ignore, span, deadline(limit)))?;
         match (status, channel) {
             (Status::Done, Some(channel)) => Ok(Received { tag, length: length as usize, headers, channel }),
             _ => Err(self.failed(status, channel)),
         }
+    }
+
+    /// The same into memory that somebody vouches for until this returns, until CLOCK_MONOTONIC passes `deadline` (ns). How the
+    /// operation has ended is its status: a message that is too long is no error here.
+    #[inline]
+    pub fn receive_until(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        span: Span,
+        deadline: Option<u64>,
+    ) -> Result<Got, Error> {
+        lend::receive(&self.0, from, tag, ignore, span, deadline)
     }
 
     #[cold]

@@ -77,7 +77,7 @@ impl Node {
     fn begin_channel(&self, core: &mut Core, link: LinkId, service: u64, serve: Serve) -> Result<Channel, Error> {
         let gone = core.gone(link);
         core.link(link)?;
-        let reception = core.reception(serve).ok_or(Error::Full)?;
+        let reception = core.reception(serve)?;
         let (joined, desk) = core.link(link)?;
         match joined.proto.open(service, reception) {
             Ok(id) => {
@@ -136,7 +136,7 @@ impl Node {
         let sent = joined.with(channel.link, desk, |proto, way, _| proto.send(way, &send));
         match sent {
             Ok(sent) => Ok(sent),
-            Err(refusal) => Err(core.refused(channel.link, refusal)),
+            Err(refusal) => Err(core.refused(channel, refusal)),
         }
     }
 
@@ -156,6 +156,14 @@ impl Node {
             Err(Error::WouldBlock) => None,
             sent => Some(sent.map(drop)),
         })?
+    }
+
+    /// The same, and does not wait: [`Error::WouldBlock`].
+    #[inline]
+    pub fn try_inject(&self, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
+        let message = Outgoing { mode: Mode::Inject, ..*message };
+        let mut core = self.core()?;
+        self.try_send(&mut core, &message, body, 0, packet::Place::default()).map(drop)
     }
 
     /// Begins to send a message. `None`: it has gone, and its body is free; no end follows. Otherwise its memory stays in use until
@@ -222,8 +230,9 @@ impl Node {
         };
         let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
         operation.more = more;
-        let Some(name) = core.desk.operations.begin(operation) else {
-            return Err((Error::Full, Memory::Owned(Vec::new()), Vec::new()));
+        let name = match core.desk.operations.begin(operation) {
+            Ok(name) => name,
+            Err(error) => return Err((error, Memory::Owned(Vec::new()), Vec::new())),
         };
         let sent = self.send_begun(core, message, name, place);
         match sent {
@@ -289,7 +298,7 @@ impl Node {
         let selector = core.selector(from, tag, ignore)?;
         let capacity = memory.len() as u64;
         let operation = Operation::new(memory, Kind::Receive(None), None, notice);
-        let name = core.desk.operations.begin(operation).ok_or(Error::Full)?;
+        let name = core.desk.operations.begin(operation)?;
         let receive = Receive { operation: u64::from(name.0), capacity };
         match core.desk.table.post(selector, receive) {
             Posted::Waiting(ticket) => {
@@ -364,14 +373,21 @@ impl Node {
         Ok(core.desk.table.claim(selector))
     }
 
-    /// Gives memory to a message that was claimed, or that a handler has taken.
-    pub fn accept_body(&self, held: Held, memory: Memory, notice: Notice) -> Result<OperationId, Error> {
-        let mut core = self.core()?;
+    /// Gives memory to a message that was claimed, or that a handler has taken. With an error, the message comes back.
+    pub fn accept_body(&self, held: Held, memory: Memory, notice: Notice) -> Result<OperationId, (Error, Held)> {
+        let mut core = match self.core() {
+            Ok(core) => core,
+            Err(error) => return Err((error, held)),
+        };
         let capacity = memory.len() as u64;
         let operation = Operation::new(memory, Kind::Receive(None), None, notice);
-        let name = core.desk.operations.begin(operation).ok_or(Error::Full)?;
-        core.give(held, name, capacity);
-        Ok(name)
+        match core.desk.operations.begin(operation) {
+            Ok(name) => {
+                core.give(held, name, capacity);
+                Ok(name)
+            }
+            Err(error) => Err((error, held)),
+        }
     }
 
     /// Throws away a message that was claimed, or that a handler has taken.
@@ -386,10 +402,12 @@ impl Node {
     }
 
     /// Would like an operation not to happen any more. It ends in any case: as cancelled, or as it would have.
+    ///
+    /// Errors: [`Error::Unknown`] when its end has been taken note of, or told to its group.
     pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
         let mut core = self.core()?;
         let core = &mut *core;
-        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
         match (known.kind, known.channel) {
             (Kind::Receive(Some(ticket)), _) if core.desk.table.cancel(ticket).is_some() => {
                 let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
@@ -422,15 +440,20 @@ impl Node {
             }
         }
         drop(core);
-        self.cancel(operation)
+        let _ = self.cancel(operation); // or it has just been forgotten
+        Ok(())
     }
 }
 
 impl Core {
     /// Why a send was refused; who waits for room is told when there is some.
     #[cold]
-    fn refused(&mut self, link: LinkId, refusal: Refusal) -> Error {
+    fn refused(&mut self, channel: Channel, refusal: Refusal) -> Error {
+        let link = channel.link;
         let gone = self.gone(link);
+        if refusal == Refusal::Closed && self.place(link, channel.id).is_none() {
+            return Error::Unknown;
+        }
         if refusal == Refusal::WouldBlock
             && let Ok((joined, desk)) = self.link(link)
         {
@@ -444,10 +467,12 @@ impl Core {
     #[inline(always)]
     fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
         let from = match from {
-            From::Any(context) => Source::Any(context.0),
+            From::Any(context) if self.desk.table.knows(context.0) => Source::Any(context.0),
+            From::Any(_) => return Err(Error::Unknown),
             From::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
                 Some(Reception::Matched(scope)) => Source::One(scope),
-                _ => return Err(Error::Closed),
+                Some(Reception::Handler) => return Err(Error::Closed),
+                None => return Err(Error::Unknown),
             },
         };
         Ok(Selector { from, tag, ignore })

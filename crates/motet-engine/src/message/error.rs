@@ -16,8 +16,12 @@ pub enum Error {
     Truncated,
     /// The operation: headers are too long, or a message cannot go in this mode at all.
     TooLong,
-    /// The channel: the other side takes or sends no more on it, or it is not known.
+    /// The wait: somebody has asked it to end ([`super::Node::signal_group`]).
+    Interrupted,
+    /// The channel: the other side takes or sends no more on it, or its messages go elsewhere (to a handler).
     Closed,
+    /// No such link, channel, context, group, handler or operation: never, or not any more.
+    Unknown,
     /// The channel: the peer serves no such service.
     Refused,
     /// The link: it is gone, and why.
@@ -44,6 +48,8 @@ impl Error {
             Self::Cancelled => 125,                                                               // ECANCELED
             Self::Truncated => 90,                                                                // EMSGSIZE
             Self::TooLong => 7,                                                                   // E2BIG
+            Self::Interrupted => 4,                                                               // EINTR
+            Self::Unknown => 9,                                                                   // EBADF
             Self::Closed => 32,                                                                   // EPIPE
             Self::Refused => 111,                                                                 // ECONNREFUSED
             Self::Lost(Reason::BROKEN) => 71,                                                     // EPROTO
@@ -67,7 +73,9 @@ impl std::fmt::Display for Error {
             Self::Cancelled => "cancelled",
             Self::Truncated => "the message is longer than the buffer",
             Self::TooLong => "the message or its headers are too long",
+            Self::Interrupted => "interrupted",
             Self::Closed => "the channel is closed",
+            Self::Unknown => "no such link, channel, context, group, handler or operation",
             Self::Refused => "the peer serves no such service",
             Self::Lost(reason) => return write!(f, "the link is gone: {}", crate::reason::text(reason.0)),
             Self::Unreachable(reason) => return f.write_str(crate::reason::text(reason.0)),
