@@ -129,7 +129,7 @@ impl Node {
         let mut core = self.core()?;
         core.link(link)?;
         core.forget(link);
-        core.stir();
+        core.alert();
         Ok(())
     }
 
@@ -195,7 +195,9 @@ impl Node {
 
     /// Has something done later, outside of any handler, by whoever makes progress then.
     pub fn defer(&self, task: Task) -> Result<(), Error> {
-        self.core()?.tasks.push_back(task);
+        let mut core = self.core()?;
+        core.tasks.push_back(task);
+        core.alert();
         Ok(())
     }
 
@@ -208,6 +210,9 @@ impl Node {
             return Ok(false);
         }
         core.driving = true;
+        if std::mem::take(&mut core.asleep) {
+            self.ask(&mut core, Some(0)); // the caller has slept outside
+        }
         let came = self.round(&mut core);
         core.driving = false;
         Ok(came)
@@ -315,16 +320,33 @@ impl Node {
     /// To be called before a sleep on [`Node::descriptor`] (poll, epoll). False: there is something to do already.
     pub fn prepare_sleep(&self) -> Result<bool, Error> {
         let mut core = self.core()?;
-        Ok(!core.driving && self.arm(&mut core))
+        let may = !core.driving && self.arm(&mut core);
+        core.asleep |= may;
+        Ok(may)
     }
 }
 
 impl Core {
-    /// Has every thread that waits look at what it waits for.
-    fn alert(&mut self) {
+    /// Has every thread that waits, or sleeps on the descriptor, look at what it waits for: something has happened elsewhere.
+    #[inline(always)]
+    pub(super) fn alert(&mut self) {
         self.stir();
         if self.asleep {
-            socket::ring(self.kick.as_fd().as_raw_fd());
+            self.kick();
+        }
+    }
+
+    #[cold]
+    fn kick(&self) {
+        socket::ring(self.kick.as_fd().as_raw_fd());
+    }
+
+    /// Has the sleeper look at a link that has something left to put or to copy.
+    #[inline(always)]
+    pub(super) fn attend_to(&mut self, link: LinkId) {
+        if self.asleep {
+            self.warm(link);
+            self.kick();
         }
     }
 

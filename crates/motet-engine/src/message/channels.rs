@@ -114,7 +114,7 @@ impl Node {
         released.map_err(|refusal| Error::of(refusal, gone))?;
         joined.back.forget(channel.id);
         joined.flush(channel.link, desk);
-        core.stir();
+        core.alert();
         Ok(())
     }
 
@@ -242,6 +242,9 @@ impl Node {
                 }
                 if let Ok((joined, desk)) = core.link(message.channel.link) {
                     joined.flush(message.channel.link, desk);
+                    if joined.proto.is_due() {
+                        core.attend_to(message.channel.link);
+                    }
                 }
                 Ok(Some(name))
             }
@@ -249,6 +252,7 @@ impl Node {
                 if notice.group.is_some() {
                     let outcome = Outcome { status: super::Status::Done, length: length as u64 };
                     core.desk.operations.complete(u64::from(name.0), outcome);
+                    core.alert();
                     return Ok(Some(name));
                 }
                 core.desk.operations.withdraw(name);
@@ -309,6 +313,7 @@ impl Node {
             Posted::Found(held) => core.give(held, name, capacity),
             Posted::Ended(status) => {
                 core.desk.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
+                core.alert();
             }
         }
         Ok(name)
@@ -412,12 +417,13 @@ impl Node {
             (Kind::Receive(Some(ticket)), _) if core.desk.table.cancel(ticket).is_some() => {
                 let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
                 core.desk.operations.complete(u64::from(operation.0), outcome);
-                core.stir();
+                core.alert();
             }
             (Kind::Send(Some(number)), Some(channel)) => {
                 if let Ok((joined, desk)) = core.link(channel.link) {
                     joined.proto.cancel(number);
                     joined.flush(channel.link, desk);
+                    core.attend_to(channel.link);
                 }
             }
             _ => {}
@@ -439,6 +445,7 @@ impl Node {
                 joined.lose(channel.link, desk, Reason::PEER_GONE, Broken("a body was taken away"));
             }
         }
+        core.alert();
         drop(core);
         let _ = self.cancel(operation); // or it has just been forgotten
         Ok(())
@@ -491,6 +498,7 @@ impl Core {
                 self.desk.operations.complete(u64::from(name.0), outcome);
             }
         }
+        self.alert();
         // What must be copied is copied by whoever makes progress: it must look here.
         if self
             .links
@@ -498,6 +506,7 @@ impl Core {
             .is_some_and(|joined| !joined.back.copies.is_empty())
         {
             self.warm(link);
+            self.attend_to(link);
         }
     }
 }

@@ -58,7 +58,7 @@ pub struct Core {
     pub tasks: VecDeque<Task>,
     /// A thread makes progress.
     pub driving: bool,
-    /// It sleeps.
+    /// It sleeps; or nobody does, and the program sleeps on our descriptor.
     pub asleep: bool,
     /// Threads that wait meanwhile.
     pub waiters: Vec<Thread>,
