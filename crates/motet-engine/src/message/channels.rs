@@ -98,6 +98,7 @@ impl Node {
     /// Sends no more on a channel; messages still come.
     pub fn finish(&self, channel: Channel) -> Result<(), Error> {
         let mut core = self.core()?;
+        core.place(channel.link, channel.id).ok_or(Error::Unknown)?;
         let gone = core.gone(channel.link);
         let (joined, desk) = core.link(channel.link)?;
         joined.proto.close(channel.id).map_err(|refusal| Error::of(refusal, gone))?;
@@ -108,6 +109,7 @@ impl Node {
     /// Ends a channel on this side: receives that wait on it end, messages that nobody has taken are discarded.
     pub fn close_channel(&self, channel: Channel) -> Result<(), Error> {
         let mut core = self.core()?;
+        core.place(channel.link, channel.id).ok_or(Error::Unknown)?;
         let gone = core.gone(channel.link);
         let (joined, desk) = core.link(channel.link)?;
         let released = joined.with(channel.link, desk, |proto, _, view| proto.release(view, channel.id));
