@@ -273,10 +273,12 @@ impl Node {
         Ok(())
     }
 
-    /// Ends all waits, now and from now on: they fail with [`Error::NoNode`] instead of going on.
+    /// To be called before the end: tells peers what they are owed, such as that their long messages have been received, and ends all
+    /// waits, now and from now on: they fail with [`Error::NoNode`] instead of going on.
     pub fn shut(&self) -> Result<(), Error> {
         let mut core = self.core()?;
         core.shut = true;
+        core.take_leave();
         core.alert();
         Ok(())
     }

@@ -292,7 +292,19 @@ impl Core {
         if let Some(mut joined) = self.links.remove(index)
             && joined.gone.is_none()
         {
+            joined.flush(link, &mut self.desk);
             joined.lose(link, &mut self.desk, Reason::PEER_GONE, Broken("the link was closed here"));
+        }
+    }
+
+    /// Puts what is owed to all peers, as far as there is room: they may wait for nothing else.
+    pub fn take_leave(&mut self) {
+        let Self { links, desk, .. } = self;
+        for index in links.indices() {
+            let link = LinkId(links.number(index).0);
+            if let Some(joined) = links.get_mut(index) {
+                joined.flush(link, desk);
+            }
         }
     }
 
