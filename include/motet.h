@@ -289,7 +289,7 @@ int motet_node_defer(motet_node node, void (*function)(motet_node node, void *us
  * Errors: -ECONNREFUSED (no such node), -EACCES (another user's), -EHOSTUNREACH, -EINVAL (no address), -ETIMEDOUT. */
 int motet_link_open(motet_node node, const char *address, int64_t deadline, motet_link *out);
 
-struct motet_link_info {
+struct motet_link_state {
     size_t size;
     uint8_t peer[16];      /* the peer node's number: of no other node, ever */
     char driver[16];       /* what carries it */
@@ -303,7 +303,7 @@ struct motet_link_info {
     uint64_t waiting;      /* bytes of messages that nobody has received */
     uint64_t inject_size;  /* most bytes of headers and body that go with MOTET_SEND_INJECT */
 };
-int motet_link_info(motet_node node, motet_link link, struct motet_link_info *info);
+int motet_link_info(motet_node node, motet_link link, struct motet_link_state *state);
 
 /* Links that are up, or gone and not closed: at most `most` of them are written; returns how many there are. */
 ssize_t motet_links(motet_node node, motet_link *links, size_t most);
@@ -399,13 +399,13 @@ int motet_group_free(motet_node node, motet_group group);
  * their distance. Deadline 0: one round of progress is made where nothing is there. -EINTR after motet_group_signal(). */
 int motet_group_wait(motet_node node, motet_group group, struct motet_completion *ends, unsigned most, int64_t deadline);
 
-struct motet_group_counts {
+struct motet_counts {
     size_t size;
     uint64_t done;      /* operations that ended as asked, quiet ones included */
     uint64_t failed;    /* that ended otherwise */
     uint64_t under_way;
 };
-int motet_group_counts(motet_node node, motet_group group, struct motet_group_counts *counts);
+int motet_group_counts(motet_node node, motet_group group, struct motet_counts *counts);
 
 /* Waits until at least `done` have ended as asked or more than `failed` otherwise, since the group is there. */
 int motet_group_wait_counts(motet_node node, motet_group group, uint64_t done, uint64_t failed, int64_t deadline);

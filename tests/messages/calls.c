@@ -34,7 +34,7 @@ static void nodes(void)
 
     start_driver(&driver, far_node);
     CHECK(motet_link_open(near_node, address, SOON, &link_to_far), 0);
-    struct motet_link_info info = MOTET_INIT(struct motet_link_info);
+    struct motet_link_state info = MOTET_INIT(struct motet_link_state);
     CHECK(motet_link_info(near_node, link_to_far, &info), 0);
     CHECK(info.size, sizeof info);
     CHECK(strcmp(info.driver, "shm"), 0);
@@ -334,7 +334,7 @@ static void groups(void)
     motet_channel near_end, far_end;
     struct motet_reception reception = queue();
     struct motet_completion ends[4];
-    struct motet_group_counts counts = MOTET_INIT(struct motet_group_counts);
+    struct motet_counts counts = MOTET_INIT(struct motet_counts);
     char got[8][8];
     motet_operation posted[8];
     ends[0].size = sizeof ends[0];

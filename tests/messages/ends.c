@@ -134,7 +134,7 @@ static void strangers(motet_node node)
     CHECK(motet_group_wait_counts(node, 3, 0, 0, NEVER), -EBADF);
     CHECK(motet_group_signal(node, 3), -EBADF);
     CHECK(motet_group_free(node, 3), -EBADF);
-    struct motet_group_counts counts = { .size = 8 };
+    struct motet_counts counts = { .size = 8 };
     motet_group group;
     CHECK(motet_group_new(node, &group), 0);
     CHECK(motet_group_counts(node, group, &counts), -EINVAL);
@@ -291,7 +291,7 @@ static void killed(motet_node node)
     CHECK(end.status == -ECONNRESET && end.context == 42 && end.operation == operation, 1);
     CHECK(motet_message_send(node, channel, 1, "?", 1, SOON), -ECONNRESET);
     CHECK(motet_message_receive(node, channel, bytes, 64, SOON, &end), -ECONNRESET);
-    struct motet_link_info info = MOTET_INIT(struct motet_link_info);
+    struct motet_link_state info = MOTET_INIT(struct motet_link_state);
     CHECK(motet_link_info(node, motet_channel_link(channel), &info), 0);
     CHECK(info.gone, 1);
     CHECK(strcmp(motet_reason(info.reason), "the peer is gone"), 0);

@@ -82,8 +82,8 @@ static void step(void)
     struct motet_source source = from(below(2) ? some() : 0, some(), below(4), below(2) ? 0 : draw());
     struct motet_notice notice = told(below(2) ? some() : 0, draw(), (uint32_t)below(2));
     struct motet_outgoing outgoing = message(some(), below(4), (uint32_t)below(4));
-    struct motet_link_info info = MOTET_INIT(struct motet_link_info);
-    struct motet_group_counts counts = MOTET_INIT(struct motet_group_counts);
+    struct motet_link_state info = MOTET_INIT(struct motet_link_state);
+    struct motet_counts counts = MOTET_INIT(struct motet_counts);
     struct iovec body[3] = { { memory, below(64) }, { memory + 64, below(20000) }, { memory, below(300000) } };
     const struct motet_notice *told_so = below(2) ? &notice : NULL;
     uint64_t out = 0, several[4] = { some(), some(), some(), some() };

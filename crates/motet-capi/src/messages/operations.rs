@@ -30,11 +30,10 @@ pub unsafe extern "C" fn motet_operation_test(node: u64, handle: u64, end: *mut 
         // SAFETY: the caller's promise.
         unsafe { shape::check(end) }?;
         let ended = enter(node)?.node.test(operation(handle)?).map_err(errno)?;
+        let Some(completion) = ended else { return Ok(0) };
         // SAFETY: as above.
-        Ok(ended.is_some_and(|completion| {
-            unsafe { tell(&completion, end) };
-            true
-        }) as i32)
+        unsafe { tell(&completion, end) };
+        Ok(1)
     })
 }
 

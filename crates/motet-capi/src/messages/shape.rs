@@ -25,7 +25,7 @@ pub struct NodeOptions {
     pub single_copy: u64,
 }
 
-/// struct motet_link_info.
+/// struct motet_link_state.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LinkInfo {
@@ -79,7 +79,7 @@ pub struct CompletionShape {
     headers: [u8; HEADERS],
 }
 
-/// struct motet_group_counts.
+/// struct motet_counts.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct GroupCounts {
