@@ -46,13 +46,12 @@ fn measure(node: &Node, to: &str, rounds: u64, length: usize) -> Result<(Vec<f64
     Ok((runs, driver))
 }
 
-fn main() -> Result<(), Error> {
-    let mut arguments = std::env::args().skip(1).map_while(|argument| argument.parse::<u64>().ok());
-    let (rounds, length) = (arguments.next().unwrap_or(100_000).max(1), arguments.next().unwrap_or(8) as usize);
+/// Both ends, so many round trips of so many bytes, seven times; the runs and the driver.
+pub fn ping_pong(rounds: u64, length: usize) -> Result<(Vec<f64>, &'static str), Error> {
     let (near, far) = (Node::open("")?, Node::open("")?);
     far.serve(SERVICE, Serve::Queue)?;
     let name = far.name()?;
-    let (runs, driver) = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let answering = scope.spawn(|| answer(&far, length));
         let measured = measure(&near, &name, rounds, length);
         if measured.is_err() {
@@ -60,7 +59,14 @@ fn main() -> Result<(), Error> {
         }
         let answered = answering.join().expect("the thread that answers");
         measured.and_then(|measured| answered.map(|()| measured))
-    })?;
+    })
+}
+
+#[allow(dead_code)] // the test of the example has its own
+fn main() -> Result<(), Error> {
+    let mut arguments = std::env::args().skip(1).map_while(|argument| argument.parse::<u64>().ok());
+    let (rounds, length) = (arguments.next().unwrap_or(100_000).max(1), arguments.next().unwrap_or(8) as usize);
+    let (runs, driver) = ping_pong(rounds, length)?;
     let (median, first, last) = (runs[RUNS / 2], runs[0], runs[RUNS - 1]);
     println!("{length} bytes, one way: median {median:.0} ns ({first:.0} to {last:.0}); driver: {driver}");
     Ok(())
