@@ -270,7 +270,8 @@ int motet_node_close(motet_node node);
 ssize_t motet_node_name(motet_node node, char *text, size_t size);
 ssize_t motet_node_address(motet_node node, char *text, size_t size);
 
-/* One round of progress. 1: something has come or was done; 0: nothing, or another thread makes progress. */
+/* One round of progress. 1: something has come or was done; 0: nothing, or another thread makes progress. Deferred work that is due runs
+ * in it, and after such it may have to wait until another thread that has begun to make progress meanwhile has ended. */
 int motet_node_progress(motet_node node);
 
 /* For poll and epoll: a descriptor, the node's own, that is readable when progress would do something, as soon as

@@ -167,23 +167,24 @@ static void mend(void)
     stop_driver(&driver);
 }
 
-/* Makes progress for whatever nodes there are, also while they are closed and opened. */
-static void *progress(void *unused)
+/* Makes progress for a node, or the one that has taken its place. */
+static void *progress(void *of)
 {
+    motet_node *one = of;
     while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST)) {
-        for (int i = 0; i < NODES; i++)
-            is_sane_number(motet_node_progress(__atomic_load_n(&nodes[i], __ATOMIC_SEQ_CST)));
+        is_sane_number(motet_node_progress(__atomic_load_n(one, __ATOMIC_SEQ_CST)));
         sched_yield();
     }
-    return unused;
+    return NULL;
 }
 
 int main(int argc, char **argv)
 {
     unsigned long calls = argc > 2 ? strtoul(argv[2], NULL, 0) : 20000;
     state = (argc > 1 ? strtoull(argv[1], NULL, 0) : 1) * 0x9e3779b97f4a7c15 | 1;
-    pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, progress, NULL), 0);
+    pthread_t threads[NODES];
+    for (int i = 0; i < NODES; i++)
+        CHECK(pthread_create(&threads[i], NULL, progress, &nodes[i]), 0);
     for (unsigned long i = 0; i < calls; i++) {
         if (i % 1000 == 0) {
             if (i % 5000 == 4000)
@@ -193,7 +194,8 @@ int main(int argc, char **argv)
         step();
     }
     __atomic_store_n(&over, 1, __ATOMIC_SEQ_CST);
-    pthread_join(thread, NULL);
+    for (int i = 0; i < NODES; i++)
+        pthread_join(threads[i], NULL);
     for (int i = 0; i < NODES; i++)
         CHECK(motet_node_close(nodes[i]), 0);
     printf("%lu calls: %lu did something, %lu did not\n", calls, good, bad);
