@@ -1,9 +1,11 @@
 /* motet.h: the C interface of Motet's engine (libmotet.so.0).
  *
- * What it is:   byte streams between two processes on the fastest path there is. A stream starts as a TCP connection
- *               that the caller made and keeps; motet_upgrade() lets its payload move to a faster wire (shared memory
- *               on one host) and back, at any byte, without adding anything to the TCP stream.
- * What it isn't: a sockets replacement. Names, backlog, firewalls, errors and end of file stay the kernel's.
+ * What it is:   two things on the fastest path there is.
+ *               Byte streams between two processes. A stream starts as a TCP connection that the caller made and keeps;
+ *               motet_upgrade() lets its payload move to a faster wire (shared memory on one host) and back, at any byte,
+ *               without adding anything to the TCP stream.
+ *               Messages between nodes, which meet by name or address (section "messages"; docs/messages-api.md to begin).
+ * What it isn't: a sockets replacement. Names, backlog, firewalls, errors and end of file of a stream stay the kernel's.
  *
  * Conventions
  *   - A function that can fail returns a negative errno (-EAGAIN, -ECONNRESET ...), never sets errno, never raises SIGPIPE.
@@ -18,6 +20,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -196,6 +199,347 @@ int motet_set_doze(motet_set *set);
 void motet_set_asleep(motet_set *set); /* somebody sleeps already, without having asked; motet_set_slept() once nobody does */
 void motet_set_slept(motet_set *set);
 int motet_set_idle(motet_set *set); /* 1 when no stream of the set is upgraded: the plain system call is enough */
+
+/* ------------------------------------------------------------------ messages
+ * A node is a process that has joined. It has a link to each node that it has met, and any number of channels over a link: a channel
+ * is opened by one side to a service of the other, and then both may send and receive on it. A message is a tag, headers (at
+ * most MOTET_HEADERS_MOST bytes: every layer of a program pushes its own) and a body of any length.
+ *
+ * The messages of a channel are received in one of three ways, which each side chooses for itself:
+ *   queue      in order, by whoever receives on the channel
+ *   tagged     by tag, of which bits may be ignored, on one channel or on any channel of a context
+ *   handler    by a function, as they come
+ *
+ * Conventions beyond those above
+ *   - Handles belong to the node that they are used with. 0 is none. Every use is checked: a handle that is stale or made up gives
+ *     -EBADF. Those of nodes are never used again; the number of anything else may be, after thousands of others of its kind.
+ *   - Calls that may wait have a deadline (CLOCK_MONOTONIC, ns; INT64_MAX: none) and fail with -ETIMEDOUT after it. Deadline 0: do not
+ *     wait, -EAGAIN instead.
+ *   - Nothing runs in the background: whoever waits makes progress for the whole node, handlers and deferred work included; a program that
+ *     does not wait calls motet_node_progress(). Bodies up to a few KiB leave at once, longer ones as progress is made.
+ *   - Memory handed to motet_message_post(), motet_message_start() or motet_message_accept() stays the caller's and is used in place:
+ *     of a receive it is written, of a send read (by the peer, too), until the operation has ended. Until then it must neither be freed
+ *     nor, of a send, be changed. motet_operation_cancel() does not end an operation, it only hastens the end. motet_node_close() ends all.
+ *     Every other call is done with its memory when it returns.
+ *   - A link that breaks (the peer has ended, say) ends everything that is under way on it with -ECONNRESET. Messages that were complete
+ *     before can still be received.
+ *   - After fork() a child has no nodes: every call on one gives -ECHILD, motet_node_close() forgets it. */
+typedef uint64_t motet_node;
+typedef uint64_t motet_link;
+typedef uint64_t motet_channel;
+typedef uint64_t motet_context;
+typedef uint64_t motet_handler;
+typedef uint64_t motet_group;
+typedef uint64_t motet_operation;
+typedef uint64_t motet_message;
+
+#define MOTET_HEADERS_MOST 256
+
+/* ---- nodes */
+
+enum motet_node_flags {
+    MOTET_NODE_SINGLE = 1, /* for the thread that opens it alone: calls pay for no lock, and give -EPERM in any other */
+};
+
+/* What is 0 or NULL has its default. */
+struct motet_node_options {
+    size_t size;
+    const char *name;     /* for nodes of this host: 1 to 64 letters, digits and . _ - @; NULL or "": one that nobody else has */
+    const char *listen;   /* IP:PORT (port 0: any), [IP]:PORT: for nodes of other hosts; NULL: they do not find it */
+    uint32_t flags;       /* enum motet_node_flags */
+    uint32_t longs;       /* long messages of one link at a time (1024), at most 1048575 */
+    uint32_t channels;    /* channels that one peer may have opened at a time (16384), at most 1048575 */
+    uint32_t reserved;    /* 0 */
+    uint64_t window;      /* bytes of messages, with their records, that wait for a receive on one link (1 MiB); 4 KiB to 4 GiB */
+    uint64_t eager_memory; /* longest body that goes before a receive is there, through shared memory (64 KiB) */
+    uint64_t eager_network; /* and otherwise (64 KiB) */
+    uint64_t single_copy; /* smallest body that the receiver copies out of the sender's memory (16 MiB; 512 KiB where the CPUs share no cache) */
+};
+
+/* Joins. options may be NULL.
+ * Errors: -EADDRINUSE (the name or address is another's), -EINVAL (it is none), -EMFILE (256 nodes of this process, or the system's
+ * limit), -EHOSTUNREACH (no driver is allowed that carries messages), what the system says. */
+int motet_node_open(const struct motet_node_options *options, motet_node *out);
+
+/* Leaves: every link, channel, operation and handle of the node ends, operations without being reported, and memory that they
+ * used is the caller's again. Calls of other threads on the node end with -EBADF and are waited for. -EDEADLK from within one (a handler). */
+int motet_node_close(motet_node node);
+
+/* Its name, and all ways to it, as motet_link_open() of another node takes them. Writes at most `size` bytes with a zero at the end;
+ * returns the length of the whole without it. */
+ssize_t motet_node_name(motet_node node, char *text, size_t size);
+ssize_t motet_node_address(motet_node node, char *text, size_t size);
+
+/* One round of progress. 1: something has come or was done; 0: nothing, or another thread makes progress. Deferred work that is due runs
+ * in it, and after such it may have to wait until another thread that has begun to make progress meanwhile has ended. */
+int motet_node_progress(motet_node node);
+
+/* For poll and epoll: a descriptor, the node's own, that is readable when progress would do something, as soon as
+ * motet_node_prepare_sleep() has returned 1. When that returns 0 there is something to do already: make progress instead. After the sleep
+ * make progress, too, and read nothing from the descriptor. */
+int motet_node_descriptor(motet_node node);
+int motet_node_prepare_sleep(motet_node node);
+
+/* Has `function` run once, outside of any handler, by whoever makes progress next. It may wait. Not at all when the node is closed before. */
+int motet_node_defer(motet_node node, void (*function)(motet_node node, void *user), void *user);
+
+/* ---- links */
+
+/* A link to the node at `address`: a name of this host, or what motet_node_address() says there. One that is not there yet is
+ * waited for until the deadline. Two nodes may have several links.
+ * Errors: -ECONNREFUSED (no such node), -EACCES (another user's), -EHOSTUNREACH, -EINVAL (no address), -ETIMEDOUT. */
+int motet_link_open(motet_node node, const char *address, int64_t deadline, motet_link *out);
+
+struct motet_link_state {
+    size_t size;
+    uint8_t peer[16];      /* the peer node's number: of no other node, ever */
+    char driver[16];       /* what carries it */
+    int32_t gone;          /* 1: the link is gone, and */
+    uint32_t reason;       /* why: motet_reason() */
+    uint32_t channels;     /* open */
+    uint32_t receiving;    /* long messages under way */
+    uint32_t sending;
+    uint32_t reserved;
+    uint64_t records;      /* bytes held for it */
+    uint64_t waiting;      /* bytes of messages that nobody has received */
+    uint64_t inject_size;  /* most bytes of headers and body that go with MOTET_SEND_INJECT */
+};
+int motet_link_info(motet_node node, motet_link link, struct motet_link_state *state);
+
+/* Links that are up, or gone and not closed: at most `most` of them are written; returns how many there are. */
+ssize_t motet_links(motet_node node, motet_link *links, size_t most);
+
+/* Ends a link with its channels; operations on it end with -ECONNRESET. What has left reaches the peer if that lives. */
+int motet_link_close(motet_node node, motet_link link);
+
+/* ---- services and channels */
+
+enum motet_reception_kind { MOTET_RECEIVE_QUEUE = 1, MOTET_RECEIVE_TAGGED = 2, MOTET_RECEIVE_HANDLER = 3 };
+
+struct motet_reception {
+    size_t size;
+    uint32_t kind;     /* enum motet_reception_kind */
+    uint32_t reserved; /* 0 */
+    uint64_t with;     /* TAGGED: a motet_context; HANDLER: a motet_handler; QUEUE: 0 */
+};
+
+/* Lets peers open channels to a service, a number that the two sides agree on. The last word counts, for channels to come.
+ * After motet_service_close() they are refused; those that are open stay. */
+int motet_service_open(motet_node node, uint64_t service, const struct motet_reception *reception);
+int motet_service_close(motet_node node, uint64_t service);
+
+/* The next channel that a peer has opened to a service. Messages can be received from it (any of its context, a handler) before.
+ * Errors: -ECONNREFUSED (the service is not open here). */
+int motet_channel_accept(motet_node node, uint64_t service, int64_t deadline, motet_channel *out);
+
+/* Opens a channel; `reception`: of what the peer sends on it. Waits for the peer's answer. Errors: -ECONNREFUSED (no such
+ * service there), -ENOBUFS (the peer allows no more), -ECONNRESET. */
+int motet_channel_open(motet_node node, motet_link link, uint64_t service, const struct motet_reception *reception,
+                       int64_t deadline, motet_channel *out);
+
+/* Sends no more; messages still come. The peer's receives on it end with -EPIPE once all that was sent has been received. */
+int motet_channel_finish(motet_node node, motet_channel channel);
+
+/* Ends it on this side: receives on it end with -EPIPE, messages that nobody has received are discarded. */
+int motet_channel_close(motet_node node, motet_channel channel);
+
+/* The link of a channel. */
+static inline motet_link motet_channel_link(motet_channel channel) { return channel >> 32; }
+
+/* Contexts. -EAGAIN when one is freed that has channels or receives; a service that uses it keeps nothing of it. */
+int motet_context_new(motet_node node, motet_context *out);
+int motet_context_free(motet_node node, motet_context context);
+
+/* ---- completion */
+
+enum motet_notice_flags {
+    MOTET_NOTICE_QUIET = 1, /* needs a group: an end as asked is only counted (selective completion) */
+};
+
+/* What to do when an operation ends. NULL stands for all zeros: the end is kept until motet_operation_test() or _wait() asks. */
+struct motet_notice {
+    size_t size;
+    motet_group group; /* which is told; then nobody asks for the operation itself (-EBADF) */
+    uint64_t context;  /* comes back */
+    uint32_t flags;    /* enum motet_notice_flags */
+    uint32_t reserved; /* 0 */
+};
+
+/* The end of an operation, or a message that waits. */
+struct motet_completion {
+    size_t size;
+    motet_operation operation; /* 0: of a call that waited itself */
+    uint64_t context;          /* the notice's */
+    int32_t status;            /* 0, -EMSGSIZE (longer than the buffer, which is full), -ECANCELED, -EPIPE (the channel has ended), */
+                               /* -ECONNRESET, -EPROTO (the peer broke the protocol), -ENOBUFS */
+    uint32_t headers_length;
+    uint64_t length;           /* bytes sent, or in the buffer */
+    uint64_t full;             /* of a receive: bytes of the message's body, those that did not fit included */
+    uint64_t tag;              /* of a receive: the message's */
+    motet_channel channel;     /* of a receive: where it came */
+    unsigned char headers[MOTET_HEADERS_MOST]; /* of a receive: the outermost first; bytes beyond headers_length are not written */
+};
+
+/* Takes note of an operation's end, which is forgotten then. test: 1, it has ended; 0, not yet (progress is not made).
+ * wait: 0. wait_any: the place among `count` operations. How the operation ended is end->status; end may be NULL.
+ * -EBADF: there is no such operation (in wait_any: none of them). */
+int motet_operation_test(motet_node node, motet_operation operation, struct motet_completion *end);
+int motet_operation_wait(motet_node node, motet_operation operation, int64_t deadline, struct motet_completion *end);
+int motet_operation_wait_any(motet_node node, const motet_operation *operations, unsigned count, int64_t deadline,
+                             struct motet_completion *end);
+
+/* Would like an operation not to happen. It ends in any case, with -ECANCELED or as it would have. A send that has left, or is on its
+ * way in pieces, goes on. -EBADF: its end has been reported already. */
+int motet_operation_cancel(motet_node node, motet_operation operation);
+
+/* A completion group: ends of many operations, for one thread to take. -EAGAIN when one is freed that has operations under way. */
+int motet_group_new(motet_node node, motet_group *out);
+int motet_group_free(motet_node node, motet_group group);
+
+/* Takes up to `most` ends, in their order, waiting for the first; returns how many. `ends` is an array, the first one's `size`
+ * their distance. Deadline 0: one round of progress is made where nothing is there. -EINTR after motet_group_signal(). */
+int motet_group_wait(motet_node node, motet_group group, struct motet_completion *ends, unsigned most, int64_t deadline);
+
+struct motet_counts {
+    size_t size;
+    uint64_t done;      /* operations that ended as asked, quiet ones included */
+    uint64_t failed;    /* that ended otherwise */
+    uint64_t under_way;
+};
+int motet_group_counts(motet_node node, motet_group group, struct motet_counts *counts);
+
+/* Waits until at least `done` have ended as asked or more than `failed` otherwise, since the group is there. */
+int motet_group_wait_counts(motet_node node, motet_group group, uint64_t done, uint64_t failed, int64_t deadline);
+
+/* Has one thread that waits for a group, or the next that would, return -EINTR. */
+int motet_group_signal(motet_node node, motet_group group);
+
+/* ---- sending
+ * Messages of a channel arrive in the order in which they were sent, by any of these. A call that fails has sent nothing, unless stated.
+ * Errors: -EPIPE (the peer receives no more), -ECONNRESET or -EPROTO (the link is gone), -E2BIG (headers too long, or not to be
+ * injected), -EAGAIN (no room now: after progress), -ENOBUFS. */
+
+enum motet_send_mode {
+    MOTET_SEND_AUTOMATIC = 0,
+    MOTET_SEND_INJECT = 1,      /* short: it goes at once and the body is free, or not at all (-E2BIG beyond inject_size) */
+    MOTET_SEND_SYNCHRONOUS = 2, /* ends when a receive has got it */
+};
+
+struct motet_outgoing {
+    size_t size;
+    motet_channel channel;
+    uint64_t tag;
+    const void *headers;    /* the outermost first; copied */
+    uint32_t headers_length;
+    uint32_t mode;          /* enum motet_send_mode */
+};
+
+/* Sends, and waits until the body is free: a short one has left, a long one is in the receiver's memory. -ETIMEDOUT: it was taken back,
+ * for which the peer must answer: one that makes no progress holds the call (but not when it ends). Who cannot wait for that starts the send.
+ * Within a handler, where nobody may wait, a body that cannot be injected gives -EDEADLK: start it instead. */
+int motet_message_send(motet_node node, motet_channel channel, uint64_t tag, const void *body, size_t length, int64_t deadline);
+int motet_message_sendv(motet_node node, const struct motet_outgoing *message, const struct iovec *body, int count, int64_t deadline);
+
+/* The same by MOTET_SEND_INJECT. */
+int motet_message_inject(motet_node node, motet_channel channel, uint64_t tag, const void *body, size_t length, int64_t deadline);
+
+/* Begins to send and never waits. *out: the operation, until whose end the body (not the vectors) stays in use; or 0, when the
+ * message has left already and the body is free: nothing more is reported then. With a group there is always an operation. Injected messages
+ * have none and are not counted. */
+int motet_message_start(motet_node node, const struct motet_outgoing *message, const struct iovec *body, int count,
+                        const struct motet_notice *notice, motet_operation *out);
+
+/* ---- receiving
+ * A message goes to the receive that was posted first among those that match it, and a receive gets the message that came first
+ * among those that match: over channels and contexts alike. */
+
+struct motet_source {
+    size_t size;
+    motet_channel channel; /* on this channel, or when 0 */
+    motet_context context; /* on any channel of this context */
+    uint64_t tag;
+    uint64_t ignore;       /* bits of the tag that do not matter; on a channel received as a queue no tag matters */
+};
+
+/* Waits for the next message, of whatever tag, or that matches, and receives it. Returns its end's status; -ETIMEDOUT when none has come.
+ * `end` may be NULL. With -EMSGSIZE it says how long the message was. */
+int motet_message_receive(motet_node node, motet_channel channel, void *buffer, size_t capacity, int64_t deadline,
+                          struct motet_completion *end);
+int motet_message_receive_from(motet_node node, const struct motet_source *source, void *buffer, size_t capacity,
+                               int64_t deadline, struct motet_completion *end);
+
+/* Posts a receive. `buffer` stays in use until it has ended. */
+int motet_message_post(motet_node node, const struct motet_source *source, void *buffer, size_t capacity,
+                       const struct motet_notice *notice, motet_operation *out);
+
+/* What a receive would get now: 1, and `seen` tells its tag, channel, headers and length (in full); or 0. Progress is not made. */
+int motet_message_peek(motet_node node, const struct motet_source *source, struct motet_completion *seen);
+
+/* The same, and takes it: no receive gets it any more. It must be accepted or discarded. */
+int motet_message_claim(motet_node node, const struct motet_source *source, struct motet_completion *seen, motet_message *out);
+
+/* Gives a buffer to a message that was claimed, or that a handler has got: the operation receives its body, as of a post.
+ * The sender of a long message that is discarded is told: its send ends with -EPIPE. Accepted with no buffer (capacity 0) it ends as asked. */
+int motet_message_accept(motet_node node, motet_message message, void *buffer, size_t capacity, const struct motet_notice *notice,
+                         motet_operation *out);
+int motet_message_discard(motet_node node, motet_message message);
+
+/* ---- handlers */
+
+/* A message, as a handler sees it. All memory is valid for the time of the call. */
+struct motet_arrival {
+    size_t size;
+    motet_channel channel;
+    uint64_t tag;
+    const void *headers;
+    size_t headers_length;
+    const void *body;      /* all of it, when message is 0 */
+    size_t length;         /* of the body */
+    motet_message message; /* otherwise it is still to come: accept it, now or later */
+};
+
+/* Runs as messages come, in the thread that makes progress, one at a time in a node. It may send (never waiting: -EAGAIN), post,
+ * start, accept and defer; it may not wait, and must return: no exception, longjmp or cancellation leaves it. Returns nonzero to keep
+ * arrival->message for later; otherwise it is discarded unless it was accepted. */
+typedef int (*motet_handle_message)(motet_node node, const struct motet_arrival *arrival, void *user);
+
+int motet_handler_new(motet_node node, motet_handle_message function, void *user, motet_handler *out);
+
+/* The function is not entered any more when this returns (from within a handler: by others); messages for it are discarded. */
+int motet_handler_free(motet_node node, motet_handler handler);
+
+/* ---- headers: a stack that grows towards its front */
+
+struct motet_headers {
+    uint32_t start; /* MOTET_HEADERS_MOST: empty */
+    unsigned char bytes[MOTET_HEADERS_MOST];
+};
+
+static inline void motet_headers_clear(struct motet_headers *stack) { stack->start = MOTET_HEADERS_MOST; }
+
+/* Puts a header before those that are there. 0, and nothing is changed, when it does not fit. */
+static inline int motet_headers_push(struct motet_headers *stack, const void *header, uint32_t length)
+{
+    if (length > stack->start || stack->start > MOTET_HEADERS_MOST)
+        return 0;
+    stack->start -= length;
+    memcpy(stack->bytes + stack->start, header, length);
+    return 1;
+}
+
+/* As a message's headers: stack->bytes + stack->start, and so many bytes. */
+static inline uint32_t motet_headers_length(const struct motet_headers *stack) { return MOTET_HEADERS_MOST - stack->start; }
+
+/* The receiver's side: takes `length` bytes from the front. 0, and nothing is taken, when there are fewer. */
+static inline int motet_headers_pop(const unsigned char **headers, uint32_t *left, void *header, uint32_t length)
+{
+    if (length > *left)
+        return 0;
+    memcpy(header, *headers, length);
+    *headers += length;
+    *left -= length;
+    return 1;
+}
 
 /* ------------------------------------------------------------------ settings
  * The engine reads its settings once, when the first stream begins, from the environment (MOTET_*, HOME, XDG_CONFIG_HOME,

@@ -5,8 +5,8 @@ use std::io::{IoSlice, IoSliceMut};
 /// struct iovec.
 #[repr(C)]
 pub struct IoVec {
-    base: *mut u8,
-    length: usize,
+    pub base: *mut u8,
+    pub length: usize,
 }
 
 /// struct motet_upgrade_options.

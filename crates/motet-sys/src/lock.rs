@@ -114,7 +114,8 @@ impl<T> Lock<T> {
     #[cold]
     fn wake(&self) {
         self.asleep.store(0, Ordering::Relaxed);
-        let _ = futex::wake(&self.asleep, futex::Flags::PRIVATE, u32::MAX);
+        // All of them: the word no longer says that somebody sleeps. (The kernel takes the number as a signed one.)
+        let _ = futex::wake(&self.asleep, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 }
 
@@ -180,6 +181,23 @@ impl<T> Drop for Guard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every sleeper is woken: one that is not would wait for ever once the others are done.
+    #[test]
+    fn no_sleeper_is_forgotten() {
+        let lock = Lock::new(0);
+        for _ in 0..20 {
+            std::thread::scope(|scope| {
+                let held = lock.lock();
+                for _ in 0..4 {
+                    scope.spawn(|| *lock.lock() += 1);
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5)); // so that they sleep, most likely
+                drop(held);
+            });
+        }
+        assert_eq!(*lock.lock(), 80);
+    }
 
     #[test]
     fn threads_take_turns() {

@@ -7,6 +7,7 @@
 //! What it is not: a benchmark. Nothing here measures time; a run that takes longer than [`LIMIT`] has hung.
 #![forbid(unsafe_code)]
 
+pub mod native;
 pub mod omniorb;
 pub mod programs;
 

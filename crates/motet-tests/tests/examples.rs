@@ -1,47 +1,10 @@
 //! The examples in C and C++ compile against `motet.h` and do what they say.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use motet_tests::native::Native;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Compiles an example, runs it and returns what it printed; `None`, loudly, where libmotet is not built.
+/// Compiles an example and runs it; what it printed. `None`, loudly, where libmotet is not built.
 fn run(compiler: &str, source: &str, arguments: &[&str]) -> Option<String> {
-    let Some(library) = motet_tests::engine().and_then(Path::parent) else {
-        eprintln!("SKIPPED {source}: libmotet.so.0 is not built (make build)");
-        return None;
-    };
-    let folder = tempfile_folder(source);
-    let program = folder.join("program");
-    let compiled = Command::new(compiler)
-        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-pthread", "-o"])
-        .arg(&program)
-        .arg(root().join(source))
-        .arg("-I")
-        .arg(root().join("include"))
-        .arg(library.join("libmotet.so.0"))
-        .output()
-        .expect("a compiler");
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let ran = Command::new("timeout")
-        .arg("20")
-        .arg(&program)
-        .args(arguments)
-        .env("LD_LIBRARY_PATH", library)
-        .output()
-        .unwrap();
-    let _ = std::fs::remove_dir_all(&folder);
-    assert!(ran.status.success(), "{source}: {}", String::from_utf8_lossy(&ran.stderr));
-    Some(String::from_utf8_lossy(&ran.stdout).into_owned())
-}
-
-fn tempfile_folder(source: &str) -> PathBuf {
-    let name = format!("motet-example-{}-{}", std::process::id(), source.replace('/', "-"));
-    let folder = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
+    Some(Native::compile(compiler, source)?.run(arguments))
 }
 
 #[test]
@@ -55,5 +18,40 @@ fn the_c_example_exchanges_messages_through_shared_memory() {
 fn the_cxx_example_echoes_and_keeps_its_deadline() {
     if let Some(printed) = run("c++", "examples/cxx/echo.cc", &[]) {
         assert!(printed.contains("1000 echoes; path shm"), "{printed}");
+    }
+}
+
+#[test]
+fn messages_are_answered_in_c() {
+    for bytes in ["0", "8", "100000"] {
+        if let Some(printed) = run("cc", "examples/c/messages.c", &["300", bytes]) {
+            assert!(printed.contains("driver: shm"), "{printed}");
+        }
+    }
+}
+
+#[test]
+fn messages_are_answered_in_cxx() {
+    if let Some(printed) = run("c++", "examples/cxx/messages.cc", &["2000"]) {
+        assert_eq!(printed, "2000 answers; driver shm\n");
+    }
+}
+
+#[test]
+fn processes_that_exchange_borders_find_what_one_finds() {
+    let Some(program) = Native::compile("cc", "examples/c/jacobi.c") else { return };
+    for processes in ["1", "2", "5"] {
+        let printed = program.run(&[processes, "120", "100"]);
+        assert!(printed.contains("the serial result, to the last bit"), "{printed}");
+    }
+}
+
+#[test]
+fn the_work_of_killed_workers_is_done_by_others() {
+    let Some(program) = Native::compile("cc", "examples/c/workqueue.c") else { return };
+    for killed in ["0", "3"] {
+        let printed = program.run(&["4", "60", killed]);
+        assert!(printed.contains("as it should be"), "{printed}");
+        assert_eq!(printed.matches("then it was killed").count().to_string(), killed, "{printed}");
     }
 }

@@ -33,7 +33,7 @@ pub use motet_engine::message::{
     Body, Channel, Completion, Context, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode, Node as Inner,
     NodeOptions, Notice, OperationId, Serve, Stack, Status, Task, pop,
 };
-pub use motet_sys::span::Memory;
+pub use motet_sys::span::{Memory, Span};
 
 use crate::table;
 use motet_engine::now;
@@ -125,13 +125,19 @@ impl Node {
     /// The same with headers, a mode, and a body in several pieces.
     #[inline]
     pub fn send_with(&self, message: &Outgoing<'_>, body: &[&[u8]], limit: Option<Duration>) -> Result<(), Error> {
+        self.send_until(message, body, deadline(limit))
+    }
+
+    /// The same until CLOCK_MONOTONIC passes `deadline`, ns.
+    #[inline]
+    pub fn send_until(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
         if message.mode != Mode::Synchronous {
-            match self.0.inject(message, body, deadline(limit)) {
+            match self.0.inject(message, body, deadline) {
                 Err(Error::TooLong) if message.mode == Mode::Automatic => {}
                 sent => return sent,
             }
         }
-        lend::send(&self.0, message, body, deadline(limit))
+        lend::send(&self.0, message, body, deadline)
     }
 
     /// Waits for the next message on a channel whose messages are queued or tagged (any tag), and receives it. Its headers, if it has
@@ -141,7 +147,10 @@ impl Node {
     /// long one may take longer to arrive.
     #[inline]
     pub fn receive(&self, channel: Channel, buffer: &mut [u8], limit: Option<Duration>) -> Result<Received, Error> {
-        self.received(lend::receive(&self.0, From::Channel(channel), 0, u64::MAX, buffer, None, deadline(limit))?)
+        let limit = deadline(limit);
+        self.received(lend::lent(buffer, |span| {
+            lend::receive(&self.0, From::Channel(channel), 0, u64::MAX, span, None, limit)
+        })?)
     }
 
     /// The same for a tag, of which the bits in `ignore` do not matter, on one channel or any of a context.
@@ -154,7 +163,8 @@ impl Node {
         buffer: &mut [u8],
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
-        self.received(lend::receive(&self.0, from, tag, ignore, buffer, None, deadline(limit))?)
+        let limit = deadline(limit);
+        self.received(lend::lent(buffer, |span| lend::receive(&self.0, from, tag, ignore, span, None, limit))?)
     }
 
     /// The same with the message's headers, the outermost first ([`pop`]), in `headers`, whose memory is used again.
@@ -169,7 +179,8 @@ impl Node {
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
         headers.clear();
-        self.received(lend::receive(&self.0, from, tag, ignore, buffer, Some(headers), deadline(limit))?)
+        let limit = deadline(limit);
+        self.received(lend::lent(buffer, |span| lend::receive(&self.0, from, tag, ignore, span, Some(headers), limit))?)
     }
 
     /// Makes memory known to peers that are told the key: see [`Inner::revoke`] for its end.
@@ -189,11 +200,26 @@ impl Node {
     #[inline(always)]
     fn received(&self, got: Got) -> Result<Received, Error> {
         match got {
-            Got { status: Status::Done, length, tag, channel: Some(channel) } => {
+            Got { status: Status::Done, length, tag, channel: Some(channel), .. } => {
                 Ok(Received { tag, length: length as usize, channel })
             }
             Got { status, channel, .. } => Err(self.failed(status, channel)),
         }
+    }
+
+    /// The same into memory that somebody vouches for until this returns, until CLOCK_MONOTONIC passes `deadline` (ns). How the
+    /// operation has ended is its status: a message that is too long is no error here.
+    #[inline]
+    pub fn receive_until(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        span: Span,
+        headers: Option<&mut Vec<u8>>,
+        deadline: Option<u64>,
+    ) -> Result<Got, Error> {
+        lend::receive(&self.0, from, tag, ignore, span, headers, deadline)
     }
 
     #[cold]

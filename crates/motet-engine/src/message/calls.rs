@@ -12,8 +12,9 @@ use super::operations::{Completion, GroupId};
 use super::{Channel, Context, Error, Handler, LinkId, Node, OperationId, Serve, Task};
 use crate::driver::Driver;
 use crate::reason::Reason;
+use motet_proto::message::matching::Source;
 use motet_proto::message::pool::Number;
-use motet_sys::clock;
+use motet_sys::{clock, socket};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct LinkInfo {
     pub driver: &'static str,
     /// Why it is gone, if it is.
     pub gone: Option<Reason>,
+    /// Most bytes of headers and body that [`Node::inject`] takes.
+    pub inject: usize,
     /// Channels, long messages coming, long messages going.
     pub counts: [u32; 3],
     /// Bytes held for it: records, and eager messages that nobody has taken.
@@ -104,13 +107,18 @@ impl Node {
 
     /// What a link is like.
     pub fn link_info(&self, link: LinkId) -> Result<LinkInfo, Error> {
+        use motet_proto::message::{Packets, packet};
         let mut core = self.core()?;
-        let (joined, _) = core.link(link)?;
+        let eager = core.limits.eager;
+        let (joined, desk) = core.link(link)?;
+        let eager = eager[usize::from(joined.lanes().is_none())] as usize;
+        let largest = joined.with(link, desk, |_, way, _| way.largest());
         let (records, window) = joined.proto.bytes();
         Ok(LinkInfo {
             peer: joined.peer,
             driver: joined.driver,
             gone: joined.gone,
+            inject: (largest - packet::MESSAGE).min(eager),
             counts: joined.proto.counts(),
             bytes: [records, window],
         })
@@ -121,7 +129,7 @@ impl Node {
         let mut core = self.core()?;
         core.link(link)?;
         core.forget(link);
-        core.stir();
+        core.alert();
         Ok(())
     }
 
@@ -132,14 +140,37 @@ impl Node {
         self.core()?.desk.table.context().map(Context).ok_or(Error::Full)
     }
 
+    /// Forgets a context. [`Error::WouldBlock`], and nothing is done, while channels or receives are in it.
+    pub fn remove_context(&self, context: Context) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let table = &mut core.desk.table;
+        match table.knows(context.0) {
+            false => Err(Error::Unknown),
+            true if table.leave(Source::Any(context.0)) => Ok(()),
+            true => Err(Error::WouldBlock),
+        }
+    }
+
     /// Keeps a handler, for [`Serve::Handler`].
     pub fn handler(&self, handler: Arc<dyn Handler>) -> Result<Serve, Error> {
-        Ok(Serve::Handler(self.core()?.add_handler(handler)))
+        let number = self.core()?.handlers.insert(handler).ok_or(Error::Full)?;
+        Ok(Serve::Handler(number.0))
+    }
+
+    /// Forgets a handler: it is not entered any more, and messages for it are discarded. It may be running.
+    pub fn remove_handler(&self, handler: u32) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let index = core.handlers.find(Number(handler)).ok_or(Error::Unknown)?;
+        let handler = core.handlers.remove(index);
+        drop(core);
+        drop(handler); // whatever that does, it does without the lock
+        Ok(())
     }
 
     /// Lets peers open channels to a service. The last word counts; channels that are open stay as they are.
     pub fn serve(&self, service: u64, serve: Serve) -> Result<(), Error> {
         let mut core = self.core()?;
+        core.can_serve(serve)?;
         match core.services.get_mut(&service) {
             Some(known) => known.serve = serve,
             None => drop(core.services.insert(service, Service { serve, opened: VecDeque::new() })),
@@ -164,7 +195,9 @@ impl Node {
 
     /// Has something done later, outside of any handler, by whoever makes progress then.
     pub fn defer(&self, task: Task) -> Result<(), Error> {
-        self.core()?.tasks.push_back(task);
+        let mut core = self.core()?;
+        core.tasks.push_back(task);
+        core.alert();
         Ok(())
     }
 
@@ -177,6 +210,9 @@ impl Node {
             return Ok(false);
         }
         core.driving = true;
+        if std::mem::take(&mut core.asleep) {
+            self.ask(&mut core, Some(0)); // the caller has slept outside
+        }
         let came = self.round(&mut core);
         core.driving = false;
         Ok(came)
@@ -187,7 +223,7 @@ impl Node {
     pub fn wait_for(&self, operation: OperationId, deadline: Option<u64>) -> Result<Completion, Error> {
         self.wait(self.core()?, deadline, |core| match core.desk.operations.take(operation) {
             Some(completion) => Some(Ok(completion)),
-            None if core.desk.operations.has_ended(operation) => Some(Err(Error::Closed)),
+            None if core.desk.operations.has_ended(operation) => Some(Err(Error::Unknown)),
             None => None,
         })?
     }
@@ -202,17 +238,49 @@ impl Node {
                 }
                 known |= !core.desk.operations.has_ended(operation);
             }
-            if known { None } else { Some(Err(Error::Closed)) }
+            if known { None } else { Some(Err(Error::Unknown)) }
         })?
     }
 
-    /// Waits for the next end in a group.
+    /// Waits for the next end in a group. [`Error::Interrupted`] after [`Node::signal_group`].
     #[inline]
     pub fn wait_group(&self, group: GroupId, deadline: Option<u64>) -> Result<Completion, Error> {
         self.wait(self.core()?, deadline, |core| match core.desk.operations.group(group) {
-            Some(known) => known.take().map(Ok),
-            None => Some(Err(Error::Closed)),
+            Some(known) => known.take().map(Ok).or_else(|| known.interrupted()),
+            None => Some(Err(Error::Unknown)),
         })?
+    }
+
+    /// The next end in a group, if there is one; progress is not made.
+    pub fn test_group(&self, group: GroupId) -> Result<Option<Completion>, Error> {
+        Ok(self.core()?.desk.operations.group(group).ok_or(Error::Unknown)?.take())
+    }
+
+    /// Waits until `done` operations of a group have ended as asked, or more than `failed` otherwise.
+    pub fn wait_counts(&self, group: GroupId, done: u64, failed: u64, deadline: Option<u64>) -> Result<(), Error> {
+        self.wait(self.core()?, deadline, |core| match core.desk.operations.group(group) {
+            Some(known) if known.counts[0] >= done || known.counts[1] > failed => Some(Ok(())),
+            Some(known) => known.interrupted(),
+            None => Some(Err(Error::Unknown)),
+        })?
+    }
+
+    /// Has one thread that waits for a group, or the next that would, stop.
+    pub fn signal_group(&self, group: GroupId) -> Result<(), Error> {
+        let mut core = self.core()?;
+        core.desk.operations.group(group).ok_or(Error::Unknown)?.signalled = true;
+        core.alert();
+        Ok(())
+    }
+
+    /// To be called before the end: tells peers what they are owed, such as that their long messages have been received, and ends all
+    /// waits, now and from now on: they fail with [`Error::NoNode`] instead of going on.
+    pub fn shut(&self) -> Result<(), Error> {
+        let mut core = self.core()?;
+        core.shut = true;
+        core.take_leave();
+        core.alert();
+        Ok(())
     }
 
     /// Makes progress until `ready` says so, which is asked after every round: what a handler has set, say.
@@ -222,24 +290,28 @@ impl Node {
 
     /// The end of an operation, if it has ended; progress is not made.
     pub fn test(&self, operation: OperationId) -> Result<Option<Completion>, Error> {
-        Ok(self.core()?.desk.operations.take(operation))
+        let mut core = self.core()?;
+        match core.desk.operations.take(operation) {
+            None if core.desk.operations.has_ended(operation) => Err(Error::Unknown),
+            completion => Ok(completion),
+        }
     }
 
     /// A completion group, for one thread to wait on.
     pub fn add_group(&self) -> Result<GroupId, Error> {
-        Ok(self.core()?.desk.operations.add_group())
+        self.core()?.desk.operations.add_group().ok_or(Error::Full)
     }
 
     /// Operations of a group that ended as asked, that did not, and that are under way.
     pub fn group_counts(&self, group: GroupId) -> Result<[u64; 3], Error> {
         let mut core = self.core()?;
-        let known = core.desk.operations.group(group).ok_or(Error::Closed)?;
+        let known = core.desk.operations.group(group).ok_or(Error::Unknown)?;
         Ok([known.counts[0], known.counts[1], known.under_way])
     }
 
     /// Ends a group. [`Error::WouldBlock`] while operations in it are under way.
     pub fn remove_group(&self, group: GroupId) -> Result<(), Error> {
-        if self.core()?.desk.operations.remove_group(group) { Ok(()) } else { Err(Error::WouldBlock) }
+        self.core()?.desk.operations.remove_group(group)
     }
 
     /// A descriptor that is readable when [`Node::progress`] would do something, once [`Node::prepare_sleep`] has said yes.
@@ -250,11 +322,36 @@ impl Node {
     /// To be called before a sleep on [`Node::descriptor`] (poll, epoll). False: there is something to do already.
     pub fn prepare_sleep(&self) -> Result<bool, Error> {
         let mut core = self.core()?;
-        Ok(!core.driving && self.arm(&mut core))
+        let may = !core.driving && self.arm(&mut core);
+        core.asleep |= may;
+        Ok(may)
     }
 }
 
 impl Core {
+    /// Has every thread that waits, or sleeps on the descriptor, look at what it waits for: something has happened elsewhere.
+    #[inline(always)]
+    pub(super) fn alert(&mut self) {
+        self.stir();
+        if self.asleep {
+            self.kick();
+        }
+    }
+
+    #[cold]
+    fn kick(&self) {
+        socket::ring(self.kick.as_fd().as_raw_fd());
+    }
+
+    /// Has the sleeper look at a link that has something left to put or to copy.
+    #[inline(always)]
+    pub(super) fn attend_to(&mut self, link: LinkId) {
+        if self.asleep {
+            self.warm(link);
+            self.kick();
+        }
+    }
+
     /// What came of a call, which is forgotten then.
     fn called(&mut self, call: Number) -> Option<Result<LinkId, Reason>> {
         let index = self.calls.find(call)?;
@@ -267,7 +364,7 @@ impl Core {
     pub(super) fn answered(&mut self, channel: Channel) -> Option<Result<(), Error>> {
         let gone = self.gone(channel.link);
         match self.place(channel.link, channel.id).map(|place| place.phase) {
-            None => Some(Err(Error::Closed)),
+            None => Some(Err(Error::Unknown)),
             Some(Phase::Opening) => None,
             Some(Phase::Open) => Some(Ok(())),
             Some(Phase::Refused) => Some(Err(Error::Refused)),

@@ -77,7 +77,7 @@ impl Node {
     fn begin_channel(&self, core: &mut Core, link: LinkId, service: u64, serve: Serve) -> Result<Channel, Error> {
         let gone = core.gone(link);
         core.link(link)?;
-        let reception = core.reception(serve).ok_or(Error::Full)?;
+        let reception = core.reception(serve)?;
         let (joined, desk) = core.link(link)?;
         match joined.proto.open(service, reception) {
             Ok(id) => {
@@ -98,6 +98,7 @@ impl Node {
     /// Sends no more on a channel; messages still come.
     pub fn finish(&self, channel: Channel) -> Result<(), Error> {
         let mut core = self.core()?;
+        core.place(channel.link, channel.id).ok_or(Error::Unknown)?;
         let gone = core.gone(channel.link);
         let (joined, desk) = core.link(channel.link)?;
         joined.proto.close(channel.id).map_err(|refusal| Error::of(refusal, gone))?;
@@ -108,13 +109,14 @@ impl Node {
     /// Ends a channel on this side: receives that wait on it end, messages that nobody has taken are discarded.
     pub fn close_channel(&self, channel: Channel) -> Result<(), Error> {
         let mut core = self.core()?;
+        core.place(channel.link, channel.id).ok_or(Error::Unknown)?;
         let gone = core.gone(channel.link);
         let (joined, desk) = core.link(channel.link)?;
         let released = joined.with(channel.link, desk, |proto, _, view| proto.release(view, channel.id));
         released.map_err(|refusal| Error::of(refusal, gone))?;
         joined.back.forget(channel.id);
         joined.flush(channel.link, desk);
-        core.stir();
+        core.alert();
         Ok(())
     }
 
@@ -136,7 +138,7 @@ impl Node {
         let sent = joined.with(channel.link, desk, |proto, way, _| proto.send(way, &send));
         match sent {
             Ok(sent) => Ok(sent),
-            Err(refusal) => Err(core.refused(channel.link, refusal)),
+            Err(refusal) => Err(core.refused(channel, refusal)),
         }
     }
 
@@ -147,7 +149,7 @@ impl Node {
         let (joined, desk) = core.link(channel.link)?;
         match joined.send_short(channel.link, desk, channel.id, tag, body) {
             Ok(()) => Ok(()),
-            Err(refusal) => Err(core.refused(channel.link, refusal)),
+            Err(refusal) => Err(core.refused(channel, refusal)),
         }
     }
 
@@ -167,6 +169,14 @@ impl Node {
             Err(Error::WouldBlock) => None,
             sent => Some(sent.map(drop)),
         })?
+    }
+
+    /// The same, and does not wait: [`Error::WouldBlock`].
+    #[inline]
+    pub fn try_inject(&self, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
+        let message = Outgoing { mode: Mode::Inject, ..*message };
+        let mut core = self.core()?;
+        self.try_send(&mut core, &message, body, 0, packet::Place::default()).map(drop)
     }
 
     /// Begins to send a message. `None`: it has gone, and its body is free; no end follows. Otherwise its memory stays in use until
@@ -234,8 +244,9 @@ impl Node {
         };
         let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
         operation.more = more;
-        let Some(name) = core.desk.operations.begin(operation) else {
-            return Err((Error::Full, Memory::Owned(Vec::new()), Vec::new()));
+        let name = match core.desk.operations.begin(operation) {
+            Ok(name) => name,
+            Err(error) => return Err((error, Memory::Owned(Vec::new()), Vec::new())),
         };
         let sent = self.send_begun(core, message, name, place);
         match sent {
@@ -245,6 +256,9 @@ impl Node {
                 }
                 if let Ok((joined, desk)) = core.link(message.channel.link) {
                     joined.flush(message.channel.link, desk);
+                    if joined.proto.is_due() {
+                        core.attend_to(message.channel.link);
+                    }
                 }
                 Ok(Some(name))
             }
@@ -252,6 +266,7 @@ impl Node {
                 if notice.group.is_some() {
                     let outcome = Outcome { status: super::Status::Done, length: length as u64 };
                     core.desk.operations.complete(u64::from(name.0), outcome);
+                    core.alert();
                     return Ok(Some(name));
                 }
                 core.desk.operations.withdraw(name);
@@ -301,7 +316,7 @@ impl Node {
         let selector = core.selector(from, tag, ignore)?;
         let capacity = memory.len() as u64;
         let operation = Operation::new(memory, Kind::Receive(None), None, notice);
-        let name = core.desk.operations.begin(operation).ok_or(Error::Full)?;
+        let name = core.desk.operations.begin(operation)?;
         let receive = Receive { operation: u64::from(name.0), capacity };
         match core.desk.table.post(selector, receive) {
             Posted::Waiting(ticket) => {
@@ -312,6 +327,7 @@ impl Node {
             Posted::Found(held) => core.give(held, name, capacity),
             Posted::Ended(status) => {
                 core.desk.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
+                core.alert();
             }
         }
         Ok(name)
@@ -378,14 +394,21 @@ impl Node {
         Ok(core.desk.table.claim(selector))
     }
 
-    /// Gives memory to a message that was claimed, or that a handler has taken.
-    pub fn accept_body(&self, held: Held, memory: Memory, notice: Notice) -> Result<OperationId, Error> {
-        let mut core = self.core()?;
+    /// Gives memory to a message that was claimed, or that a handler has taken. With an error, the message comes back.
+    pub fn accept_body(&self, held: Held, memory: Memory, notice: Notice) -> Result<OperationId, (Error, Held)> {
+        let mut core = match self.core() {
+            Ok(core) => core,
+            Err(error) => return Err((error, held)),
+        };
         let capacity = memory.len() as u64;
         let operation = Operation::new(memory, Kind::Receive(None), None, notice);
-        let name = core.desk.operations.begin(operation).ok_or(Error::Full)?;
-        core.give(held, name, capacity);
-        Ok(name)
+        match core.desk.operations.begin(operation) {
+            Ok(name) => {
+                core.give(held, name, capacity);
+                Ok(name)
+            }
+            Err(error) => Err((error, held)),
+        }
     }
 
     /// Throws away a message that was claimed, or that a handler has taken.
@@ -400,20 +423,23 @@ impl Node {
     }
 
     /// Would like an operation not to happen any more. It ends in any case: as cancelled, or as it would have.
+    ///
+    /// Errors: [`Error::Unknown`] when its end has been taken note of, or told to its group.
     pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
         let mut core = self.core()?;
         let core = &mut *core;
-        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
         match (known.kind, known.channel) {
             (Kind::Receive(Some(ticket)), _) if core.desk.table.cancel(ticket).is_some() => {
                 let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
                 core.desk.operations.complete(u64::from(operation.0), outcome);
-                core.stir();
+                core.alert();
             }
             (Kind::Send(Some(number)), Some(channel)) => {
                 if let Ok((joined, desk)) = core.link(channel.link) {
                     joined.proto.cancel(number);
                     joined.flush(channel.link, desk);
+                    core.attend_to(channel.link);
                 }
             }
             _ => {}
@@ -435,15 +461,26 @@ impl Node {
                 joined.lose(channel.link, desk, Reason::PEER_GONE, Broken("a body was taken away"));
             }
         }
+        core.alert();
         drop(core);
-        self.cancel(operation)
+        let _ = self.cancel(operation); // or it has just been forgotten
+        Ok(())
     }
 }
 
 impl Core {
-    /// Why a send was refused; who waits for room is told when there is some.
+    /// Why a send was refused.
     #[cold]
-    pub(super) fn refused(&mut self, link: LinkId, refusal: Refusal) -> Error {
+    fn refused(&mut self, channel: Channel, refusal: Refusal) -> Error {
+        if refusal == Refusal::Closed && self.place(channel.link, channel.id).is_none() {
+            return Error::Unknown;
+        }
+        self.refused_on(channel.link, refusal)
+    }
+
+    /// Why something was refused on a link; who waits for room is told when there is some.
+    #[cold]
+    pub(super) fn refused_on(&mut self, link: LinkId, refusal: Refusal) -> Error {
         let gone = self.gone(link);
         if refusal == Refusal::WouldBlock
             && let Ok((joined, desk)) = self.link(link)
@@ -458,10 +495,12 @@ impl Core {
     #[inline(always)]
     fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
         let from = match from {
-            From::Any(context) => Source::Any(context.0),
+            From::Any(context) if self.desk.table.knows(context.0) => Source::Any(context.0),
+            From::Any(_) => return Err(Error::Unknown),
             From::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
                 Some(Reception::Matched(scope)) => Source::One(scope),
-                _ => return Err(Error::Closed),
+                Some(Reception::Handler) => return Err(Error::Closed),
+                None => return Err(Error::Unknown),
             },
         };
         Ok(Selector { from, tag, ignore })
@@ -480,10 +519,12 @@ impl Core {
                 self.desk.operations.complete(u64::from(name.0), outcome);
             }
         }
+        self.alert();
         // What must be copied is copied by whoever makes progress: it must look here.
         if self.links.named(motet_proto::message::pool::Number(link.0)).is_some_and(|joined| joined.back.copies_wait())
         {
             self.warm(link);
+            self.attend_to(link);
         }
     }
 }

@@ -53,17 +53,19 @@ pub struct Core {
     /// What peers may open channels to.
     pub services: HashMap<u64, Service>,
     /// Handlers by number.
-    pub handlers: Vec<Option<Arc<dyn Handler>>>,
+    pub handlers: Pool<Arc<dyn Handler>>,
     /// What handlers have left for later.
     pub tasks: VecDeque<Task>,
     /// A thread makes progress.
     pub driving: bool,
-    /// It sleeps.
+    /// It sleeps; or nobody does, and the program sleeps on our descriptor.
     pub asleep: bool,
     /// Threads that wait meanwhile.
     pub waiters: Vec<Thread>,
     /// Whether waiting outside the kernel pays.
     pub pace: Pace,
+    /// Nobody may wait any more.
+    pub shut: bool,
     /// Everything that can wake a sleeper.
     pub poll: PrivateFd,
     /// Wakes the thread that sleeps for all.
@@ -145,7 +147,8 @@ impl Core {
     /// Of a node that knows nobody yet.
     pub fn new(identity: Identity, limits: MessageLimits, desk: Desk, poll: PrivateFd, kick: PrivateFd) -> Self {
         let (links, calls) = (Pool::default(), Pool::default());
-        let (hot, listeners, handlers, waiters) = Default::default();
+        let (hot, listeners, waiters) = Default::default();
+        let handlers = Pool::default();
         let (services, tasks, pace) = Default::default();
         Self {
             identity,
@@ -168,6 +171,7 @@ impl Core {
             asleep: false,
             waiters,
             pace,
+            shut: false,
             poll,
             kick,
         }
@@ -192,13 +196,25 @@ impl Core {
         if self.listeners.is_empty() { Err(Error::Unreachable(refused)) } else { Ok(()) }
     }
 
-    /// How the protocol is to receive what is served so; `None`: there are too many channels.
-    pub fn reception(&mut self, serve: Serve) -> Option<Reception> {
-        match serve {
-            Serve::Queue => self.desk.table.join_ordered().map(Reception::Matched),
-            Serve::Tagged(context) => self.desk.table.join(Some(context.0)).map(Reception::Matched),
-            Serve::Handler(_) => Some(Reception::Handler),
-        }
+    /// Whether what serves so is there.
+    pub fn can_serve(&self, serve: Serve) -> Result<(), Error> {
+        let known = match serve {
+            Serve::Queue => true,
+            Serve::Tagged(context) => self.desk.table.knows(context.0),
+            Serve::Handler(handler) => self.handlers.find(Number(handler)).is_some(),
+        };
+        if known { Ok(()) } else { Err(Error::Unknown) }
+    }
+
+    /// How the protocol is to receive what is served so.
+    pub fn reception(&mut self, serve: Serve) -> Result<Reception, Error> {
+        self.can_serve(serve)?;
+        let scope = match serve {
+            Serve::Queue => self.desk.table.join_ordered(),
+            Serve::Tagged(context) => self.desk.table.join(Some(context.0)),
+            Serve::Handler(_) => return Ok(Reception::Handler),
+        };
+        scope.map(Reception::Matched).ok_or(Error::Full)
     }
 
     /// Has a descriptor wake the sleeper.
@@ -214,7 +230,7 @@ impl Core {
     pub fn link(&mut self, link: LinkId) -> Result<(&mut Joined, &mut Desk), Error> {
         match self.links.named(Number(link.0)) {
             Some(joined) => Ok((joined, &mut self.desk)),
-            None => Err(Error::Closed),
+            None => Err(Error::Unknown),
         }
     }
 
@@ -276,24 +292,25 @@ impl Core {
         if let Some(mut joined) = self.links.remove(index)
             && joined.gone.is_none()
         {
+            joined.flush(link, &mut self.desk);
             joined.lose(link, &mut self.desk, Reason::PEER_GONE, Broken("the link was closed here"));
+        }
+    }
+
+    /// Puts what is owed to all peers, as far as there is room: they may wait for nothing else.
+    pub fn take_leave(&mut self) {
+        let Self { links, desk, .. } = self;
+        for index in links.indices() {
+            let link = LinkId(links.number(index).0);
+            if let Some(joined) = links.get_mut(index) {
+                joined.flush(link, desk);
+            }
         }
     }
 
     /// The handler with this number.
     pub fn handler(&self, number: u32) -> Option<Arc<dyn Handler>> {
-        self.handlers.get(number as usize)?.clone()
-    }
-
-    /// Keeps a handler.
-    pub fn add_handler(&mut self, handler: Arc<dyn Handler>) -> u32 {
-        let free = self.handlers.iter().position(Option::is_none);
-        let at = free.unwrap_or_else(|| {
-            self.handlers.push(None);
-            self.handlers.len() - 1
-        });
-        self.handlers[at] = Some(handler);
-        at as u32
+        self.handlers.get(self.handlers.find(Number(number))?).cloned()
     }
 
     /// What is kept of a channel.

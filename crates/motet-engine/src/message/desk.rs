@@ -81,8 +81,8 @@ pub enum Phase {
 /// The part of a link that the protocol's calls back need.
 #[derive(Default)]
 pub struct Back {
-    /// By the channel's index.
-    pub places: Vec<Option<Place>>,
+    /// By the channel's index; a channel's number is used again.
+    pub places: Vec<Option<(ChannelId, Place)>>,
     /// Bytes to be copied from the peer's memory, and how many have been.
     pub copies: VecDeque<(CopyRequest, u64)>,
     /// The same of puts and gets.
@@ -100,7 +100,8 @@ impl Back {
 
     /// What is kept of a channel.
     pub fn place(&mut self, channel: ChannelId) -> Option<&mut Place> {
-        self.places.get_mut(channel.index())?.as_mut()
+        let (known, place) = self.places.get_mut(channel.index())?.as_mut()?;
+        (*known == channel).then_some(place)
     }
 
     /// Keeps this of a channel.
@@ -108,12 +109,13 @@ impl Back {
         if self.places.len() <= channel.index() {
             self.places.resize_with(channel.index() + 1, || None);
         }
-        self.places[channel.index()] = Some(place);
+        self.places[channel.index()] = Some((channel, place));
     }
 
     /// Nothing is kept of a channel any more.
     pub fn forget(&mut self, channel: ChannelId) {
-        if let Some(place) = self.places.get_mut(channel.index()) {
+        let known = self.places.get_mut(channel.index());
+        if let Some(place) = known.filter(|place| place.as_ref().is_some_and(|(known, _)| *known == channel)) {
             *place = None;
         }
         if self.places.iter().all(Option::is_none) {

@@ -22,8 +22,12 @@ pub enum Error {
     Outside,
     /// The operation: an atomic that makes no sense, or memory that is not where it can be done.
     Unfit,
-    /// The channel: the other side takes or sends no more on it, or it is not known.
+    /// The wait: somebody has asked it to end ([`super::Node::signal_group`]).
+    Interrupted,
+    /// The channel: the other side takes or sends no more on it, or its messages go elsewhere (to a handler).
     Closed,
+    /// No such link, channel, context, group, handler or operation: never, or not any more.
+    Unknown,
     /// The channel: the peer serves no such service.
     Refused,
     /// The link: it is gone, and why.
@@ -53,6 +57,8 @@ impl Error {
             Self::Denied => 13,                                                                   // EACCES
             Self::Outside => 34,                                                                  // ERANGE
             Self::Unfit => 22,                                                                    // EINVAL
+            Self::Interrupted => 4,                                                               // EINTR
+            Self::Unknown => 9,                                                                   // EBADF
             Self::Closed => 32,                                                                   // EPIPE
             Self::Refused => 111,                                                                 // ECONNREFUSED
             Self::Lost(Reason::BROKEN) => 71,                                                     // EPROTO
@@ -79,7 +85,9 @@ impl std::fmt::Display for Error {
             Self::Denied => "no such region, or it does not allow this",
             Self::Outside => "not inside the region",
             Self::Unfit => "an atomic that makes no sense there",
+            Self::Interrupted => "interrupted",
             Self::Closed => "the channel is closed",
+            Self::Unknown => "no such link, channel, context, group, handler or operation",
             Self::Refused => "the peer serves no such service",
             Self::Lost(reason) => return write!(f, "the link is gone: {}", crate::reason::text(reason.0)),
             Self::Unreachable(reason) => return f.write_str(crate::reason::text(reason.0)),

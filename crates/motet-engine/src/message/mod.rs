@@ -73,6 +73,18 @@ pub struct OperationId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context(pub(crate) matching::Context);
 
+impl Context {
+    /// As a number, for those who hand it through a foreign interface.
+    pub fn number(self) -> u32 {
+        self.0.number()
+    }
+
+    /// The context of a number that anybody may have made up: every use of it is checked.
+    pub fn from_number(number: u32) -> Self {
+        Self(matching::Context::from_number(number))
+    }
+}
+
 /// Something for later, outside of any handler. It may wait.
 pub type Task = Box<dyn FnOnce(&Node) + Send>;
 

@@ -4,7 +4,7 @@
 //! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, the group at
 //! once. What it is not: it waits for nothing.
 
-use super::{Channel, OperationId};
+use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::Ticket;
 use motet_proto::message::pool::{Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
@@ -59,6 +59,8 @@ pub struct Got {
     pub length: u64,
     /// The message's tag.
     pub tag: u64,
+    /// Bytes of the body before it was truncated.
+    pub full: u64,
     /// Where it came.
     pub channel: Option<Channel>,
 }
@@ -130,6 +132,8 @@ pub struct Group {
     pub counts: [u64; 2],
     /// Operations under way.
     pub under_way: u64,
+    /// Whoever waits, or waits next, is to stop.
+    pub signalled: bool,
 }
 
 /// The one operation that has no record of its own: a receive for which a thread waits right here.
@@ -139,7 +143,7 @@ pub const DIRECT: OperationId = OperationId(0);
 #[derive(Debug, Default)]
 pub struct Operations {
     pool: Pool<Operation>,
-    groups: Vec<Option<Group>>,
+    groups: Pool<Group>,
     direct: Direct,
 }
 
@@ -151,13 +155,18 @@ struct Direct {
 }
 
 impl Operations {
-    /// A new record; `None` when there are too many.
+    /// A new record.
+    ///
+    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such group.
     #[inline(always)]
-    pub fn begin(&mut self, operation: Operation) -> Option<OperationId> {
-        if let Some(group) = operation.notice.group {
-            self.group(group)?.under_way += 1;
-        }
-        self.pool.insert(operation).map(|number| OperationId(number.0))
+    pub fn begin(&mut self, operation: Operation) -> Result<OperationId, Error> {
+        let Some(group) = operation.notice.group else {
+            return self.pool.insert(operation).map(|number| OperationId(number.0)).ok_or(Error::Full);
+        };
+        let known = self.groups.named(Number(group.0)).ok_or(Error::Unknown)?;
+        let number = self.pool.insert(operation).ok_or(Error::Full)?;
+        known.under_way += 1;
+        Ok(OperationId(number.0))
     }
 
     /// A record, by the name that the protocol knows it by.
@@ -177,7 +186,7 @@ impl Operations {
             return false;
         }
         *busy = true;
-        (operation.memory, operation.outcome, operation.channel) = (memory, None, None);
+        (operation.memory, operation.outcome, operation.channel, operation.full) = (memory, None, None, 0);
         operation.kind = Kind::Receive(None);
         true
     }
@@ -191,14 +200,14 @@ impl Operations {
     /// How that has ended: then there is none any more. Its headers are exchanged for what is in `headers`.
     #[inline(always)]
     pub fn take_direct(&mut self, headers: Option<&mut Vec<u8>>) -> Option<Got> {
-        let Operation { outcome, tag, headers: known, channel, .. } = &mut self.direct.operation;
+        let Operation { outcome, tag, full, headers: known, channel, .. } = &mut self.direct.operation;
         let Outcome { status, length } = outcome.take()?;
         if let Some(headers) = headers {
             std::mem::swap(headers, known);
         }
         known.clear();
         self.direct.busy = false;
-        Some(Got { status, length, tag: *tag, channel: *channel })
+        Some(Got { status, length, tag: *tag, full: *full, channel: *channel })
     }
 
     /// Takes a record back that never began.
@@ -284,30 +293,26 @@ impl Operations {
 
     // ---- groups -----------------------------------------------------------------------------------------------------
 
-    /// A new completion group.
-    pub fn add_group(&mut self) -> GroupId {
-        let free = self.groups.iter().position(Option::is_none);
-        let at = free.unwrap_or_else(|| {
-            self.groups.push(None);
-            self.groups.len() - 1
-        });
-        self.groups[at] = Some(Group::default());
-        GroupId(at as u32)
+    /// A new completion group; `None` when there are too many.
+    pub fn add_group(&mut self) -> Option<GroupId> {
+        self.groups.insert(Group::default()).map(|number| GroupId(number.0))
     }
 
-    /// Ends a group. False, and nothing is done, while operations in it are under way.
-    pub fn remove_group(&mut self, group: GroupId) -> bool {
-        let idle = self.group(group).is_some_and(|group| group.under_way == 0);
-        if idle {
-            self.groups[group.0 as usize] = None;
+    /// Ends a group, and forgets what nobody has taken note of. [`Error::WouldBlock`], and nothing is done, while operations in it
+    /// are under way.
+    pub fn remove_group(&mut self, group: GroupId) -> Result<(), Error> {
+        let number = Number(group.0);
+        if self.groups.named(number).ok_or(Error::Unknown)?.under_way > 0 {
+            return Err(Error::WouldBlock);
         }
-        idle
+        self.groups.remove(number.index());
+        Ok(())
     }
 
     /// A group.
     #[inline(always)]
     pub fn group(&mut self, group: GroupId) -> Option<&mut Group> {
-        self.groups.get_mut(group.0 as usize)?.as_mut()
+        self.groups.named(Number(group.0))
     }
 }
 
@@ -322,6 +327,11 @@ impl Group {
     #[inline(always)]
     pub fn has_ended(&self) -> bool {
         !self.ended.is_empty()
+    }
+
+    /// Whether a wait is to stop; asked once for each time.
+    pub fn interrupted<R>(&mut self) -> Option<Result<R, Error>> {
+        std::mem::take(&mut self.signalled).then_some(Err(Error::Interrupted))
     }
 }
 
@@ -351,14 +361,14 @@ mod tests {
     #[test]
     fn a_group_counts_and_reports_what_it_is_told_to() {
         let mut operations = Operations::default();
-        let group = operations.add_group();
+        let group = operations.add_group().unwrap();
         let mut begin = |quiet| {
             let notice = Notice { group: Some(group), context: 7, quiet };
             let operation = Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
             operations.begin(operation).unwrap()
         };
         let [loud, quiet, fails] = [begin(false), begin(true), begin(true)];
-        assert!(!operations.remove_group(group), "operations are under way");
+        assert_eq!(operations.remove_group(group), Err(Error::WouldBlock), "operations are under way");
         for (operation, status) in [(loud, Status::Done), (quiet, Status::Done), (fails, Status::Broken)] {
             operations.complete(u64::from(operation.0), Outcome { status, length: 1 });
             operations.complete(u64::from(operation.0), Outcome { status: Status::Full, length: 2 });
@@ -366,7 +376,11 @@ mod tests {
         let known = operations.group(group).unwrap();
         let ended: Vec<_> = std::iter::from_fn(|| known.take()).map(|end| (end.operation, end.status)).collect();
         assert_eq!((ended, known.counts), (vec![(loud, Status::Done), (fails, Status::Broken)], [2, 1]));
-        assert!(operations.remove_group(group) && operations.group(group).is_none());
-        assert_eq!((operations.add_group(), operations.count()), (group, 0));
+        assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0));
+        assert_ne!(operations.add_group(), Some(group), "its number is not used again so soon");
+        assert_eq!(operations.remove_group(group), Err(Error::Unknown));
+        let notice = Notice { group: Some(group), ..Notice::default() };
+        let late = Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
+        assert_eq!((operations.begin(late), operations.count()), (Err(Error::Unknown), 0));
     }
 }

@@ -248,7 +248,7 @@ impl Node {
     fn answer_offers(&self, core: &mut Guard<'_>) {
         while let Some((channel, service)) = core.desk.offers.pop_front() {
             let serve = core.services.get(&service).map(|known| known.serve);
-            let reception = serve.and_then(|serve| core.reception(serve));
+            let reception = serve.and_then(|serve| core.reception(serve).ok());
             let Ok((joined, desk)) = core.link(channel.link) else { continue };
             let taken = match reception {
                 Some(reception) => joined.proto.accept_channel(channel.id, reception).is_ok(),

@@ -162,7 +162,7 @@ impl Node {
         let name = core.desk.hosts.regions.reach(key, Rights(0), 0, 0).map_err(|_| Error::Closed)?;
         let operation =
             operations::Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, Notice::default());
-        let operation = core.desk.operations.begin(operation).ok_or(Error::Full)?;
+        let operation = core.desk.operations.begin(operation)?;
         if let Some(host) = core.desk.hosts.get(name) {
             host.ending = Some(operation);
         }
@@ -193,11 +193,7 @@ impl Node {
         let mut core = self.core()?;
         let core = &mut *core;
         let place = core.place_of(link, &memory);
-        let name = core
-            .desk
-            .operations
-            .begin(operations::Operation::new(memory, Kind::Send(None), None, notice))
-            .ok_or(Error::Full)?;
+        let name = core.desk.operations.begin(operations::Operation::new(memory, Kind::Send(None), None, notice))?;
         let operation = u64::from(name.0);
         // Lent for the call: nothing that the protocol does in a put touches the record.
         let memory = match core.desk.operations.get(operation) {
@@ -226,11 +222,7 @@ impl Node {
         let mut core = self.core()?;
         let length = memory.len() as u64;
         let direct = length >= COPY && core.reads_memory_of(link);
-        let name = core
-            .desk
-            .operations
-            .begin(operations::Operation::new(memory, Kind::Send(None), None, notice))
-            .ok_or(Error::Full)?;
+        let name = core.desk.operations.begin(operations::Operation::new(memory, Kind::Send(None), None, notice))?;
         let get = Get { key, offset, length, operation: u64::from(name.0), direct };
         let begun = core.on_link(link, |proto, way, _| proto.get(way, &get));
         core.begun(name, begun)
@@ -251,11 +243,7 @@ impl Node {
         if fetch && before.len() < atomic.length() {
             return Err(Error::TooLong);
         }
-        let name = core
-            .desk
-            .operations
-            .begin(operations::Operation::new(before, Kind::Send(None), None, notice))
-            .ok_or(Error::Full)?;
+        let name = core.desk.operations.begin(operations::Operation::new(before, Kind::Send(None), None, notice))?;
         let update = Update { key, offset, atomic: *atomic, fetch, operation: u64::from(name.0) };
         let begun = core.on_link(link, |proto, way, _| proto.atomic(way, &update));
         core.begun(name, begun)
@@ -265,7 +253,7 @@ impl Node {
     pub fn fence(&self, link: LinkId, notice: Notice) -> Result<OperationId, Error> {
         let mut core = self.core()?;
         let operation = operations::Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
-        let name = core.desk.operations.begin(operation).ok_or(Error::Full)?;
+        let name = core.desk.operations.begin(operation)?;
         let begun = core.on_link(link, |proto, _, view| proto.fence(view, u64::from(name.0)));
         core.begun(name, begun)
     }
@@ -295,7 +283,7 @@ impl Core {
         let (joined, desk) = self.link(link)?;
         let result = joined.with(link, desk, f);
         joined.flush(link, desk);
-        result.map_err(|refusal| self.refused(link, refusal))
+        result.map_err(|refusal| self.refused_on(link, refusal))
     }
 
     /// What has begun, or has not.

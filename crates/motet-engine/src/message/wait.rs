@@ -50,6 +50,7 @@ impl Node {
         ready: &mut impl FnMut(&mut Core) -> Option<R>,
     ) -> Result<R, Error> {
         let mut spin = core.pace.begin(self.spin);
+        core.asleep = false; // whoever slept on the descriptor is here, or is woken by what is found
         loop {
             let came = self.round(core);
             if let Some(found) = ready(core) {
@@ -72,10 +73,10 @@ impl Node {
                     if hog {
                         spin.give_up();
                     }
-                    passed(deadline)?;
+                    passed(core, deadline)?;
                 }
                 Next::Sleep => {
-                    passed(deadline)?;
+                    passed(core, deadline)?;
                     if let Some(found) = self.sleep(core, deadline, ready) {
                         return Ok(found);
                     }
@@ -115,7 +116,7 @@ impl Node {
     /// Sleeps while another thread drives, until something has happened.
     #[cold]
     fn watch_others(&self, core: &mut Guard<'_>, deadline: Option<u64>) -> Result<(), Error> {
-        passed(deadline)?;
+        passed(core, deadline)?;
         core.waiters.push(std::thread::current());
         if core.asleep {
             // It may have to wait for something else now: room in a lane, say.
@@ -129,6 +130,11 @@ impl Node {
     }
 }
 
-fn passed(deadline: Option<u64>) -> Result<(), Error> {
+/// Whether nobody may wait any longer.
+fn passed(core: &Core, deadline: Option<u64>) -> Result<(), Error> {
+    const EBADF: i32 = 9;
+    if core.shut {
+        return Err(Error::NoNode(EBADF));
+    }
     if deadline.is_some_and(|until| clock::nanoseconds() >= until) { Err(Error::TimedOut) } else { Ok(()) }
 }

@@ -47,6 +47,18 @@ pub struct Scope(Number);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Context(Number);
 
+impl Context {
+    /// As a number, for those who hand it through a foreign interface.
+    pub fn number(self) -> u32 {
+        self.0.0
+    }
+
+    /// The context of a number that anybody may have made up: every use of it is checked.
+    pub fn from_number(number: u32) -> Self {
+        Self(Number(number))
+    }
+}
+
 /// Whose messages a receive may get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
@@ -128,6 +140,8 @@ struct Place {
     ordered: bool,
     /// There, the first receive, if no other was before it when it came: it needs no record.
     first: Option<(Receive, u64)>,
+    /// Scopes may be in it.
+    is_context: bool,
     /// No message will come any more.
     ended: Option<Status>,
 }
@@ -325,13 +339,22 @@ impl Table {
 
     /// A context; `None` when there are too many.
     pub fn context(&mut self) -> Option<Context> {
-        self.add(None, false).map(Context)
+        let number = self.add(None, false)?;
+        self.scopes.named(number)?.is_context = true;
+        Some(Context(number))
+    }
+
+    /// Whether there is such a context.
+    #[inline(always)]
+    pub fn knows(&self, Context(number): Context) -> bool {
+        self.scopes.find(number).and_then(|index| self.scopes.get(index)).is_some_and(|place| place.is_context)
     }
 
     /// A scope in a context, or in none; `None` when there are too many.
     pub fn join(&mut self, context: Option<Context>) -> Option<Scope> {
         let parent = match context {
-            Some(context) => Some(self.scopes.find(context.0)?),
+            Some(context) if self.knows(context) => Some(self.scopes.find(context.0)?),
+            Some(_) => return None,
             None => None,
         };
         let number = self.add(parent, false)?;
@@ -349,7 +372,16 @@ impl Table {
 
     fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<Number> {
         let (posted, held) = Default::default();
-        self.scopes.insert(Place { parent, posted, held, children: 0, ordered, first: None, ended: None })
+        self.scopes.insert(Place {
+            parent,
+            posted,
+            held,
+            children: 0,
+            ordered,
+            first: None,
+            is_context: false,
+            ended: None,
+        })
     }
 
     #[inline(always)]

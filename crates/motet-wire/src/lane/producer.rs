@@ -136,7 +136,8 @@ impl Producer {
 
     /// Bytes of packets that surely fit now, one after the other in lines that are full but for the last.
     pub fn free(&mut self) -> Result<usize, Broken> {
-        if self.full(lines_of(self.most)) {
+        // Whoever asks may want more than the longest packet: what was free at the last look is not an answer.
+        if self.tail != self.consumed {
             self.still_full(1)?;
         }
         Ok((self.lane.lines.len() as u64 - (self.tail - self.consumed)) as usize * IN_LINE)

@@ -276,3 +276,18 @@ impl Random {
         z ^ (z >> 31)
     }
 }
+
+#[test]
+fn what_is_free_is_what_the_consumer_has_told_by_now() {
+    let lane = lane(64);
+    let (mut producer, mut consumer) = ends_at(lane, 0);
+    let mut buffer = Buffer::new();
+    let all = producer.free().unwrap();
+    let few = bytes(20 * IN_LINE, 1);
+    for _ in 0..10 {
+        assert_eq!(producer.try_put(1, 0, &[&few]).unwrap(), Put::Published);
+        assert!(producer.free().unwrap() < all, "it lies there");
+        while consumer.poll(&mut buffer).unwrap().is_some() {}
+        assert_eq!(producer.free().unwrap(), all);
+    }
+}

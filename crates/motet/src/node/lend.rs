@@ -30,19 +30,25 @@ pub(super) fn words(words: &Arc<[AtomicU64]>) -> Shared {
     unsafe { Shared::new(base, size_of_val::<[AtomicU64]>(words)) }
 }
 
-/// Receives into a slice.
+/// A slice as the memory of a receive, to be used in this call only.
+#[inline(always)]
+pub(super) fn lent<R>(buffer: &mut [u8], with: impl FnOnce(Span) -> R) -> R {
+    // SAFETY: the slice is borrowed for the call, and what gets the span here, `receive`, does not return before its operation has
+    // ended or `Loan` has taken the span out of it.
+    with(unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) })
+}
+
+/// Receives into memory that stays for the time of the call.
 #[inline]
 pub(super) fn receive(
     node: &Inner,
     from: From,
     tag: u64,
     ignore: u64,
-    buffer: &mut [u8],
+    span: Span,
     mut headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
 ) -> Result<Got, Error> {
-    // SAFETY: the slice is borrowed for the call, and until it returns the operation has ended or `Loan` has taken the span out of it.
-    let span = unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) };
     let loan = Loan { node, operation: DIRECT };
     let mut got = node.receive(from, tag, ignore, Memory::Span(span), headers.as_deref_mut(), deadline);
     if let Err(error) = got {
@@ -56,7 +62,7 @@ pub(super) fn receive(
                 node.cancel(DIRECT)?;
                 node.wait_direct(headers, None)
             }
-            Error::WouldBlock => return Err(error), // within a handler: the loan takes it back
+            Error::WouldBlock | Error::NoNode(_) => return Err(error), // in a handler, or shut meanwhile: the loan takes it back
             error => {
                 std::mem::forget(loan); // nothing has begun
                 return Err(error);
@@ -84,7 +90,7 @@ fn receive_by_record(
         node.cancel(operation)?;
         waited = node.wait_for(operation, None);
     }
-    let Completion { status, length, tag, headers: pushed, channel, .. } = waited?;
+    let Completion { status, length, tag, full, headers: pushed, channel, .. } = waited?;
     std::mem::forget(loan);
     if let Some(headers) = headers {
         *headers = pushed;
@@ -92,7 +98,7 @@ fn receive_by_record(
     if status == Status::Cancelled {
         return Err(Error::TimedOut);
     }
-    Ok(Got { status, length, tag, channel })
+    Ok(Got { status, length, tag, full, channel })
 }
 
 /// Sends a message of slices that does not go at once.

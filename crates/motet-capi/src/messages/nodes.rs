@@ -1,0 +1,154 @@
+//! Joining and leaving; progress, and sleep in the caller's own poll.
+
+use super::handlers::{self, Work};
+use super::shape::{self, NodeOptions};
+use super::table::{self, enter};
+use super::{EINVAL, Errno, call, errno};
+use crate::{EPROTO, guard};
+use motet_api::node::{MessageLimits, Node, options};
+use std::ffi::{CStr, c_char, c_void};
+use std::net::SocketAddr;
+
+/// Joins only for the thread that asks.
+const SINGLE: u32 = 1;
+/// Most records of a kind.
+const RECORDS: u32 = (1 << 20) - 1;
+/// Windows, bytes.
+const WINDOWS: std::ops::RangeInclusive<u64> = 4 << 10..=4 << 30;
+
+/// A string of the caller's.
+///
+/// # Safety
+/// `text` is null or ends with a zero.
+pub unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Errno> {
+    if text.is_null() {
+        return Ok("");
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| EINVAL)
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_node_open(wanted: *const NodeOptions, out: *mut u64) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let (options, single) = unsafe {
+            shape::put(out, 0)?;
+            wanted_options(wanted)?
+        };
+        let node = if single { Node::single(&options) } else { Node::with(&options) };
+        let handle = table::keep(node.map_err(errno)?, single)?;
+        // SAFETY: as above.
+        unsafe { shape::put(out, handle) }.map(|()| 0)
+    })
+}
+
+/// # Safety
+/// As of the call.
+unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node::NodeOptions, bool), Errno> {
+    if wanted.is_null() {
+        return Ok((options("", None), false));
+    }
+    // SAFETY: the caller's promise.
+    let (wanted, name, listen) = unsafe {
+        let wanted = shape::read(wanted)?;
+        (wanted, text(wanted.name)?, text(wanted.listen)?)
+    };
+    let listen = match listen {
+        "" => None,
+        listen => Some(listen.parse::<SocketAddr>().map_err(|_| EINVAL)?),
+    };
+    let bad = wanted.flags & !SINGLE != 0
+        || wanted.reserved != 0
+        || wanted.longs > RECORDS
+        || wanted.channels > RECORDS
+        || (wanted.window != 0 && !WINDOWS.contains(&wanted.window));
+    if bad {
+        return Err(EINVAL);
+    }
+    let mut options = options(name, listen);
+    let or = |wanted: u64, default: u64| if wanted == 0 { default } else { wanted };
+    let MessageLimits { window, longs, channels, eager, single_copy } = options.limits;
+    options.limits = MessageLimits {
+        window: or(wanted.window, window),
+        longs: or(wanted.longs.into(), longs.into()) as u32,
+        channels: or(wanted.channels.into(), channels.into()) as u32,
+        eager: [or(wanted.eager_memory, eager[0]), or(wanted.eager_network, eager[1])],
+        single_copy: single_copy.map(|default| or(wanted.single_copy, default)),
+    };
+    Ok((options, wanted.flags & SINGLE != 0))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_node_close(node: u64) -> i32 {
+    call(|| table::close(node).map(|()| 0))
+}
+
+/// Writes a string, cut short where it does not fit; its whole length.
+///
+/// # Safety
+/// `size` bytes from `into` may be written.
+unsafe fn tell(text: &str, into: *mut c_char, size: usize) -> Result<isize, Errno> {
+    if size > 0 {
+        if into.is_null() {
+            return Err(EINVAL);
+        }
+        let fits = text.len().min(size - 1);
+        // SAFETY: the caller's promise; fits < size.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), into.cast(), fits);
+            into.add(fits).write(0);
+        }
+    }
+    Ok(text.len() as isize)
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_node_name(node: u64, into: *mut c_char, size: usize) -> isize {
+    guard(EPROTO, || {
+        // SAFETY: the caller's promise.
+        let told = enter(node).and_then(|node| unsafe { tell(&node.node.name().map_err(errno)?, into, size) });
+        told.unwrap_or_else(|errno| -(errno as isize))
+    })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_node_address(node: u64, into: *mut c_char, size: usize) -> isize {
+    guard(EPROTO, || {
+        // SAFETY: the caller's promise.
+        let told = enter(node).and_then(|node| unsafe { tell(&node.node.address().map_err(errno)?, into, size) });
+        told.unwrap_or_else(|errno| -(errno as isize))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_node_progress(node: u64) -> i32 {
+    call(|| enter(node)?.node.progress().map(i32::from).map_err(errno))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_node_descriptor(node: u64) -> i32 {
+    call(|| Ok(enter(node)?.node.descriptor()))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_node_prepare_sleep(node: u64) -> i32 {
+    call(|| enter(node)?.node.prepare_sleep().map(i32::from).map_err(errno))
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_node_defer(node: u64, function: Option<Work>, user: *mut c_void) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        let task = handlers::task(node, function.ok_or(EINVAL)?, user);
+        entered.node.defer(task).map(|()| 0).map_err(errno)
+    })
+}

@@ -1,0 +1,200 @@
+//! Ends of operations: one, any of several, those of a group.
+
+use super::shape::{self, CompletionShape, End, GroupCounts};
+use super::table::{Entered, enter};
+use super::{Deadline, EAGAIN, EINVAL, Errno, call, errno, number};
+use motet_api::node::{Completion, Error, GroupId, OperationId};
+
+fn operation(handle: u64) -> Result<OperationId, Errno> {
+    number(handle).map(OperationId)
+}
+
+fn group(handle: u64) -> Result<GroupId, Errno> {
+    number(handle).map(GroupId)
+}
+
+/// Tells an end.
+///
+/// # Safety
+/// As of [`End::write`].
+unsafe fn tell(completion: &Completion, end: *mut CompletionShape) {
+    // SAFETY: the caller's promise.
+    unsafe { End::of(completion).write(end) };
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_operation_test(node: u64, handle: u64, end: *mut CompletionShape) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        unsafe { shape::check(end) }?;
+        let ended = enter(node)?.node.test(operation(handle)?).map_err(errno)?;
+        let Some(completion) = ended else { return Ok(0) };
+        // SAFETY: as above.
+        unsafe { tell(&completion, end) };
+        Ok(1)
+    })
+}
+
+/// Waits, or with a deadline of 0 makes one round of progress and looks.
+fn wait_for(entered: &Entered, operation: OperationId, deadline: Deadline) -> Result<Completion, Errno> {
+    if !deadline.is_now() {
+        return entered.node.wait_for(operation, deadline.at()).map_err(errno);
+    }
+    if let Some(completion) = entered.node.test(operation).map_err(errno)? {
+        return Ok(completion);
+    }
+    entered.node.progress().map_err(errno)?;
+    entered.node.test(operation).map_err(errno)?.ok_or(EAGAIN)
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_operation_wait(node: u64, handle: u64, deadline: i64, end: *mut CompletionShape) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        unsafe { shape::check(end) }?;
+        let completion = wait_for(&enter(node)?, operation(handle)?, Deadline(deadline))?;
+        // SAFETY: as above.
+        unsafe { tell(&completion, end) };
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_operation_wait_any(
+    node: u64,
+    operations: *const u64,
+    count: u32,
+    deadline: i64,
+    end: *mut CompletionShape,
+) -> i32 {
+    call(|| {
+        if operations.is_null() || count == 0 || i32::try_from(count).is_err() {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller's promise, of both.
+        let handles = unsafe {
+            shape::check(end)?;
+            std::slice::from_raw_parts(operations, count as usize)
+        };
+        // No number of the engine's: an operation that is not known has ended.
+        let numbers: Vec<_> =
+            handles.iter().map(|&handle| operation(handle).unwrap_or(OperationId(u32::MAX))).collect();
+        let (entered, deadline) = (enter(node)?, Deadline(deadline));
+        if deadline.is_now() {
+            entered.node.progress().map_err(errno)?;
+        }
+        let waited = entered.node.wait_any(&numbers, deadline.at());
+        let (at, completion) = waited.map_err(|error| deadline.errno(error))?;
+        // SAFETY: as above.
+        unsafe { tell(&completion, end) };
+        Ok(at as i32)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_operation_cancel(node: u64, handle: u64) -> i32 {
+    call(|| enter(node)?.node.cancel(operation(handle)?).map(|()| 0).map_err(errno))
+}
+
+// ---- groups ----------------------------------------------------------------------------------------------------------
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_group_new(node: u64, out: *mut u64) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            shape::put(out, 0)?;
+            shape::put(out, entered.node.add_group().map_err(errno)?.0.into())?;
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_group_free(node: u64, handle: u64) -> i32 {
+    call(|| enter(node)?.node.remove_group(group(handle)?).map(|()| 0).map_err(errno))
+}
+
+/// The first of the ends that a wait takes.
+fn first(entered: &Entered, group: GroupId, deadline: Deadline) -> Result<Completion, Errno> {
+    let node = &entered.node;
+    if !deadline.is_now() {
+        return node.wait_group(group, deadline.at()).map_err(errno);
+    }
+    if let Some(completion) = node.test_group(group).map_err(errno)? {
+        return Ok(completion);
+    }
+    node.progress().map_err(errno)?;
+    node.test_group(group).map_err(errno)?.ok_or(EAGAIN)
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_group_wait(
+    node: u64,
+    handle: u64,
+    ends: *mut CompletionShape,
+    most: u32,
+    deadline: i64,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let distance = unsafe { shape::distance(ends) }?;
+        if most == 0 {
+            return Err(EINVAL);
+        }
+        let (entered, group) = (enter(node)?, group(handle)?);
+        let mut next = Some(first(&entered, group, Deadline(deadline))?);
+        let mut taken = 0;
+        while let Some(completion) = next {
+            // SAFETY: the caller's promise: `most` ends, so far apart. (Only the first one's size is read.)
+            unsafe { tell(&completion, ends.byte_add(taken as usize * distance)) };
+            taken += 1;
+            next =
+                if taken < most.min(i32::MAX as u32) { entered.node.test_group(group).unwrap_or(None) } else { None };
+        }
+        Ok(taken as i32)
+    })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_group_counts(node: u64, handle: u64, into: *mut GroupCounts) -> i32 {
+    call(|| {
+        let [done, failed, under_way] = enter(node)?.node.group_counts(group(handle)?).map_err(errno)?;
+        // SAFETY: the caller's promise.
+        unsafe { shape::write(into, GroupCounts { size: 0, done, failed, under_way }) }.map(|()| 0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_group_wait_counts(node: u64, handle: u64, done: u64, failed: u64, deadline: i64) -> i32 {
+    call(|| {
+        let (entered, group, deadline) = (enter(node)?, group(handle)?, Deadline(deadline));
+        if deadline.is_now() {
+            entered.node.progress().map_err(errno)?;
+            let counts = entered.node.group_counts(group).map_err(errno)?;
+            return if counts[0] >= done || counts[1] > failed { Ok(0) } else { Err(EAGAIN) };
+        }
+        entered.node.wait_counts(group, done, failed, deadline.at()).map(|()| 0).map_err(errno)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_group_signal(node: u64, handle: u64) -> i32 {
+    call(|| {
+        let signalled: Result<(), Error> = enter(node)?.node.signal_group(group(handle)?);
+        signalled.map(|()| 0).map_err(errno)
+    })
+}

@@ -1,0 +1,225 @@
+//! Receiving: waiting for a message, posting for one, looking at one, taking one.
+
+use super::shape::{self, CompletionShape, End, NoticeShape, Source};
+use super::table::{Entered, Record, enter};
+use super::{Deadline, EAGAIN, EBADF, EINVAL, ENOBUFS, Errno, call, channel, errno, number};
+use motet_api::node::{Channel, From, LinkId, Memory, Span};
+use motet_proto::message::Held;
+use motet_proto::message::pool::{self, Number};
+
+/// A buffer of the caller's.
+///
+/// # Safety
+/// As of [`Span::new`].
+#[inline(always)]
+unsafe fn span(buffer: *mut u8, capacity: usize) -> Result<Span, Errno> {
+    if capacity > isize::MAX as usize || (capacity > 0 && buffer.is_null()) {
+        return Err(EINVAL);
+    }
+    if capacity == 0 {
+        return Ok(Span::EMPTY);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { Span::new(buffer, capacity) })
+}
+
+/// # Safety
+/// As of a call that has buffer and end.
+#[inline(always)]
+unsafe fn receive(
+    entered: &Entered,
+    (from, tag, ignore): (From, u64, u64),
+    (buffer, capacity): (*mut u8, usize),
+    deadline: Deadline,
+    end: *mut CompletionShape,
+) -> Result<i32, Errno> {
+    // SAFETY: the caller's promise; the span is not used after this call.
+    let span = unsafe {
+        shape::check(end)?;
+        span(buffer, capacity)?
+    };
+    if deadline.is_now() {
+        entered.node.progress().map_err(errno)?;
+        entered.node.peek(from, tag, ignore).map_err(errno)?.ok_or(EAGAIN)?;
+    }
+    let mut headers = Vec::new();
+    let got = entered.node.receive_until(from, tag, ignore, span, Some(&mut headers), deadline.at());
+    let got = got.map_err(|error| deadline.errno(error))?;
+    let told = End::of_call(&got, &headers);
+    // SAFETY: as above.
+    unsafe { told.write(end) };
+    Ok(told.status)
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_receive(
+    node: u64,
+    on: u64,
+    buffer: *mut u8,
+    capacity: usize,
+    deadline: i64,
+    end: *mut CompletionShape,
+) -> i32 {
+    call(|| {
+        let from = (From::Channel(channel(on)), 0, u64::MAX);
+        // SAFETY: the caller's promise.
+        unsafe { receive(&enter(node)?, from, (buffer, capacity), Deadline(deadline), end) }
+    })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_receive_from(
+    node: u64,
+    source: *const Source,
+    buffer: *mut u8,
+    capacity: usize,
+    deadline: i64,
+    end: *mut CompletionShape,
+) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        unsafe { receive(&entered, shape::source(source)?, (buffer, capacity), Deadline(deadline), end) }
+    })
+}
+
+/// # Safety
+/// See `motet.h`: the buffer stays until the operation has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_post(
+    node: u64,
+    source: *const Source,
+    buffer: *mut u8,
+    capacity: usize,
+    notice: *const NoticeShape,
+    out: *mut u64,
+) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        let ((from, tag, ignore), notice, span) = unsafe {
+            shape::put(out, 0)?;
+            (shape::source(source)?, shape::notice(notice)?, span(buffer, capacity)?)
+        };
+        let posted = entered.node.post(from, tag, ignore, Memory::Span(span), notice).map_err(errno)?;
+        // SAFETY: as above.
+        unsafe { shape::put(out, posted.0.into()) }.map(|()| 0)
+    })
+}
+
+// ---- messages that wait ----------------------------------------------------------------------------------------------
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_peek(node: u64, source: *const Source, seen: *mut CompletionShape) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        let (from, tag, ignore) = unsafe {
+            shape::check(seen)?;
+            shape::source(source)?
+        };
+        let Some(found) = entered.node.peek(from, tag, ignore).map_err(errno)? else { return Ok(0) };
+        let (length, tag, channel) = (found.length, found.tag, Some(found.channel));
+        let end =
+            End { operation: 0, context: 0, status: 0, length, full: length, tag, channel, headers: &found.headers };
+        // SAFETY: as above.
+        unsafe { end.write(seen) };
+        Ok(1)
+    })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_claim(
+    node: u64,
+    source: *const Source,
+    seen: *mut CompletionShape,
+    out: *mut u64,
+) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        let (from, tag, ignore) = unsafe {
+            shape::put(out, 0)?;
+            shape::check(seen)?;
+            shape::source(source)?
+        };
+        let mut messages = entered.messages();
+        if messages.count() >= pool::MOST {
+            return Err(ENOBUFS);
+        }
+        let Some(held) = entered.node.claim(from, tag, ignore).map_err(errno)? else { return Ok(0) };
+        let channel = Channel { link: LinkId(held.source), id: held.channel };
+        // SAFETY: as above.
+        unsafe { End::of_held(&held, channel).write(seen) };
+        let number = messages.insert(Some(held)).ok_or(ENOBUFS)?;
+        // SAFETY: as above.
+        unsafe { shape::put(out, number.0.into()) }.map(|()| 1)
+    })
+}
+
+/// Takes a message that is kept; its place stays until it is [forgotten](forget).
+pub fn take(record: &Record, message: Number) -> Result<Held, Errno> {
+    record.messages().named(message).and_then(Option::take).ok_or(EBADF)
+}
+
+/// Frees the place of a message.
+pub fn forget(record: &Record, message: Number) {
+    let mut messages = record.messages();
+    if let Some(index) = messages.find(message) {
+        messages.remove(index);
+    }
+}
+
+/// # Safety
+/// See `motet.h`: the buffer stays until the operation has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_accept(
+    node: u64,
+    message: u64,
+    buffer: *mut u8,
+    capacity: usize,
+    notice: *const NoticeShape,
+    out: *mut u64,
+) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        let (notice, span) = unsafe {
+            shape::put(out, 0)?;
+            (shape::notice(notice)?, span(buffer, capacity)?)
+        };
+        let message = Number(number(message)?);
+        let held = take(&entered, message)?;
+        match entered.node.accept_body(held, Memory::Span(span), notice) {
+            Ok(operation) => {
+                forget(&entered, message);
+                // SAFETY: as above.
+                unsafe { shape::put(out, operation.0.into()) }.map(|()| 0)
+            }
+            Err((error, held)) => {
+                if let Some(place) = entered.messages().named(message) {
+                    *place = Some(held);
+                }
+                Err(errno(error))
+            }
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_message_discard(node: u64, message: u64) -> i32 {
+    call(|| {
+        let (entered, message) = (enter(node)?, Number(number(message)?));
+        let held = take(&entered, message)?;
+        forget(&entered, message);
+        entered.node.discard_body(held).map(|()| 0).map_err(errno)
+    })
+}

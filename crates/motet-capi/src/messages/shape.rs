@@ -1,0 +1,345 @@
+//! The structs of the section "messages" of `motet.h`, read and written no further than their `size`.
+
+use super::{EBADF, EINVAL, Errno, channel, channel_handle, number};
+use motet_api::node::{Channel, Completion, Context, From, Got, GroupId, Mode, Notice, Outgoing, Status};
+use motet_proto::message::Held;
+use std::ffi::c_char;
+
+/// MOTET_HEADERS_MOST.
+pub const HEADERS: usize = motet_proto::message::stack::MOST;
+
+/// struct motet_node_options.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NodeOptions {
+    size: usize,
+    pub name: *const c_char,
+    pub listen: *const c_char,
+    pub flags: u32,
+    pub longs: u32,
+    pub channels: u32,
+    pub reserved: u32,
+    pub window: u64,
+    pub eager_memory: u64,
+    pub eager_network: u64,
+    pub single_copy: u64,
+}
+
+/// struct motet_link_state.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct LinkInfo {
+    pub size: usize,
+    pub peer: [u8; 16],
+    pub driver: [u8; 16],
+    pub gone: i32,
+    pub reason: u32,
+    pub channels: u32,
+    pub receiving: u32,
+    pub sending: u32,
+    pub reserved: u32,
+    pub records: u64,
+    pub waiting: u64,
+    pub inject_size: u64,
+}
+
+/// struct motet_reception.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Reception {
+    size: usize,
+    pub kind: u32,
+    pub reserved: u32,
+    pub with: u64,
+}
+
+/// struct motet_notice.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NoticeShape {
+    size: usize,
+    group: u64,
+    context: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+/// struct motet_completion.
+#[repr(C)]
+pub struct CompletionShape {
+    size: usize,
+    operation: u64,
+    context: u64,
+    status: i32,
+    headers_length: u32,
+    length: u64,
+    full: u64,
+    tag: u64,
+    channel: u64,
+    headers: [u8; HEADERS],
+}
+
+/// struct motet_counts.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct GroupCounts {
+    pub size: usize,
+    pub done: u64,
+    pub failed: u64,
+    pub under_way: u64,
+}
+
+/// struct motet_outgoing.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct OutgoingShape {
+    size: usize,
+    channel: u64,
+    tag: u64,
+    headers: *const u8,
+    headers_length: u32,
+    mode: u32,
+}
+
+/// struct motet_source.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Source {
+    size: usize,
+    channel: u64,
+    context: u64,
+    pub tag: u64,
+    pub ignore: u64,
+}
+
+/// struct motet_arrival.
+#[repr(C)]
+pub struct Arrival {
+    pub size: usize,
+    pub channel: u64,
+    pub tag: u64,
+    pub headers: *const u8,
+    pub headers_length: usize,
+    pub body: *const u8,
+    pub length: usize,
+    pub message: u64,
+}
+
+/// A struct of the caller's, all of which this version knows of.
+///
+/// # Safety
+/// `from` is null or points to a `size_t`, and to as many bytes as that says; `T` begins with it.
+#[inline(always)]
+pub unsafe fn read<T: Copy>(from: *const T) -> Result<T, Errno> {
+    // SAFETY: the caller's promise: not null, and whole when `size` says so.
+    unsafe {
+        if from.is_null() || *from.cast::<usize>() < size_of::<T>() {
+            return Err(EINVAL);
+        }
+        Ok(from.read())
+    }
+}
+
+/// Writes a struct into the caller's, whose `size` stays.
+///
+/// # Safety
+/// As of [`read`], and it may be written.
+pub unsafe fn write<T: Copy>(into: *mut T, value: T) -> Result<(), Errno> {
+    // SAFETY: the caller's promise; the first word, `size`, is left out.
+    unsafe {
+        if into.is_null() || *into.cast::<usize>() < size_of::<T>() {
+            return Err(EINVAL);
+        }
+        let word = size_of::<usize>();
+        let (from, into) = ((&raw const value).cast::<u8>(), into.cast::<u8>());
+        std::ptr::copy_nonoverlapping(from.add(word), into.add(word), size_of::<T>() - word);
+    }
+    Ok(())
+}
+
+/// A place for a handle.
+///
+/// # Safety
+/// `out` is null or may be written.
+#[inline(always)]
+pub unsafe fn put(out: *mut u64, handle: u64) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    match unsafe { out.as_mut() } {
+        Some(out) => {
+            *out = handle;
+            Ok(())
+        }
+        None => Err(EINVAL),
+    }
+}
+
+/// Bytes of the caller's, to read.
+///
+/// # Safety
+/// `length` bytes from `bytes` are readable during `'a`, unless there are none.
+#[inline(always)]
+pub unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u8], Errno> {
+    match (length, bytes.is_null()) {
+        (0, _) => Ok(&[]),
+        (length, false) if length <= isize::MAX as usize => {
+            // SAFETY: the caller's promise; not null and of no impossible length.
+            Ok(unsafe { std::slice::from_raw_parts(bytes, length) })
+        }
+        _ => Err(EINVAL),
+    }
+}
+
+/// What to do at the end, by the caller's struct or none.
+///
+/// # Safety
+/// As of [`read`].
+#[inline(always)]
+pub unsafe fn notice(from: *const NoticeShape) -> Result<Notice, Errno> {
+    const QUIET: u32 = 1;
+    if from.is_null() {
+        return Ok(Notice::default());
+    }
+    // SAFETY: the caller's promise.
+    let NoticeShape { group, context, flags, reserved, .. } = unsafe { read(from) }?;
+    if flags & !QUIET != 0 || reserved != 0 || (flags & QUIET != 0 && group == 0) {
+        return Err(EINVAL);
+    }
+    let group = if group == 0 { None } else { Some(GroupId(number(group)?)) };
+    Ok(Notice { group, context, quiet: flags & QUIET != 0 })
+}
+
+/// Where a receive looks.
+///
+/// # Safety
+/// As of [`read`].
+#[inline(always)]
+pub unsafe fn source(from: *const Source) -> Result<(From, u64, u64), Errno> {
+    // SAFETY: the caller's promise.
+    let Source { channel: one, context, tag, ignore, .. } = unsafe { read(from) }?;
+    let from = match (one, context) {
+        (0, 0) => return Err(EBADF),
+        (0, any) => From::Any(Context::from_number(number(any)?)),
+        (one, _) => From::Channel(channel(one)),
+    };
+    Ok((from, tag, ignore))
+}
+
+/// A message to send.
+///
+/// # Safety
+/// As of [`read`]; the headers are readable during `'a`.
+#[inline(always)]
+pub unsafe fn outgoing<'a>(from: *const OutgoingShape) -> Result<Outgoing<'a>, Errno> {
+    // SAFETY: the caller's promise, of the struct and of the headers.
+    let (outgoing, headers) = unsafe {
+        let outgoing = read(from)?;
+        (outgoing, bytes(outgoing.headers, outgoing.headers_length as usize)?)
+    };
+    let mode = match outgoing.mode {
+        0 => Mode::Automatic,
+        1 => Mode::Inject,
+        2 => Mode::Synchronous,
+        _ => return Err(EINVAL),
+    };
+    Ok(Outgoing { channel: channel(outgoing.channel), tag: outgoing.tag, headers, mode })
+}
+
+/// How an operation has ended.
+#[inline(always)]
+pub fn status(status: Status) -> i32 {
+    match status {
+        Status::Done => 0,
+        Status::Truncated => -90, // EMSGSIZE
+        Status::Cancelled => -125,
+        Status::Closed => -32,  // EPIPE
+        Status::Full => -105,   // ENOBUFS
+        Status::Broken => -104, // ECONNRESET
+        Status::Denied => -13,  // EACCES
+        Status::Outside => -34, // ERANGE
+        Status::Unfit => -22,   // EINVAL
+    }
+}
+
+/// The end of an operation, as C is told.
+pub struct End<'a> {
+    pub operation: u64,
+    pub context: u64,
+    pub status: i32,
+    pub length: u64,
+    pub full: u64,
+    pub tag: u64,
+    pub channel: Option<Channel>,
+    pub headers: &'a [u8],
+}
+
+impl<'a> End<'a> {
+    pub fn of(completion: &'a Completion) -> Self {
+        let &Completion { operation, context, status: how, length, tag, full, ref headers, channel, .. } = completion;
+        Self { operation: operation.0.into(), context, status: status(how), length, full, tag, channel, headers }
+    }
+
+    #[inline(always)]
+    pub fn of_call(got: &Got, headers: &'a [u8]) -> Self {
+        let &Got { status: how, length, tag, full, channel } = got;
+        Self { operation: 0, context: 0, status: status(how), length, full, tag, channel, headers }
+    }
+
+    pub fn of_held(held: &'a Held, channel: Channel) -> Self {
+        let (length, full) = (held.length, held.length);
+        let (tag, channel, headers) = (held.tag, Some(channel), held.headers());
+        Self { operation: 0, context: 0, status: 0, length, full, tag, channel, headers }
+    }
+
+    /// Writes it; a null pointer is nobody who wants to know.
+    ///
+    /// # Safety
+    /// As of [`write`].
+    #[inline(always)]
+    pub unsafe fn write(&self, into: *mut CompletionShape) {
+        if into.is_null() {
+            return;
+        }
+        let headers = &self.headers[..self.headers.len().min(HEADERS)];
+        // SAFETY: the caller's promise; field by field, and of the headers no more than there are.
+        unsafe {
+            (*into).operation = self.operation;
+            (*into).context = self.context;
+            (*into).status = self.status;
+            (*into).headers_length = headers.len() as u32;
+            (*into).length = self.length;
+            (*into).full = self.full;
+            (*into).tag = self.tag;
+            (*into).channel = self.channel.map_or(0, channel_handle);
+            if !headers.is_empty() {
+                let place = (&raw mut (*into).headers).cast::<u8>();
+                std::ptr::copy_nonoverlapping(headers.as_ptr(), place, headers.len());
+            }
+        }
+    }
+}
+
+/// Whether an end can be written there, before anything is done; null: nobody wants it.
+///
+/// # Safety
+/// As of [`read`].
+#[inline(always)]
+pub unsafe fn check(end: *const CompletionShape) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let fits = end.is_null() || unsafe { *end.cast::<usize>() } >= size_of::<CompletionShape>();
+    if fits { Ok(()) } else { Err(EINVAL) }
+}
+
+/// The distance of ends in an array.
+///
+/// # Safety
+/// As of [`read`].
+pub unsafe fn distance(ends: *const CompletionShape) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { check(ends) }?;
+    if ends.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: as above.
+    let size = unsafe { *ends.cast::<usize>() };
+    if size.is_multiple_of(align_of::<CompletionShape>()) { Ok(size) } else { Err(EINVAL) }
+}

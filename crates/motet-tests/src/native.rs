@@ -1,0 +1,63 @@
+//! Programs in C and C++ that are linked to libmotet: compiled against `motet.h` as a user would, and run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A compiled program.
+#[derive(Debug)]
+pub struct Native {
+    folder: PathBuf,
+    source: String,
+}
+
+impl Native {
+    /// Compiles a source of the checkout; `None`, loudly, where libmotet is not built.
+    pub fn compile(compiler: &str, source: &str) -> Option<Self> {
+        let Some(library) = crate::engine() else {
+            eprintln!("SKIPPED {source}: libmotet.so.0 is not built (make build)");
+            return None;
+        };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let name = format!("motet-native-{}-{}", std::process::id(), source.replace('/', "-"));
+        let native = Self { folder: std::env::temp_dir().join(name), source: source.to_owned() };
+        std::fs::create_dir_all(&native.folder).expect("a folder");
+        let compiled = Command::new(compiler)
+            .args(["-O2", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-pthread", "-o"])
+            .arg(native.program())
+            .arg(root.join(source))
+            .arg("-I")
+            .arg(root.join("include"))
+            .arg(library)
+            .arg("-lm")
+            .output()
+            .expect("a compiler");
+        assert!(compiled.status.success(), "{source}: {}", String::from_utf8_lossy(&compiled.stderr));
+        Some(native)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.join("program")
+    }
+
+    /// Runs it, which must succeed; what it printed.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let library = crate::engine().and_then(Path::parent).expect("as when it was compiled");
+        let ran = Command::new("timeout")
+            .arg("60")
+            .arg(self.program())
+            .args(arguments)
+            .env("LD_LIBRARY_PATH", library)
+            .output()
+            .expect("timeout");
+        let complaints = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{} {arguments:?}: {}: {complaints}", self.source, ran.status);
+        String::from_utf8_lossy(&ran.stdout).into_owned()
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}

@@ -1,0 +1,323 @@
+/* ends.c: what every call of motet.h on messages does when it is given nothing, a struct of another size, a handle that is stale or another
+ * thread's; and what remains when a node, its peer or its process's parent is gone. */
+#include "check.h"
+
+#include <signal.h>
+
+/* Refused before anything is done: nulls, sizes, words that mean nothing. */
+static void arguments(motet_node node)
+{
+    motet_node other = 1;
+    struct motet_node_options options = MOTET_INIT(struct motet_node_options);
+    options.size = sizeof options - 1;
+    CHECK(motet_node_open(&options, &other), -EINVAL);
+    CHECK(other, 0);
+    CHECK(motet_node_open(NULL, NULL), -EINVAL);
+    options.size = sizeof options + 64; /* of a later version: what is beyond is not ours */
+    options.flags = 2;
+    CHECK(motet_node_open(&options, &other), -EINVAL);
+    options.flags = 0;
+    options.window = 1;
+    CHECK(motet_node_open(&options, &other), -EINVAL);
+    options.window = 0;
+    options.longs = 1u << 20;
+    CHECK(motet_node_open(&options, &other), -EINVAL);
+    options.longs = 0;
+    options.reserved = 1;
+    CHECK(motet_node_open(&options, &other), -EINVAL);
+    options.reserved = 0;
+    options.name = "a name with blanks";
+    CHECK(motet_node_open(&options, &other), -EINVAL);
+    options.name = "\xff";
+    CHECK(motet_node_open(&options, &other), -EINVAL);
+    options.name = NULL;
+    options.listen = "nowhere";
+    CHECK(motet_node_open(&options, &other), -EINVAL);
+    char name[64];
+    CHECK(motet_node_name(node, name, sizeof name) > 0, 1);
+    CHECK(motet_node_name(node, NULL, 5), -EINVAL);
+    CHECK(motet_node_address(node, NULL, 5), -EINVAL);
+    options.listen = NULL;
+    options.name = name;
+    CHECK(motet_node_open(&options, &other), -EADDRINUSE);
+
+    motet_link link = 1;
+    CHECK(motet_link_open(node, "nobody-has-this-name", 0, &link), -ECONNREFUSED);
+    CHECK(motet_link_open(node, "nobody-has-this-name", in(0.005), &link), -ECONNREFUSED);
+    CHECK(motet_link_open(node, "carrier-pigeon://loft", 0, &link), -EHOSTUNREACH);
+    CHECK(motet_link_open(node, name, SOON, NULL), -EINVAL);
+    CHECK(link, 0);
+    CHECK(motet_link_info(node, 1, NULL), -EBADF);
+    CHECK(motet_links(node, NULL, 3), -EINVAL);
+
+    struct motet_reception reception = queue();
+    CHECK(motet_service_open(node, 1, NULL), -EINVAL);
+    reception.size = 8;
+    CHECK(motet_service_open(node, 1, &reception), -EINVAL);
+    reception = queue();
+    reception.kind = 4;
+    CHECK(motet_service_open(node, 1, &reception), -EINVAL);
+    reception = tagged(0);
+    CHECK(motet_service_open(node, 1, &reception), -EBADF);
+    reception = handled(77);
+    CHECK(motet_service_open(node, 1, &reception), -EBADF);
+    motet_channel channel;
+    CHECK(motet_channel_accept(node, 99, SOON, &channel), -ECONNREFUSED);
+    CHECK(motet_channel_accept(node, 99, SOON, NULL), -EINVAL);
+    reception = queue();
+    CHECK(motet_channel_open(node, 12345, 1, &reception, SOON, &channel), -EBADF);
+    CHECK(motet_channel_open(node, 12345, 1, &reception, SOON, NULL), -EINVAL);
+    CHECK(motet_context_new(node, NULL), -EINVAL);
+    CHECK(motet_group_new(node, NULL), -EINVAL);
+    motet_handler handler = 1;
+    CHECK(motet_handler_new(node, NULL, NULL, &handler), -EINVAL);
+    CHECK(handler, 0);
+    CHECK(motet_node_defer(node, NULL, NULL), -EINVAL);
+}
+
+/* Handles of nothing, on a node that is there. */
+static void strangers(motet_node node)
+{
+    char bytes[8];
+    motet_operation operation = 1;
+    struct motet_completion end = MOTET_INIT(struct motet_completion), small = { .size = 16 };
+    struct motet_outgoing outgoing = message(0x100000000100001, 1, MOTET_SEND_AUTOMATIC);
+    struct iovec body = { bytes, 8 }, nothing = { NULL, 8 };
+    struct motet_source source = from(0x100000000100001, 0, 1, 0);
+    motet_message claimed = 1;
+    CHECK(motet_message_send(node, outgoing.channel, 1, bytes, 8, SOON), -EBADF);
+    CHECK(motet_message_send(node, outgoing.channel, 1, NULL, 8, SOON), -EINVAL);
+    CHECK(motet_message_inject(node, outgoing.channel, 1, bytes, 8, 0), -EBADF);
+    CHECK(motet_message_sendv(node, NULL, &body, 1, SOON), -EINVAL);
+    CHECK(motet_message_sendv(node, &outgoing, &body, -1, SOON), -EINVAL);
+    CHECK(motet_message_sendv(node, &outgoing, &body, 1025, SOON), -EINVAL);
+    CHECK(motet_message_sendv(node, &outgoing, NULL, 1, SOON), -EINVAL);
+    CHECK(motet_message_sendv(node, &outgoing, &nothing, 1, SOON), -EINVAL);
+    CHECK(motet_message_start(node, &outgoing, &nothing, 1, NULL, &operation), -EINVAL);
+    CHECK(motet_message_start(node, &outgoing, &body, 1, NULL, NULL), -EINVAL);
+    CHECK(motet_message_start(node, &outgoing, &body, 1, NULL, &operation), -EBADF);
+    CHECK(operation, 0);
+    outgoing.mode = 3;
+    CHECK(motet_message_start(node, &outgoing, &body, 1, NULL, &operation), -EINVAL);
+    struct motet_notice notice = told(0, 1, MOTET_NOTICE_QUIET); /* nobody could ever know */
+    CHECK(motet_message_post(node, &source, bytes, 8, &notice, &operation), -EINVAL);
+    notice = told(4, 1, 0);
+    CHECK(motet_message_post(node, &source, bytes, 8, &notice, &operation), -EBADF);
+    CHECK(motet_message_post(node, &source, bytes, 8, NULL, &operation), -EBADF);
+    CHECK(motet_message_post(node, &source, NULL, 8, NULL, &operation), -EINVAL);
+    CHECK(motet_message_post(node, NULL, bytes, 8, NULL, &operation), -EINVAL);
+    CHECK(motet_message_post(node, &source, bytes, 8, NULL, NULL), -EINVAL);
+    CHECK(motet_message_receive(node, source.channel, bytes, 8, SOON, &end), -EBADF);
+    CHECK(motet_message_receive(node, source.channel, bytes, 8, 0, &end), -EBADF);
+    CHECK(motet_message_receive(node, source.channel, NULL, 8, SOON, &end), -EINVAL);
+    CHECK(motet_message_receive(node, source.channel, bytes, 8, SOON, &small), -EINVAL);
+    CHECK(motet_message_receive_from(node, NULL, bytes, 8, SOON, &end), -EINVAL);
+    CHECK(motet_message_peek(node, &source, &end), -EBADF);
+    CHECK(motet_message_claim(node, &source, &end, &claimed), -EBADF);
+    CHECK(motet_message_claim(node, &source, &end, NULL), -EINVAL);
+    source = from(0, 0, 0, 0);
+    CHECK(motet_message_peek(node, &source, &end), -EBADF);
+    source = from(0, 999, 0, 0);
+    CHECK(motet_message_peek(node, &source, &end), -EBADF);
+    CHECK(motet_message_accept(node, 5, bytes, 8, NULL, &operation), -EBADF);
+    CHECK(motet_message_discard(node, 5), -EBADF);
+    CHECK(motet_operation_test(node, 1, &small), -EINVAL);
+    CHECK(motet_operation_test(node, 0, &end), -EBADF);
+    CHECK(motet_operation_wait(node, UINT64_MAX, NEVER, &end), -EBADF);
+    CHECK(motet_operation_wait_any(node, NULL, 1, NEVER, &end), -EINVAL);
+    CHECK(motet_operation_wait_any(node, &operation, 0, NEVER, &end), -EINVAL);
+    CHECK(motet_operation_wait_any(node, &operation, 1, NEVER, &end), -EBADF);
+    CHECK(motet_operation_cancel(node, 0), -EBADF);
+    CHECK(motet_group_wait(node, 3, &end, 1, NEVER), -EBADF);
+    CHECK(motet_group_wait(node, 3, NULL, 1, NEVER), -EINVAL);
+    CHECK(motet_group_wait(node, 3, &end, 0, NEVER), -EINVAL);
+    CHECK(motet_group_wait_counts(node, 3, 0, 0, NEVER), -EBADF);
+    CHECK(motet_group_signal(node, 3), -EBADF);
+    CHECK(motet_group_free(node, 3), -EBADF);
+    struct motet_counts counts = { .size = 8 };
+    motet_group group;
+    CHECK(motet_group_new(node, &group), 0);
+    CHECK(motet_group_counts(node, group, &counts), -EINVAL);
+    CHECK(motet_group_free(node, group), 0);
+    CHECK(motet_context_free(node, 3), -EBADF);
+    CHECK(motet_handler_free(node, 3), -EBADF);
+    CHECK(motet_channel_finish(node, 3), -EBADF);
+    CHECK(motet_channel_close(node, UINT64_MAX), -EBADF);
+    CHECK(motet_link_close(node, 3), -EBADF);
+}
+
+/* A node that is not there. */
+static void nobody(motet_node node, int error)
+{
+    char bytes[8];
+    motet_operation operation;
+    struct motet_completion end = MOTET_INIT(struct motet_completion);
+    struct motet_source source = from(0x100000000100001, 0, 1, 0);
+    CHECK(motet_node_name(node, bytes, 8), error);
+    CHECK(motet_node_address(node, bytes, 8), error);
+    CHECK(motet_node_progress(node), error);
+    CHECK(motet_node_prepare_sleep(node), error);
+    CHECK(motet_link_open(node, "somebody", SOON, &operation), error);
+    CHECK(motet_links(node, NULL, 0), error);
+    CHECK(motet_link_close(node, 0x100001), error);
+    CHECK(motet_service_close(node, 1), error);
+    CHECK(motet_channel_accept(node, 1, SOON, &operation), error);
+    CHECK(motet_channel_finish(node, 0x10000100100001), error);
+    CHECK(motet_channel_close(node, 0x10000100100001), error);
+    CHECK(motet_context_new(node, &operation), error);
+    CHECK(motet_message_send(node, source.channel, 1, bytes, 8, SOON), error);
+    CHECK(motet_message_inject(node, source.channel, 1, bytes, 8, SOON), error);
+    CHECK(motet_message_receive(node, source.channel, bytes, 8, SOON, &end), error);
+    CHECK(motet_message_post(node, &source, bytes, 8, NULL, &operation), error);
+    CHECK(motet_message_peek(node, &source, &end), error);
+    CHECK(motet_operation_test(node, 0x100001, &end), error);
+    CHECK(motet_operation_wait(node, 0x100001, SOON, &end), error);
+    CHECK(motet_operation_cancel(node, 0x100001), error);
+    CHECK(motet_group_new(node, &operation), error);
+    CHECK(motet_group_wait(node, 0x100001, &end, 1, SOON), error);
+    CHECK(motet_group_signal(node, 0x100001), error);
+}
+
+static void *wait_for_ever(void *of)
+{
+    struct motet_completion end = MOTET_INIT(struct motet_completion);
+    motet_group group;
+    int made = motet_group_new(*(motet_node *)of, &group);
+    CHECK(made == 0 || made == -EBADF, 1); /* it may be closed already */
+    CHECK(motet_group_wait(*(motet_node *)of, group, &end, 1, NEVER), -EBADF);
+    return NULL;
+}
+
+static void *use(void *of)
+{
+    CHECK(motet_node_progress(*(motet_node *)of), -EPERM);
+    CHECK(motet_node_close(*(motet_node *)of), -EPERM);
+    return NULL;
+}
+
+static void *hammer(void *of)
+{
+    motet_node node = *(motet_node *)of;
+    int result;
+    while ((result = motet_node_progress(node)) >= 0)
+        ;
+    CHECK(result, -EBADF);
+    return NULL;
+}
+
+/* Closing a node that others are in: they end, whatever they do. */
+static void closing(void)
+{
+    for (int round = 0; round < 30; round++) {
+        motet_node node;
+        pthread_t threads[3];
+        CHECK(motet_node_open(NULL, &node), 0);
+        for (int i = 0; i < 3; i++)
+            CHECK(pthread_create(&threads[i], NULL, i == 0 ? hammer : wait_for_ever, &node), 0);
+        usleep(1000 * (round % 5));
+        if (round % 5 == 0) /* they may not even have begun: let them */
+            usleep(20000);
+        CHECK(motet_node_close(node), 0);
+        for (int i = 0; i < 3; i++)
+            pthread_join(threads[i], NULL);
+        nobody(node, -EBADF);
+    }
+}
+
+static void single(void)
+{
+    struct motet_node_options options = MOTET_INIT(struct motet_node_options);
+    options.flags = MOTET_NODE_SINGLE;
+    motet_node node;
+    pthread_t thread;
+    CHECK(motet_node_open(&options, &node), 0);
+    CHECK(pthread_create(&thread, NULL, use, &node), 0);
+    pthread_join(thread, NULL);
+    CHECK(motet_node_progress(node) >= 0, 1);
+    strangers(node);
+    CHECK(motet_node_close(node), 0);
+}
+
+static void forked(motet_node node)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        nobody(node, -ECHILD);
+        CHECK(motet_node_close(node), 0);
+        nobody(node, -EBADF);
+        motet_node mine; /* and a child may join itself */
+        CHECK(motet_node_open(NULL, &mine), 0);
+        CHECK(motet_node_close(mine), 0);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0), child);
+    CHECK(status, 0);
+    CHECK(motet_node_progress(node) >= 0, 1);
+}
+
+/* A peer that is killed: what it has sent is received, everything else ends. */
+static void killed(motet_node node)
+{
+    char name[64], bytes[64], large[4096];
+    CHECK(motet_node_name(node, name, sizeof name) > 0, 1);
+    struct motet_reception reception = queue();
+    CHECK(motet_service_open(node, 5, &reception), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        motet_node mine;
+        motet_link link;
+        motet_channel channel;
+        CHECK(motet_node_open(NULL, &mine), 0);
+        CHECK(motet_link_open(mine, name, SOON, &link), 0);
+        CHECK(motet_channel_open(mine, link, 5, &reception, SOON, &channel), 0);
+        CHECK(motet_message_send(mine, channel, 1, "last words", 10, SOON), 0);
+        CHECK(motet_message_receive(mine, channel, bytes, 64, SOON, NULL), 0);
+        raise(SIGKILL);
+    }
+    motet_channel channel;
+    struct motet_completion end = MOTET_INIT(struct motet_completion);
+    motet_group group;
+    motet_operation operation;
+    CHECK(motet_channel_accept(node, 5, SOON, &channel), 0);
+    CHECK(motet_group_new(node, &group), 0);
+    struct motet_source source = from(channel, 0, 0, 0);
+    struct motet_notice notice = told(group, 42, MOTET_NOTICE_QUIET);
+    CHECK(motet_message_receive(node, channel, bytes, 64, SOON, &end), 0);
+    CHECK(end.length == 10 && memcmp(bytes, "last words", 10) == 0, 1);
+    CHECK(motet_message_post(node, &source, large, sizeof large, &notice, &operation), 0);
+    CHECK(motet_message_send(node, channel, 1, "go", 2, SOON), 0);
+    CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
+    CHECK(end.status == -ECONNRESET && end.context == 42 && end.operation == operation, 1);
+    CHECK(motet_message_send(node, channel, 1, "?", 1, SOON), -ECONNRESET);
+    CHECK(motet_message_receive(node, channel, bytes, 64, SOON, &end), -ECONNRESET);
+    struct motet_link_state info = MOTET_INIT(struct motet_link_state);
+    CHECK(motet_link_info(node, motet_channel_link(channel), &info), 0);
+    CHECK(info.gone, 1);
+    CHECK(strcmp(motet_reason(info.reason), "the peer is gone"), 0);
+    CHECK(motet_link_close(node, motet_channel_link(channel)), 0);
+    CHECK(motet_message_send(node, channel, 1, "?", 1, SOON), -EBADF);
+    CHECK(motet_channel_close(node, channel), -EBADF);
+    waitpid(child, NULL, 0);
+}
+
+int main(void)
+{
+    motet_node node;
+    nobody(0, -EBADF);
+    nobody(UINT64_MAX, -EBADF);
+    nobody(0x1234, -EBADF);
+    CHECK(motet_node_descriptor(7), -EBADF);
+    CHECK(motet_node_open(NULL, &node), 0);
+    CHECK(motet_node_descriptor(node) >= 0, 1);
+    arguments(node);
+    strangers(node);
+    closing();
+    single();
+    forked(node);
+    killed(node);
+    CHECK(motet_node_close(node), 0);
+    nobody(node, -EBADF);
+    puts("every end was told");
+    return 0;
+}

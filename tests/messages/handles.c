@@ -1,0 +1,203 @@
+/* handles.c [SEED [CALLS]]: random calls with handles that are real, stale, another node's, nearly real or made up, in any order. Nothing is known of
+ * what they return but that it is 0, a small count or a negative errno, and that the process lives. */
+#include "check.h"
+
+#include <sched.h>
+
+enum { KEPT = 64, NODES = 2 };
+
+static uint64_t state;
+static uint64_t kept[KEPT];
+static motet_node nodes[NODES];
+static unsigned long good, bad;
+static int over;
+/* Operations may use this for as long as they like; what is in it means nothing. */
+static unsigned char memory[1 << 20];
+
+static uint64_t draw(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state * 0x2545f4914f6cdd1d;
+}
+
+static uint64_t below(uint64_t n) { return draw() % n; }
+
+static void keep(uint64_t handle)
+{
+    if (handle)
+        kept[below(KEPT)] = handle;
+}
+
+/* A handle of any kind and any truth. */
+static uint64_t some(void)
+{
+    uint64_t handle = kept[below(KEPT)];
+    switch (below(8)) {
+    case 0: return draw();
+    case 1: return handle ^ (UINT64_C(1) << below(64));
+    case 2: return handle + 1;
+    case 3: return handle >> 32;
+    case 4: return below(4);
+    default: return handle;
+    }
+}
+
+static motet_node node(void) { return below(10) ? nodes[below(NODES)] : some(); }
+
+static void is_sane_number(long long result)
+{
+    if (result < -4095 || result > 1 << 20) {
+        fprintf(stderr, "handles: a call returned %lld\n", result);
+        exit(1);
+    }
+}
+
+static void is_sane(long long result)
+{
+    is_sane_number(result);
+    *(result < 0 ? &bad : &good) += 1;
+}
+
+static int hear(motet_node at, const struct motet_arrival *arrival, void *user)
+{
+    (void)at;
+    (void)user;
+    keep(arrival->message);
+    keep(arrival->channel);
+    return (int)below(2);
+}
+
+static void work(motet_node at, void *user)
+{
+    (void)at;
+    (void)user;
+}
+
+static void step(void)
+{
+    struct motet_completion end = MOTET_INIT(struct motet_completion);
+    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    struct motet_source source = from(below(2) ? some() : 0, some(), below(4), below(2) ? 0 : draw());
+    struct motet_notice notice = told(below(2) ? some() : 0, draw(), (uint32_t)below(2));
+    struct motet_outgoing outgoing = message(some(), below(4), (uint32_t)below(4));
+    struct motet_link_state info = MOTET_INIT(struct motet_link_state);
+    struct motet_counts counts = MOTET_INIT(struct motet_counts);
+    struct iovec body[3] = { { memory, below(64) }, { memory + 64, below(20000) }, { memory, below(300000) } };
+    const struct motet_notice *told_so = below(2) ? &notice : NULL;
+    uint64_t out = 0, several[4] = { some(), some(), some(), some() };
+    char text[100];
+    reception.kind = (uint32_t)below(5);
+    reception.with = some();
+    outgoing.headers = memory;
+    outgoing.headers_length = (uint32_t)below(300);
+    switch (below(40)) {
+    case 0: is_sane(motet_node_name(node(), text, below(sizeof text))); break;
+    case 1: is_sane(motet_node_address(node(), text, below(sizeof text))); break;
+    case 2: is_sane(motet_node_descriptor(node())); break;
+    case 3: is_sane(motet_node_prepare_sleep(node())); break;
+    case 4: is_sane(motet_node_defer(node(), work, NULL)); break;
+    case 5: is_sane(motet_link_info(node(), some(), &info)); break;
+    case 6: is_sane(motet_links(node(), several, below(5))); break;
+    case 7: is_sane(below(50) ? 0 : motet_link_close(node(), some())); break;
+    case 8: is_sane(motet_service_open(node(), below(4), &reception)); break;
+    case 9: is_sane(below(4) ? 0 : motet_service_close(node(), below(4))); break;
+    case 10:
+    case 11: is_sane(motet_channel_accept(node(), below(4), 0, &out)); break;
+    case 12: is_sane(motet_channel_open(node(), some(), below(4), &reception, in(0.001), &out)); break;
+    case 13: is_sane(below(8) ? 0 : motet_channel_finish(node(), some())); break;
+    case 14: is_sane(below(4) ? 0 : motet_channel_close(node(), some())); break;
+    case 15: is_sane(motet_context_new(node(), &out)); break;
+    case 16: is_sane(motet_context_free(node(), some())); break;
+    case 17: is_sane(motet_operation_test(node(), some(), &end)); break;
+    case 18: is_sane(motet_operation_wait(node(), some(), 0, &end)); break;
+    case 19: is_sane(motet_operation_wait_any(node(), several, 1 + (unsigned)below(4), 0, &end)); break;
+    case 20: is_sane(motet_operation_cancel(node(), some())); break;
+    case 21: is_sane(motet_group_new(node(), &out)); break;
+    case 22: is_sane(motet_group_free(node(), some())); break;
+    case 23: is_sane(motet_group_wait(node(), some(), &end, 1, 0)); break;
+    case 24: is_sane(motet_group_counts(node(), some(), &counts)); break;
+    case 25: is_sane(motet_group_wait_counts(node(), some(), below(3), below(3), 0)); break;
+    case 26: is_sane(motet_group_signal(node(), some())); break;
+    case 27: is_sane(motet_message_send(node(), some(), below(4), memory, below(100000), in(0.0005))); break;
+    case 28: is_sane(motet_message_sendv(node(), &outgoing, body, (int)below(4), in(0.0005))); break;
+    case 29: is_sane(motet_message_inject(node(), some(), below(4), memory, below(5000), 0)); break;
+    case 30:
+    case 31: is_sane(motet_message_start(node(), &outgoing, body, (int)below(4), told_so, &out)); break;
+    case 32: is_sane(motet_message_receive(node(), some(), memory, below(100000), 0, &end)); break;
+    case 33: is_sane(motet_message_receive_from(node(), &source, memory, below(100000), 0, &end)); break;
+    case 34: is_sane(motet_message_post(node(), &source, memory, below(100000), told_so, &out)); break;
+    case 35: is_sane(motet_message_peek(node(), &source, &end)); break;
+    case 36: is_sane(motet_message_claim(node(), &source, &end, &out)); break;
+    case 37: is_sane(motet_message_accept(node(), some(), memory, below(100000), told_so, &out)); break;
+    case 38: is_sane(motet_message_discard(node(), some())); break;
+    case 39: is_sane(below(2) ? motet_handler_new(node(), hear, NULL, &out) : motet_handler_free(node(), some())); break;
+    }
+    keep(out);
+    keep(end.channel);
+}
+
+static void open_node(int at)
+{
+    motet_node opened;
+    CHECK(motet_node_open(NULL, &opened), 0);
+    __atomic_store_n(&nodes[at], opened, __ATOMIC_SEQ_CST);
+}
+
+/* Opens what has been closed: nodes, a link between them, services. */
+static void mend(void)
+{
+    char name[100];
+    motet_link link;
+    motet_channel channel;
+    struct motet_reception reception = queue();
+    for (int i = 0; i < NODES; i++)
+        if (motet_node_progress(nodes[i]) == -EBADF)
+            open_node(i);
+    CHECK(motet_node_name(nodes[1], name, sizeof name) > 0, 1);
+    struct driver driver;
+    start_driver(&driver, nodes[1]);
+    if (motet_link_open(nodes[0], name, SOON, &link) == 0) {
+        keep(link);
+        CHECK(motet_service_open(nodes[1], 1, &reception), 0);
+        if (motet_channel_open(nodes[0], link, 1, &reception, SOON, &channel) == 0)
+            keep(channel);
+    }
+    stop_driver(&driver);
+}
+
+/* Makes progress for a node, or the one that has taken its place. */
+static void *progress(void *of)
+{
+    motet_node *one = of;
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST)) {
+        is_sane_number(motet_node_progress(__atomic_load_n(one, __ATOMIC_SEQ_CST)));
+        sched_yield();
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    unsigned long calls = argc > 2 ? strtoul(argv[2], NULL, 0) : 20000;
+    state = (argc > 1 ? strtoull(argv[1], NULL, 0) : 1) * 0x9e3779b97f4a7c15 | 1;
+    pthread_t threads[NODES];
+    for (int i = 0; i < NODES; i++)
+        CHECK(pthread_create(&threads[i], NULL, progress, &nodes[i]), 0);
+    for (unsigned long i = 0; i < calls; i++) {
+        if (i % 1000 == 0) {
+            if (i % 5000 == 4000)
+                CHECK(motet_node_close(nodes[below(NODES)]), 0);
+            mend();
+        }
+        step();
+    }
+    __atomic_store_n(&over, 1, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < NODES; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < NODES; i++)
+        CHECK(motet_node_close(nodes[i]), 0);
+    printf("%lu calls: %lu did something, %lu did not\n", calls, good, bad);
+    return good < calls / 20 || bad < calls / 20;
+}
