@@ -11,7 +11,7 @@ pub fn identity(n: u8, listens: bool) -> Identity {
     let mut id = motet_sys::memory::nonce();
     id[0] = n;
     let listen = listens.then(|| "127.0.0.1:0".parse().expect("an address"));
-    Identity { id: NodeId(id), name: format!("node-{n}"), listen, bell: -1 }
+    Identity { id: NodeId(id), name: format!("node-{n}"), listen }
 }
 
 /// Until it is so. What never becomes so is a failure and not a hanging test.
