@@ -21,6 +21,10 @@ pub struct NodeId(pub [u8; 16]);
 pub struct Lost(pub Reason);
 
 /// What carries packets.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "each link has one, in a box; another box would be in the way of every packet"
+)]
 pub enum Medium {
     /// Memory that both map.
     Lanes(Lanes),
