@@ -226,8 +226,16 @@ pub fn prefer_huge(mapping: Mapping, offset: usize) {
 
 /// Gives all pages of a shared mapping back to the system; they read as zero afterwards.
 pub fn give_back(mapping: Mapping) {
+    give_back_part(mapping, 0, mapping.length());
+}
+
+/// The same of `length` bytes at `offset`, a multiple of the page's size; nothing happens when they do not lie inside.
+pub fn give_back_part(mapping: Mapping, offset: usize, length: usize) {
+    if offset.checked_add(length).is_none_or(|end| end > mapping.length()) {
+        return;
+    }
     // SAFETY: a Mapping is memory that a peer can write at any time, so nobody relies on its contents.
-    let _ = unsafe { rustix::mm::madvise(mapping.base().cast(), mapping.length(), Advice::LinuxRemove) };
+    let _ = unsafe { rustix::mm::madvise(mapping.base().add(offset).cast(), length, Advice::LinuxRemove) };
 }
 
 /// Anonymous private memory, every page touched now.

@@ -9,7 +9,7 @@ use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
 use motet_proto::bulk::Copying;
 use motet_proto::message::{Broken, ChannelId, CopyRequest, Link, Refusal};
-use motet_sys::{copy, socket};
+use motet_sys::{copy, memory, socket};
 use motet_wire::lane::Buffer;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -38,6 +38,8 @@ pub struct Joined {
     pub silent: u32,
     /// It is among those that are looked at in every round.
     pub hot: bool,
+    /// When the pages of the ring are given back, unless it is used before.
+    pub trim: Option<u64>,
     /// A send has found no room since it was last seen that there is some.
     pub blocked: bool,
     /// The peer is gone: once nothing of it is left, the link ends.
@@ -79,6 +81,7 @@ impl Joined {
             gone: None,
             silent: 0,
             hot: false,
+            trim: None,
             blocked: false,
             ending: false,
         }
@@ -100,7 +103,24 @@ impl Joined {
     pub fn due(&self) -> Option<u64> {
         match &self.medium {
             Some(Medium::Frames(frames)) => frames.due(),
-            _ => None,
+            _ => self.trim,
+        }
+    }
+
+    /// The link is not looked at for a while: the pages of a ring that stays unused are given back.
+    pub fn rest(&mut self, now: u64) {
+        const UNUSED: u64 = 1_000_000_000;
+        self.trim = self.lanes().is_some_and(|lanes| lanes.bulk.0.is_used()).then(|| now.saturating_add(UNUSED));
+    }
+
+    /// Gives them back when it is time.
+    pub fn trim(&mut self, now: u64) {
+        if self.trim.is_some_and(|due| due <= now) {
+            let trimmed = self.lanes().is_none_or(|lanes| lanes.bulk.0.trim(memory::give_back_part));
+            self.trim = None;
+            if !trimmed {
+                self.rest(now);
+            }
         }
     }
 

@@ -214,6 +214,16 @@ impl Node {
         }
     }
 
+    /// Gives back what links have not used for long.
+    pub(super) fn trim(&self, core: &mut Guard<'_>) {
+        let now = core.now;
+        for index in core.links.indices() {
+            if let Some(joined) = core.links.get_mut(index).filter(|joined| joined.trim.is_some()) {
+                joined.trim(now);
+            }
+        }
+    }
+
     // ---- others ------------------------------------------------------------------------------------------------------
 
     /// Takes whoever knocks, and goes on with calls.
@@ -302,7 +312,7 @@ impl Node {
 
     /// The peers of these links ring from now on, unless something has come meanwhile: those stay busy.
     fn let_go(&self, core: &mut Guard<'_>, which: impl Fn(&super::links::Joined) -> bool) {
-        let Core { hot, links, desk, .. } = &mut **core;
+        let Core { hot, links, desk, now, .. } = &mut **core;
         let mut needs_barrier = false;
         let mut chosen = Vec::with_capacity(hot.len());
         hot.retain(|&link| {
@@ -327,6 +337,9 @@ impl Node {
             let Some(joined) = links.named(Number(link.0)) else { continue };
             if joined.proto.is_due() {
                 joined.flush(link, desk);
+            }
+            if joined.trim.is_none() {
+                joined.rest(*now);
             }
             joined.hot = match joined.lanes() {
                 Some(lanes) => !lanes.inward.confirm_sleep(),

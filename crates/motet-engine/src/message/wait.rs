@@ -107,6 +107,7 @@ impl Node {
         self.ask(core, most);
         let slept = core.now.saturating_sub(began);
         core.pace.slept(slept);
+        self.trim(core);
         if core.calls.count() > 0 {
             self.step_calls(core);
         }

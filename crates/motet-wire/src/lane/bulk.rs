@@ -49,7 +49,7 @@ impl Bulk {
 
     /// The sending end of a ring that nothing has gone through yet.
     pub fn sender(self) -> BulkOut {
-        BulkOut { bulk: self, tail: 0, consumed: 0, ready: 0 }
+        BulkOut { bulk: self, tail: 0, consumed: 0, pages: [0; 2] }
     }
 
     /// The receiving end of a ring that nothing has gone through yet.
@@ -64,8 +64,8 @@ pub struct BulkOut {
     bulk: Bulk,
     tail: u64,
     consumed: u64,
-    /// Bytes of the ring whose pages are there, from its front on.
-    ready: usize,
+    /// Positions for which there are pages: all of the ring, once they are as many as it has bytes.
+    pages: [u64; 2],
 }
 
 /// Bytes whose pages are brought into being at a time.
@@ -76,15 +76,34 @@ impl BulkOut {
     /// than by a fault that nobody can handle when there is no memory.
     #[inline]
     pub fn has_pages(&mut self, length: usize, make: impl Fn(Mapping, usize, usize) -> bool) -> bool {
-        let size = self.bulk.ring.size() as usize;
-        while self.ready < size && self.tail + length as u64 > self.ready as u64 {
-            let some = PAGES.min(size - self.ready);
-            if !make(self.bulk.mapping, self.bulk.offset + self.ready, some) {
+        let (size, end) = (self.bulk.ring.size(), self.tail + length as u64);
+        let [from, mut until] = self.pages;
+        while until < end && until - from < size {
+            let some = (PAGES as u64).min(size);
+            if !make(self.bulk.mapping, self.bulk.offset + (until & (size - 1)) as usize, some as usize) {
                 return false;
             }
-            self.ready += some;
+            until += some;
+            self.pages[1] = until;
         }
         true
+    }
+
+    /// Whether it has pages.
+    pub fn is_used(&self) -> bool {
+        self.pages[0] != self.pages[1]
+    }
+
+    /// Gives the pages back, by `remove` of a mapping from an offset on, if everything written has been read. False: it has not.
+    pub fn trim(&mut self, remove: impl Fn(Mapping, usize, usize)) -> bool {
+        let size = self.bulk.ring.size();
+        let read = self.fits(size as usize) == Ok(true);
+        if read && self.is_used() {
+            remove(self.bulk.mapping, self.bulk.offset, size as usize);
+            let front = self.tail / PAGES as u64 * PAGES as u64;
+            self.pages = [front; 2];
+        }
+        read
     }
 
     /// Whether so many bytes can be written now.
@@ -205,6 +224,41 @@ mod tests {
             assert_eq!((&few[..7], &few[7..]), (&body[..7], &[0; 3][..]));
             inward.release(3000);
         }
+    }
+
+    #[test]
+    fn pages_come_as_they_are_used_and_go_when_all_is_read() {
+        use std::cell::RefCell;
+        let size = 4 * PAGES;
+        let layout = std::alloc::Layout::from_size_align(4096 + size, 4096).unwrap();
+        // SAFETY: fresh zeroed memory of that size, page-aligned and never freed.
+        let mapping = unsafe { Mapping::new(std::alloc::alloc_zeroed(layout), 4096 + size) };
+        let bulk = Bulk::over(mapping, 0, 4096, size).unwrap();
+        bulk.prepare();
+        let (mut out, mut inward) = (bulk.sender(), bulk.receiver());
+        let made = RefCell::new(Vec::new());
+        let make = |_: Mapping, offset: usize, length: usize| {
+            made.borrow_mut().push((offset - 4096, length));
+            true
+        };
+        let body = vec![1; PAGES / 2 + 1];
+        let mut send = |out: &mut BulkOut| {
+            assert!(out.has_pages(body.len(), make) && out.fits(body.len()).unwrap());
+            out.write(&[&body], false);
+        };
+        send(&mut out);
+        assert_eq!(made.take(), [(0, PAGES)]);
+        assert!(out.is_used() && !out.trim(|_, _, _| panic!("not all has been read")));
+        inward.release(body.len());
+        assert!(out.trim(|_, offset, length| assert_eq!((offset, length), (4096, size))) && !out.is_used());
+        send(&mut out);
+        assert_eq!(made.take(), [(0, PAGES), (PAGES, PAGES)], "those where the next bytes lie");
+        for _ in 0..20 {
+            inward.release(body.len());
+            send(&mut out);
+        }
+        assert_eq!(made.take(), [(2 * PAGES, PAGES), (3 * PAGES, PAGES)], "each once, then all are there");
+        assert!(!out.has_pages(1, |_, _, _| false) || out.pages[1] - out.pages[0] == size as u64);
     }
 
     #[test]

@@ -1,0 +1,48 @@
+//! What a link costs in memory: little when nothing happens, and what long messages have brought into being goes again.
+
+use motet::node::{Node, Serve};
+use std::time::{Duration, Instant};
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+
+/// Bytes of this process's share of memory that is behind links.
+fn links() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = maps.lines();
+    let mut sum = 0;
+    while let Some(line) = lines.next() {
+        if line.contains("memfd:motet-link") {
+            let rss = lines.by_ref().find(|line| line.starts_with("Rss:")).unwrap();
+            sum += rss.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10;
+        }
+    }
+    sum
+}
+
+#[test]
+fn an_idle_link_is_small_and_one_that_was_busy_becomes_so_again() {
+    let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
+    far.serve(1, Serve::Queue).unwrap();
+    let (here, there) = std::thread::scope(|scope| {
+        let there = scope.spawn(|| far.accept(1, LIMIT).unwrap());
+        let link = near.connect(&far.name().unwrap(), LIMIT).unwrap();
+        (near.open_channel(link, 1, Serve::Queue, LIMIT).unwrap(), there.join().unwrap())
+    });
+    // Both ends are here: twice what one has.
+    assert!(links() / 2 <= 64 << 10, "{}", links());
+    let long = vec![1; 12 << 20];
+    std::thread::scope(|scope| {
+        scope.spawn(|| near.send(here, 1, &long, LIMIT).unwrap());
+        assert_eq!(far.receive(there, &mut vec![0; 12 << 20], LIMIT).unwrap().length, 12 << 20);
+    });
+    assert!(links() > 1 << 20, "the ring was used: {}", links());
+    let until = Instant::now() + Duration::from_secs(15);
+    while links() / 2 > 64 << 10 && Instant::now() < until {
+        let soon = Some(Duration::from_millis(50));
+        let _ = near.receive(here, &mut [], soon);
+        let _ = far.receive(there, &mut [], soon);
+    }
+    assert!(links() / 2 <= 64 << 10, "given back: {}", links());
+    near.send(here, 7, &long[..50_000], LIMIT).unwrap_or_else(|error| panic!("the ring works again: {error}"));
+    assert_eq!(far.receive(there, &mut vec![0; 50_000], LIMIT).unwrap().tag, 7);
+}
