@@ -159,10 +159,13 @@ impl Operations {
     /// A new record; `None` when there are too many.
     #[inline(always)]
     pub fn begin(&mut self, operation: Operation) -> Option<OperationId> {
-        if let Some(group) = operation.notice.group {
-            self.group(group)?.under_way += 1;
-        }
-        self.pool.insert(operation).map(|number| OperationId(number.0))
+        let Some(group) = operation.notice.group else {
+            return self.pool.insert(operation).map(|number| OperationId(number.0));
+        };
+        self.group(group)?;
+        let number = self.pool.insert(operation)?;
+        self.group(group)?.under_way += 1;
+        Some(OperationId(number.0))
     }
 
     /// A record, by the name that the protocol knows it by.
