@@ -49,6 +49,11 @@ fn offer() {
 }
 
 #[test]
+fn greeting() {
+    run(target("greeting"));
+}
+
+#[test]
 fn diag_answer() {
     run(target("diag_answer"));
 }

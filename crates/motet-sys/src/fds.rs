@@ -3,6 +3,7 @@
 
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Where private descriptors begin, below which select() works. The kernel's table of descriptors grows with their numbers,
@@ -11,6 +12,9 @@ const FROM: u64 = 1024;
 /// Descriptors that can be told apart.
 const TRACKED: usize = 1 << 20;
 static PRIVATE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKED / 64];
+/// Those that forked children are to close at once, and the highest there has been.
+static ALONE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKED / 64];
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A descriptor of the engine's own.
@@ -26,6 +30,22 @@ impl PrivateFd {
         let fd = high.unwrap_or(fd);
         mark(fd.as_raw_fd(), true);
         Self(fd)
+    }
+
+    /// The same, and forked children do not keep it: what it leads to ends with this process alone. (A child that was made behind the
+    /// C library's back keeps it until it execs.) There it must not be dropped.
+    pub fn alone(fd: OwnedFd) -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: the handler makes system calls only. Where there is no memory for it children keep what they inherit.
+            let _ = unsafe { pthread_atfork(None, None, Some(close_in_child)) };
+        });
+        let this = Self::new(fd);
+        if let Some(n) = usize::try_from(this.0.as_raw_fd()).ok().filter(|n| *n < TRACKED) {
+            HIGHEST.fetch_max(n, Ordering::Relaxed);
+            ALONE[n / 64].fetch_or(1 << (n % 64), Ordering::Relaxed);
+        }
+        this
     }
 
     /// Keeps a descriptor where it is: it was one of ours in the program that ran here before.
@@ -69,6 +89,29 @@ pub fn most() -> usize {
     limit().0 as usize
 }
 
+unsafe extern "C" {
+    fn pthread_atfork(
+        before: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> i32;
+}
+
+/// In a forked child.
+extern "C" fn close_in_child() {
+    let words = HIGHEST.load(Ordering::Relaxed) / 64 + 1;
+    for (at, bits) in ALONE.iter().take(words).enumerate() {
+        let mut bits = bits.load(Ordering::Relaxed);
+        while bits != 0 {
+            let fd = (at * 64) as i32 + bits.trailing_zeros() as i32;
+            bits &= bits - 1;
+            mark(fd, false);
+            // SAFETY: it is ours, and whoever has it in this process never uses or drops it: see `alone`.
+            unsafe { rustix::io::close(fd) };
+        }
+    }
+}
+
 fn mark(fd: i32, private: bool) {
     if private {
         COUNT.fetch_add(1, Ordering::Relaxed);
@@ -83,6 +126,7 @@ fn mark(fd: i32, private: bool) {
             PRIVATE[n / 64].fetch_or(bit, Ordering::Relaxed);
         } else {
             PRIVATE[n / 64].fetch_and(!bit, Ordering::Relaxed);
+            ALONE[n / 64].fetch_and(!bit, Ordering::Relaxed);
         }
     }
 }

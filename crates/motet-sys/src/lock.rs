@@ -6,6 +6,7 @@
 use crate::{barrier, thread};
 use rustix::thread::futex;
 use std::cell::UnsafeCell;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 
@@ -27,7 +28,9 @@ pub struct Lock<T> {
     owner: u64,
     /// Giving it back needs no fence.
     barrier: bool,
-    value: UnsafeCell<T>,
+    /// Never dropped.
+    abandoned: bool,
+    value: UnsafeCell<ManuallyDrop<T>>,
 }
 
 // SAFETY: as for any mutex, a guard is exclusive; in the single-threaded mode as no other thread ever gets one.
@@ -46,12 +49,24 @@ impl<T> Lock<T> {
     fn with(value: T, owner: u64) -> Self {
         let zero = || AtomicU32::new(0);
         let barrier = owner == 0 && barrier::join_threads();
-        Self { word: zero(), wanted: zero(), asleep: zero(), owner, barrier, value: UnsafeCell::new(value) }
+        let value = UnsafeCell::new(ManuallyDrop::new(value));
+        Self { word: zero(), wanted: zero(), asleep: zero(), owner, barrier, abandoned: false, value }
     }
 
     /// For this thread alone: nobody else gets the value.
     pub fn single(value: T) -> Self {
         Self::with(value, thread::token())
+    }
+
+    /// The value, which nobody else can have now.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// Has the value not be dropped: in a forked child it may be half changed by a thread that is not there, and its descriptors'
+    /// numbers somebody else's.
+    pub fn abandon(&mut self) {
+        self.abandoned = true;
     }
 
     /// Waits for the value. A thread that has it already waits for ever; in the single-threaded mode it panics, as does a thread that
@@ -114,8 +129,17 @@ impl<T> Lock<T> {
     #[cold]
     fn wake(&self) {
         self.asleep.store(0, Ordering::Relaxed);
-        // All of them: the word no longer says that somebody sleeps. (The kernel takes the number as a signed one.)
+        // All of them, as the word says no more that any sleeps. (The kernel reads the number as signed: more than this is one.)
         let _ = futex::wake(&self.asleep, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+}
+
+impl<T> Drop for Lock<T> {
+    fn drop(&mut self) {
+        if !self.abandoned {
+            // SAFETY: once, at the end, and nobody else refers to it.
+            unsafe { ManuallyDrop::drop(self.value.get_mut()) }
+        }
     }
 }
 
@@ -208,6 +232,21 @@ mod tests {
             }
         });
         assert_eq!(*counter.lock(), 120_000);
+    }
+
+    #[test]
+    fn all_who_sleep_for_it_are_woken() {
+        let value = Lock::new(0u32);
+        for _ in 0..20 {
+            let guard = value.lock();
+            std::thread::scope(|scope| {
+                (0..6).for_each(|_| drop(scope.spawn(|| *value.lock() += 1)));
+                // Until all of them sleep, most likely; it does not matter when not.
+                crate::thread::nap(3_000_000);
+                drop(guard);
+            });
+        }
+        assert_eq!(*value.lock(), 120);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use motet_sys::memory::{self, Ranges};
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use motet_sys::socket::{self, Credentials};
-use motet_sys::thread::euid;
+use motet_sys::thread::{self, euid};
 use motet_sys::{barrier, copy, fds};
 use motet_wire::lane::bulk::{self, Bulk};
 use motet_wire::lane::{Fence, LINES, Lane};
@@ -25,6 +25,10 @@ const OVERFLOW_UID: u32 = 65534;
 /// Those who have connected and not greeted yet, at most, and for how long (ns).
 const GUESTS: usize = 64;
 const PATIENCE: u64 = 1_000_000_000;
+/// Of them, those of other users.
+const STRANGERS: u32 = 8;
+/// How long those who cannot be taken wait, ns.
+const REST: u64 = 20_000_000;
 /// Connections that the kernel keeps for us.
 const BACKLOG: i32 = 128;
 
@@ -128,7 +132,10 @@ impl Meeting {
     fn end(self, caller: bool, id: NodeId) -> Result<Met, Reason> {
         let [there, back] = self.memory.ways(self.shape)?;
         let (outward, inward) = if caller { (there, back) } else { (back, there) };
-        let process = socket::peer_process(self.control.as_fd().as_raw_fd()).ok().map(PrivateFd::new);
+        // Before Linux 6.5 by its number, which was its own when it spoke just now.
+        let by_number = |_| thread::open_process(u32::try_from(self.peer.pid).unwrap_or(0));
+        let process = socket::peer_process(self.control.as_fd().as_raw_fd()).or_else(by_number);
+        let process = process.ok().map(PrivateFd::new);
         let lanes = Lanes {
             outward: outward.0.producer(),
             inward: inward.0.consumer(),
@@ -166,7 +173,11 @@ pub struct Host {
     poll: PrivateFd,
     id: NodeId,
     name: String,
-    guests: Vec<(PrivateFd, u64)>,
+    /// Who has connected, until when it is heard, and whether it is of our user.
+    guests: Vec<(PrivateFd, u64, bool)>,
+    strangers: u32,
+    /// Until when the listener is not looked at: there is no room for more guests, or no descriptor for them.
+    resting: Option<u64>,
 }
 
 impl Host {
@@ -179,11 +190,42 @@ impl Host {
         let listener = socket::listen_abstract(&socket_name(&node.name), BACKLOG)
             .map_err(|errno| if errno == EADDRINUSE { Reason::NAME_TAKEN } else { Reason::NOT_PERMITTED })?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|_| Reason::NO_MEMORY)?;
-        let (listener, poll) = (PrivateFd::new(listener), PrivateFd::new(poll));
+        let (listener, poll) = (PrivateFd::alone(listener), PrivateFd::new(poll));
         watch(&poll, &listener)?;
         barrier::join();
         let (id, name, guests) = (node.id, node.name.clone(), Vec::new());
-        Ok(Box::new(Self { listener, poll, id, name, guests }))
+        Ok(Box::new(Self { listener, poll, id, name, guests, strangers: 0, resting: None }))
+    }
+
+    /// Takes who has connected. When that cannot be done now, the listener is not looked at for a while: it would be readable all the
+    /// time.
+    fn take_guests(&mut self, now: u64) {
+        const EAGAIN: i32 = 11;
+        while self.resting.is_none() {
+            let taken = if self.guests.len() < GUESTS { socket::accept(&self.listener) } else { Err(0) };
+            let guest = match taken {
+                Ok(guest) => PrivateFd::alone(guest),
+                Err(EAGAIN) => return,
+                Err(_) => {
+                    let _ = epoll::delete(&self.poll, &self.listener);
+                    self.resting = Some(now.saturating_add(REST));
+                    return;
+                }
+            };
+            // Strangers are told so when they have spoken, but must not take the places of others until then.
+            let ours = socket::peer_credentials(&guest).is_ok_and(|peer| trusted(&peer).is_ok());
+            let stranger = u32::from(!ours);
+            if self.strangers + stranger <= STRANGERS && watch(&self.poll, &guest).is_ok() {
+                self.strangers += stranger;
+                self.guests.push((guest, now.saturating_add(PATIENCE), ours));
+            }
+        }
+    }
+
+    fn wake_up(&mut self) {
+        if self.resting.is_some() && watch(&self.poll, &self.listener).is_ok() {
+            self.resting = None;
+        }
     }
 
     /// Hears out a guest. `None`: it says nothing yet.
@@ -215,7 +257,7 @@ impl Host {
             lane.prepare(fence);
             bulk.prepare();
         }
-        let control = PrivateFd::new(guest.as_fd().try_clone_to_owned().map_err(|_| Reason::NO_MEMORY)?);
+        let control = PrivateFd::alone(guest.as_fd().try_clone_to_owned().map_err(|_| Reason::NO_MEMORY)?);
         Ok((Meeting { control, peer, memory, bell, ear: ear()?, shape }, greeting.caller))
     }
 
@@ -242,19 +284,18 @@ impl Listening for Host {
     }
 
     fn step(&mut self, now: u64) -> Option<Met> {
-        while self.guests.len() < GUESTS
-            && let Ok(guest) = socket::accept(&self.listener)
-        {
-            let guest = PrivateFd::new(guest);
-            let _ = watch(&self.poll, &guest);
-            self.guests.push((guest, now.saturating_add(PATIENCE)));
+        if self.resting.is_none_or(|until| until <= now) {
+            self.wake_up();
         }
+        self.take_guests(now);
         let mut at = 0;
-        while let Some((guest, until)) = self.guests.get(at) {
+        while let Some((guest, until, _)) = self.guests.get(at) {
             match self.hear(guest) {
                 None if *until > now => at += 1,
                 heard => {
-                    let (guest, _) = self.guests.swap_remove(at);
+                    let (guest, _, ours) = self.guests.swap_remove(at);
+                    self.strangers -= u32::from(!ours);
+                    self.resting = self.resting.map(|_| now); // there is room again
                     if let Some(met) = heard.and_then(|took| self.answer(&guest, took)) {
                         return Some(met);
                     }
@@ -265,7 +306,7 @@ impl Listening for Host {
     }
 
     fn due(&self) -> Option<u64> {
-        self.guests.iter().map(|guest| guest.1).min()
+        self.guests.iter().map(|guest| guest.1).chain(self.resting).min()
     }
 
     fn address(&self) -> String {
@@ -304,7 +345,7 @@ impl Guest {
         const EAGAIN: i32 = 11;
         const ECONNREFUSED: i32 = 111;
         let control = match socket::connect_abstract(&socket_name(&self.name)) {
-            Ok(control) => PrivateFd::new(control),
+            Ok(control) => PrivateFd::alone(control),
             Err(EAGAIN) => return Ok(None),
             Err(ECONNREFUSED) => return Err(Reason::NO_SUCH_NODE),
             Err(_) => return Err(Reason::NOT_PERMITTED),

@@ -22,7 +22,7 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 fn fresh(address: &SocketAddr) -> Result<PrivateFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    Ok(PrivateFd::new(net::socket_with(family, SocketType::STREAM, FLAGS, None)?))
+    Ok(PrivateFd::alone(net::socket_with(family, SocketType::STREAM, FLAGS, None)?))
 }
 
 /// A listening socket, and where it listens.
@@ -39,7 +39,7 @@ pub fn listen(address: &SocketAddr) -> Result<(PrivateFd, SocketAddr)> {
 pub fn accept(listener: &PrivateFd) -> Result<(PrivateFd, SocketAddr)> {
     let (fd, from) = net::acceptfrom_with(listener, FLAGS)?;
     let from = from.map(SocketAddr::try_from).ok_or(Errno::NOTCONN)??;
-    let fd = PrivateFd::new(fd);
+    let fd = PrivateFd::alone(fd);
     prepare(&fd);
     Ok((fd, from))
 }

@@ -17,6 +17,7 @@ use motet_proto::message::pool::Number;
 use motet_sys::{clock, socket};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// The driver of a bare word.
@@ -74,7 +75,12 @@ impl Node {
                 }
                 Ok(Err(reason)) => return Err(Error::Unreachable(reason)),
                 Err(error) => {
-                    self.core()?.calls.remove(call.index());
+                    let mut core = self.core()?;
+                    // Another thread may have driven it to its end meanwhile.
+                    if let Some(Ok(link)) = core.called(call) {
+                        return Ok(link);
+                    }
+                    core.calls.remove(call.index());
                     return Err(error);
                 }
             }
@@ -214,7 +220,7 @@ impl Node {
             self.ask(&mut core, Some(0)); // the caller has slept outside
         }
         let came = self.round(&mut core);
-        core.driving = false;
+        core.driving = std::mem::take(&mut core.ousted);
         Ok(came)
     }
 
@@ -284,8 +290,14 @@ impl Node {
     }
 
     /// Makes progress until `ready` says so, which is asked after every round: what a handler has set, say.
+    /// `ready` may not use the node. When it panics, so does this call, and others go on.
     pub fn until(&self, mut ready: impl FnMut() -> bool, deadline: Option<u64>) -> Result<(), Error> {
-        self.wait(self.core()?, deadline, |_| ready().then_some(()))
+        let asked = self.wait(self.core()?, deadline, |_| match catch_unwind(AssertUnwindSafe(&mut ready)) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(panic) => Some(Err(panic)),
+        })?;
+        asked.map_err(|panic| resume_unwind(panic))
     }
 
     /// The end of an operation, if it has ended; progress is not made.

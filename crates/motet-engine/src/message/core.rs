@@ -2,7 +2,7 @@
 
 use super::desk::Desk;
 use super::links::Joined;
-use super::medium::{Calling, Identity, Listening, Met};
+use super::medium::{Calling, Frames, Identity, Listening, Medium, Met};
 use super::pace::Pace;
 use super::packets::Landing;
 use super::{Channel, Context, Error, Handler, LinkId, MessageLimits, Task};
@@ -13,11 +13,15 @@ use motet_proto::message::{Broken, ChannelId, Reception};
 use motet_sys::fds::PrivateFd;
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
-use motet_sys::{clock, fds, lock};
+use motet_sys::{clock, fds, lock, thread};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::thread::Thread;
+
+/// How long a node that is dropped waits until peers have got what was sent to them, ns, and between two looks.
+const PARTING: u64 = 1_000_000_000;
+const NAP: u64 = 50_000;
 
 /// The lock, while it is held.
 pub type Guard<'a> = lock::Guard<'a, Core>;
@@ -48,6 +52,8 @@ pub struct Core {
     pub landing: Option<Box<Landing>>,
     /// Who waits for others, with the driver's name.
     pub listeners: Vec<(&'static dyn Driver, Box<dyn Listening>)>,
+    /// What still has to be delivered over links that are closed here.
+    pub leaving: Vec<Box<dyn Frames>>,
     /// On the way to others.
     pub calls: Pool<Call>,
     /// What peers may open channels to.
@@ -58,6 +64,8 @@ pub struct Core {
     pub tasks: VecDeque<Task>,
     /// A thread makes progress.
     pub driving: bool,
+    /// Another one has begun to while the one that did ran tasks: this one leaves.
+    pub ousted: bool,
     /// It sleeps; or nobody does, and the program sleeps on our descriptor.
     pub asleep: bool,
     /// Threads that wait meanwhile.
@@ -163,11 +171,13 @@ impl Core {
             asked: 0,
             landing: Some(Box::default()),
             listeners,
+            leaving: Vec::new(),
             calls,
             services,
             handlers,
             tasks,
             driving: false,
+            ousted: false,
             asleep: false,
             waiters,
             pace,
@@ -241,7 +251,6 @@ impl Core {
 
     /// A medium has come up: a link.
     pub fn join(&mut self, met: Met, driver: &'static str) -> Result<LinkId, Reason> {
-        use super::medium::Medium;
         use std::os::fd::AsRawFd;
         // The protocol must know the number before the record is there.
         let Met { peer, medium } = met;
@@ -293,8 +302,45 @@ impl Core {
             && joined.gone.is_none()
         {
             joined.flush(link, &mut self.desk);
+            let medium = joined.medium.take();
             joined.lose(link, &mut self.desk, Reason::PEER_GONE, Broken("the link was closed here"));
+            if let Some(Medium::Frames(frames)) = medium {
+                self.see_off(frames);
+            }
         }
+        for service in self.services.values_mut() {
+            service.opened.retain(|channel| channel.link != link);
+        }
+    }
+
+    /// Says goodbye over a medium that takes its time to deliver what was put.
+    fn see_off(&mut self, mut frames: Box<dyn Frames>) {
+        if frames.close(clock::nanoseconds()) {
+            return;
+        }
+        let _ = epoll::delete(&self.poll, fds::borrow(frames.descriptor()));
+        if self.watch(frames.descriptor(), Source::Meeting).is_ok() {
+            self.leaving.push(frames);
+        }
+    }
+
+    /// Closes every link. What was put is delivered where that takes no longer than [`PARTING`].
+    pub fn part(&mut self) {
+        for index in self.links.indices() {
+            self.forget(LinkId(self.links.number(index).0));
+        }
+        let until = clock::nanoseconds().saturating_add(PARTING);
+        while !self.leaving.is_empty() && clock::nanoseconds() < until {
+            thread::nap(NAP);
+            self.see_all_off();
+        }
+    }
+
+    /// Goes on with goodbyes.
+    #[cold]
+    pub fn see_all_off(&mut self) {
+        let now = clock::nanoseconds();
+        self.leaving.retain_mut(|frames| !frames.close(now));
     }
 
     /// Puts what is owed to all peers, as far as there is room: they may wait for nothing else.

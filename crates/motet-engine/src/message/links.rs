@@ -276,6 +276,7 @@ impl Joined {
     pub fn lose(&mut self, id: LinkId, desk: &mut Desk, reason: Reason, broken: Broken) {
         self.gone.get_or_insert(reason);
         self.medium = None;
+        self.ending = false; // or it would end in every round, and nobody could sleep
         let mut view = View::of(desk, &mut self.back, id);
         self.proto.reset(&mut view, broken);
         while let Some((request, _)) = view.back.copies.pop_front() {

@@ -226,13 +226,28 @@ impl Node {
         Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer })
     }
 
+    /// Whether a fork lies between the process that made it and ours.
+    fn is_inherited(&self) -> bool {
+        self.birth.process() != self.process
+    }
+
     /// The state, locked.
     #[inline(always)]
     fn core(&self) -> Result<Guard<'_>, Error> {
         const ECHILD: i32 = 10;
-        if self.birth.process() != self.process {
+        if self.is_inherited() {
             return Err(Error::NoNode(ECHILD)); // forked from the process that has it
         }
         Ok(self.core.lock())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            self.core.abandon(); // it is the parent's
+        } else {
+            self.core.get_mut().part();
+        }
     }
 }

@@ -55,6 +55,7 @@ impl Node {
         }
         if !core.tasks.is_empty() || !core.desk.spent.is_empty() {
             self.run_tasks(core);
+            came = true;
         }
         if core.desk.stirred {
             core.stir();
@@ -212,6 +213,13 @@ impl Node {
                 Source::Meeting => self.meet(core),
             }
         }
+        let now = core.now;
+        if core.listeners.iter().any(|listener| listener.1.due().is_some_and(|due| due <= now)) {
+            self.meet(core); // guests that say nothing go
+        }
+        if !core.leaving.is_empty() {
+            core.see_all_off();
+        }
     }
 
     /// Gives back what links have not used for long.
@@ -285,19 +293,23 @@ impl Node {
     }
 
     fn run_tasks(&self, core: &mut Guard<'_>) {
-        let (tasks, spent) = (std::mem::take(&mut core.tasks), std::mem::take(&mut core.desk.spent));
+        let (mut tasks, spent) = (std::mem::take(&mut core.tasks), std::mem::take(&mut core.desk.spent));
         // They may wait, so others, they among them, may drive meanwhile.
         core.driving = false;
         core.stir();
         let result = core.unlocked(|| {
             catch_unwind(AssertUnwindSafe(|| {
                 drop(spent);
-                tasks.into_iter().for_each(|task| task(self));
+                while let Some(task) = tasks.pop_front() {
+                    task(self);
+                }
             }))
         });
-        while core.driving {
-            core.lend();
-        }
+        // One that has panicked takes no other with it.
+        tasks.append(&mut core.tasks);
+        core.tasks = tasks;
+        // Who drives now may do so for ever: it is not waited for.
+        core.ousted = core.driving;
         core.driving = true;
         go_on(core, result);
     }
@@ -361,7 +373,8 @@ impl Node {
         let frames = core.links.indices().filter_map(|index| core.links.get(index)?.due()).min();
         let listeners = core.listeners.iter().filter_map(|listener| listener.1.due()).min();
         let calls = (core.calls.count() > 0).then(|| core.now + CALLS);
-        let until = [deadline, frames, listeners, calls].into_iter().flatten().min();
+        let leaving = core.leaving.iter().filter_map(|frames| frames.due()).min();
+        let until = [deadline, frames, listeners, calls, leaving].into_iter().flatten().min();
         until.map(|until| until.saturating_sub(clock::nanoseconds()))
     }
 }
@@ -412,7 +425,8 @@ fn inside(handler: impl FnOnce()) -> std::thread::Result<()> {
 /// The program's code has panicked: so does the call that ran it, and another thread may drive.
 fn go_on(core: &mut Guard<'_>, result: std::thread::Result<()>) {
     if let Err(panic) = result {
-        core.driving = false;
+        core.driving = std::mem::take(&mut core.ousted);
+        core.stir();
         resume_unwind(panic);
     }
 }

@@ -28,11 +28,14 @@ impl Node {
             if !core.driving {
                 core.driving = true;
                 let result = self.drive(&mut core, deadline, &mut ready);
-                core.driving = false;
+                core.driving = std::mem::take(&mut core.ousted);
                 if let Some(next) = core.waiters.pop() {
                     next.unpark(); // somebody must drive
                 }
-                return result;
+                match result {
+                    Some(result) => return result,
+                    None => continue, // another thread does
+                }
             }
             if is_inside() {
                 return Err(Error::WouldBlock);
@@ -41,26 +44,29 @@ impl Node {
         }
     }
 
-    /// Drives.
+    /// Drives. `None`: another thread does now.
     #[inline(always)]
     fn drive<R>(
         &self,
         core: &mut Guard<'_>,
         deadline: Option<u64>,
         ready: &mut impl FnMut(&mut Core) -> Option<R>,
-    ) -> Result<R, Error> {
+    ) -> Option<Result<R, Error>> {
         let mut spin = core.pace.begin(self.spin);
         core.asleep = false; // whoever slept on the descriptor is here, or is woken by what is found
         loop {
             let came = self.round(core);
             if let Some(found) = ready(core) {
                 core.pace.paid();
-                return Ok(found);
+                return Some(Ok(found));
             }
-            if core.is_wanted() {
+            if core.is_wanted() && !core.ousted {
                 core.lend();
             }
             if came {
+                if core.ousted {
+                    return None;
+                }
                 spin.again();
                 continue;
             }
@@ -73,12 +79,16 @@ impl Node {
                     if hog {
                         spin.give_up();
                     }
-                    passed(core, deadline)?;
+                    if let Err(late) = passed(core, deadline) {
+                        return Some(Err(late));
+                    }
                 }
                 Next::Sleep => {
-                    passed(core, deadline)?;
+                    if let Err(late) = passed(core, deadline) {
+                        return Some(Err(late));
+                    }
                     if let Some(found) = self.sleep(core, deadline, ready) {
-                        return Ok(found);
+                        return Some(Ok(found));
                     }
                     spin = core.pace.begin(self.spin);
                 }

@@ -12,7 +12,10 @@ pub mod session;
 pub mod slot;
 
 use motet_config::profile::{Machine, Profile};
+use motet_driver_shm::greeting::{Answer, Greeting};
 use motet_driver_shm::offer::{Offer, REFUSAL_SIZE, Refusal};
+use motet_engine::message::medium::NodeId;
+use motet_engine::reason::Reason;
 use motet_sys::diag;
 use motet_wire::segment::{Geometry, HEAD_WORDS};
 
@@ -33,6 +36,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "segment_head", run: segment_head, seeds: segment_seeds, rounds: 200_000 },
     Target { name: "offer", run: offer, seeds: offer_seeds, rounds: 200_000 },
+    Target { name: "greeting", run: greeting, seeds: greeting_seeds, rounds: 200_000 },
     Target { name: "diag_answer", run: diag_answer, seeds: diag_seeds, rounds: 200_000 },
     Target { name: "profile", run: profile, seeds: profile_seeds, rounds: 50_000 },
     Target { name: "slot", run: slot::run, seeds: slot::seeds, rounds: 200_000 },
@@ -40,6 +44,22 @@ pub const TARGETS: &[Target] = &[
     Target { name: "message", run: message::run, seeds: message::seeds, rounds: 200_000 },
     Target { name: "session", run: session::run, seeds: session::seeds, rounds: 200_000 },
 ];
+
+/// What two nodes of a host say when they meet, either way.
+pub fn greeting(input: &[u8]) {
+    if let Ok(greeting) = Greeting::decode(input) {
+        // Its last bytes say nothing yet, so only what is known comes back.
+        assert_eq!(Greeting::decode(&greeting.encode()), Ok(greeting));
+    }
+    let answer = Answer::decode(input);
+    assert_eq!(Answer::decode(&answer.encode()), answer);
+}
+
+fn greeting_seeds() -> Vec<Vec<u8>> {
+    let greeting = Greeting { caller: NodeId([7; 16]), lines: 128, ring: 65536, barrier: true };
+    let answers = [Ok(NodeId([9; 16])), Err(Reason::OTHER_USER)].map(|answer| Answer(answer).encode().to_vec());
+    [&answers[..], &[greeting.encode().to_vec()]].concat()
+}
 
 /// The head of a segment, and the size of its file.
 pub fn segment_head(input: &[u8]) {

@@ -242,7 +242,7 @@ mod tests {
             true
         };
         let body = vec![1; PAGES / 2 + 1];
-        let mut send = |out: &mut BulkOut| {
+        let send = |out: &mut BulkOut| {
             assert!(out.has_pages(body.len(), make) && out.fits(body.len()).unwrap());
             out.write(&[&body], false);
         };

@@ -1,0 +1,48 @@
+//! Attacks on nodes: what tests with several processes need.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`traffic`] | one side of random operations of every kind on one link, and the oracle that knows how each must end |
+//! | [`mesh`] | a node with such a side on each of its links, whoever made it |
+//! | [`worker`] | other processes, started as the program of this crate, told what to do by lines |
+//! | [`random`] | numbers that a seed repeats |
+//! | [`system`] | fork, signal handlers, and what a process holds |
+//!
+//! What it is not: it measures nothing, and no time decides whether a test passes but for limits beyond which something hangs.
+#![deny(unsafe_code)] // but for system.rs: fork and signal handlers
+
+pub mod mesh;
+pub mod random;
+pub mod system;
+pub mod traffic;
+pub mod worker;
+
+use std::time::Duration;
+
+/// What takes longer than this hangs.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a torture lasts: `MOTET_TORTURE_SECONDS`, or so many seconds.
+pub fn seconds(default: u64) -> Duration {
+    let wanted = std::env::var("MOTET_TORTURE_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(wanted.unwrap_or(default))
+}
+
+/// The seed of this run: `MOTET_TORTURE_SEED`, or the clock. Printed, so that a failure can be repeated.
+pub fn seed() -> u64 {
+    let wanted = std::env::var("MOTET_TORTURE_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = wanted.unwrap_or_else(motet_sys::clock::nanoseconds);
+    println!("MOTET_TORTURE_SEED={seed}");
+    seed
+}
+
+/// Says that a test could not be done here, and why, where the summary of all tests finds it.
+pub fn skip(name: &str, why: &str) {
+    use std::io::Write;
+    eprintln!("SKIP {name}: {why}");
+    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
+        && let Ok(mut log) = std::fs::OpenOptions::new().append(true).create(true).open(log)
+    {
+        let _ = writeln!(log, "SKIP {name}: {why}");
+    }
+}

@@ -1,0 +1,98 @@
+//! The other process of a test: see `motet_torture::worker`. Each role is told to go on, and to end, by lines.
+//!
+//! `mesh NAME ADDRESS ...`: traffic with whoever connects and with the nodes of these addresses. Says its address first. `stop`: ends
+//! the traffic in order, says `stopped` and how many operations have ended. `end`, or the end of its input: says what it still holds.
+//!
+//! `fork NAME`: a node that makes progress. Says its address, forks a child and says its number. `fork`: once more; `exec`: becomes
+//! another program.
+#![forbid(unsafe_code)]
+
+use motet_sys::rustix::process::Signal;
+use motet_torture::mesh::Mesh;
+use motet_torture::system;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+fn orders() -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || std::io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    receiver
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match &words[..] {
+        ["mesh", name, others @ ..] => mesh(name, others),
+        ["fork", name] => fork(name),
+        _ => panic!("no such role: {words:?}"),
+    }
+}
+
+fn fork(name: &str) {
+    use std::os::unix::process::CommandExt;
+    let orders = orders();
+    let node = motet::node::Node::listen(name, "127.0.0.1:0".parse().expect("an address")).expect("a node");
+    println!("{}", node.address().expect("a node"));
+    let child = || {
+        println!(
+            "{}",
+            system::fork_child(|| loop {
+                std::thread::sleep(motet_torture::LIMIT)
+            })
+        )
+    };
+    child();
+    loop {
+        let _ = node.until(|| false, Some(motet::node::in_ns(1_000_000)));
+        match orders.try_recv() {
+            Ok(order) if order == "fork" => child(),
+            Ok(order) if order == "exec" => panic!("{}", std::process::Command::new("sleep").arg("20").exec()),
+            Ok(_) | Err(TryRecvError::Disconnected) => return,
+            Err(TryRecvError::Empty) => {}
+        }
+    }
+}
+
+fn mesh(name: &str, others: &[&str]) {
+    system::interrupt_by(Signal::USR1);
+    let orders = orders();
+    let mut mesh = Mesh::new(name, u64::from(std::process::id())).expect("a node");
+    println!("{}", mesh.node.address().expect("a node"));
+    let descriptors = system::descriptors();
+    for address in others {
+        // Who is called may be killed meanwhile.
+        if let Err(error) = mesh.connect(address) {
+            eprintln!("{address}: {error}");
+        }
+    }
+    let mut done = 0;
+    loop {
+        mesh.step();
+        mesh.sweep();
+        match orders.try_recv() {
+            Ok(order) if order == "stop" => {
+                mesh.stop();
+                done += mesh.done();
+                for link in mesh.sides.keys().copied().collect::<Vec<_>>() {
+                    mesh.forget(link);
+                }
+                println!("stopped {done}");
+            }
+            Ok(order) if order.starts_with("connect ") => {
+                let answer = mesh.connect(&order["connect ".len()..]).map_or_else(|e| e.to_string(), |_| String::new());
+                println!("connected {answer}");
+            }
+            Ok(_) | Err(TryRecvError::Disconnected) => break,
+            Err(TryRecvError::Empty) => {}
+        }
+    }
+    for link in mesh.sides.keys().copied().collect::<Vec<_>>() {
+        mesh.forget(link);
+    }
+    mesh.sweep();
+    println!(
+        "holds {} {}",
+        system::descriptors().saturating_sub(descriptors),
+        mesh.node.links().expect("a node").len()
+    );
+}

@@ -1,0 +1,141 @@
+//! A node with a [`Side`] on each of its links, whoever made it.
+
+use crate::traffic::{self, IDLE, NUMBERED, Side};
+use motet::node::{Channel, Context, Error, LinkId, Node};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The node and its sides.
+pub struct Mesh {
+    /// The node.
+    pub node: Arc<Node>,
+    /// A side for each link that is up.
+    pub sides: HashMap<LinkId, Side>,
+    /// Links that have been lost, and how long it took until everything on them had ended, from the first end on.
+    pub lost: Vec<(LinkId, Duration)>,
+    leaving: HashMap<LinkId, Instant>,
+    context: Context,
+    half: HashMap<LinkId, [Option<Channel>; 2]>,
+    seed: u64,
+    steps: u64,
+}
+
+impl Mesh {
+    /// A node of that name, on this host and at a port of its own.
+    pub fn new(name: &str, seed: u64) -> Result<Self, Error> {
+        let node = Arc::new(Node::listen(name, "127.0.0.1:0".parse().map_err(|_| Error::Closed)?)?);
+        Self::of(node, seed)
+    }
+
+    /// Of a node that is there.
+    pub fn of(node: Arc<Node>, seed: u64) -> Result<Self, Error> {
+        let context = traffic::serve(&node)?;
+        let (sides, leaving, half) = Default::default();
+        Ok(Self { node, sides, lost: Vec::new(), leaving, context, half, seed, steps: 0 })
+    }
+
+    /// The part of the address that is of one driver.
+    pub fn address(&self, driver: &str) -> String {
+        way(&self.node.address().expect("a node"), driver)
+    }
+
+    /// A link to another mesh, with traffic.
+    pub fn connect(&mut self, address: &str) -> Result<LinkId, Error> {
+        let link = self.node.connect(address, Some(crate::LIMIT))?;
+        self.seed += 1;
+        match Side::begin(&self.node, link, self.context, self.seed) {
+            Ok(side) => drop(self.sides.insert(link, side)),
+            Err(error) => {
+                let _ = self.node.disconnect(link);
+                return Err(error);
+            }
+        }
+        Ok(link)
+    }
+
+    /// Takes whoever has come, a step on every side, and a round of progress. Links that are gone are forgotten once everything on
+    /// them has ended.
+    pub fn step(&mut self) {
+        self.steps += 1;
+        if self.steps.is_multiple_of(8) {
+            self.take();
+        }
+        for side in self.sides.values_mut() {
+            side.step();
+        }
+        let gone = |side: &Side| side.is_gone().then_some(side.link);
+        for link in self.sides.values().filter_map(gone).collect::<Vec<_>>() {
+            let since = *self.leaving.entry(link).or_insert_with(Instant::now);
+            let side = &self.sides[&link];
+            if side.under_way() == 0 {
+                if !side.has_stopped() {
+                    self.lost.push((link, since.elapsed()));
+                }
+                self.leaving.remove(&link);
+                self.forget(link);
+            } else {
+                assert!(since.elapsed() < crate::LIMIT, "{} operations never end", side.under_way());
+            }
+        }
+        if !self.node.progress().expect("a node") {
+            std::thread::sleep(Duration::from_micros(20)); // others may need the CPU
+        }
+    }
+
+    /// Ends a side and its link.
+    pub fn forget(&mut self, link: LinkId) {
+        if let Some(side) = self.sides.remove(&link) {
+            side.end();
+        }
+        let _ = self.node.disconnect(link);
+    }
+
+    fn take(&mut self) {
+        // Each may come while the other is looked for.
+        for (at, service) in [NUMBERED, IDLE].into_iter().enumerate() {
+            while let Ok(channel) = self.node.accept(service, Some(Duration::ZERO)) {
+                let half = self.half.entry(channel.link).or_default();
+                half[at] = Some(channel);
+                let [Some(numbered), Some(idle)] = *half else { continue };
+                self.half.remove(&channel.link);
+                self.seed += 1;
+                let side = Side::over(&self.node, numbered, idle, self.seed).expect("room for a side");
+                self.sides.insert(channel.link, side);
+            }
+        }
+    }
+
+    /// Forgets links that ended before they had a side.
+    pub fn sweep(&mut self) {
+        for link in self.node.links().expect("a node") {
+            if !self.sides.contains_key(&link) && self.node.link_info(link).is_ok_and(|info| info.gone.is_some()) {
+                let _ = self.node.disconnect(link);
+            }
+        }
+        let node = &self.node;
+        self.half.retain(|link, _| node.link_info(*link).is_ok());
+    }
+
+    /// Ends all traffic in order: both ends have to, at the same time.
+    pub fn stop(&mut self) {
+        self.sides.values_mut().for_each(Side::stop);
+        let began = Instant::now();
+        while !self.sides.values().all(|side| side.is_over() || side.is_gone() && side.under_way() == 0) {
+            assert!(began.elapsed() < crate::LIMIT, "the traffic never ends: {:?}", self.sides.values());
+            self.step();
+            self.sides.values_mut().for_each(Side::stop);
+        }
+    }
+
+    /// Operations that have ended as asked on all sides that are there.
+    pub fn done(&self) -> u64 {
+        self.sides.values().map(|side| side.done).sum()
+    }
+}
+
+/// The part of an address that is of one driver.
+pub fn way(address: &str, driver: &str) -> String {
+    let found = address.split(',').find(|way| way.starts_with(driver));
+    found.unwrap_or_else(|| panic!("{address} has no way by {driver}")).to_owned()
+}

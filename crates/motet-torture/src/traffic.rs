@@ -1,0 +1,408 @@
+//! One side of random operations of every kind on one link, and the oracle that knows how each must end.
+//!
+//! Both sides send numbered messages of random lengths on one channel and receive the other's into posted buffers; each puts into and
+//! gets from a region of the other's, counts in a word of it, and begins what never meets anything and is cancelled. While the link
+//! is up every operation ends as asked with the right bytes, messages in order; once it is gone every one ends.
+
+use crate::random::Random;
+use motet::node::{
+    Atomic, Channel, Completion, Context, Datatype, Error, From, GroupId, Key, LinkId, Memory, Mode, Node, Notice,
+    Operation, OperationId, Outgoing, Rights, Serve, Status,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The service of numbered messages, and of those that nobody receives.
+pub const NUMBERED: u64 = 71;
+/// See [`NUMBERED`].
+pub const IDLE: u64 = 72;
+
+/// Words of a region: a counter, then what the peer writes, then what nobody may write.
+const WORDS: usize = 64 << 10;
+const WRITABLE: usize = WORDS * 8 / 2;
+/// Longest message.
+const MOST: usize = 300_000;
+/// Operations of a kind at a time.
+const POSTED: usize = 6;
+const SENDS: usize = 12;
+
+/// Header of a message: what it is.
+const DATA: &[u8] = b"data";
+const STOP: &[u8] = b"stop";
+
+/// What is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Send,
+    Receive(u64),
+    Put { at: usize, length: usize, seed: u64 },
+    GetBack { length: usize, seed: u64 },
+    GetTheirs { at: usize, length: usize },
+    Count(u64),
+    Fence,
+    NeverReceived,
+    NeverSent,
+}
+
+/// One side.
+pub struct Side {
+    node: Arc<Node>,
+    /// Which link.
+    pub link: LinkId,
+    numbered: Channel,
+    idle: Channel,
+    group: GroupId,
+    words: Arc<[AtomicU64]>,
+    key: Key,
+    theirs: Option<Key>,
+    doing: HashMap<u64, (OperationId, Doing)>,
+    contexts: u64,
+    taken: u64,
+    sent: u64,
+    posted: u64,
+    received: u64,
+    counted: u64,
+    writing: bool,
+    counting: bool,
+    stopping: bool,
+    stopped: [bool; 2],
+    gone: bool,
+    random: Random,
+    /// Operations that have ended as asked.
+    pub done: u64,
+}
+
+/// Bytes that tell where they are from.
+pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend_from_slice(&random.number().to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// What lies in the part of a region that nobody writes.
+fn constant(word: usize) -> u64 {
+    (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Lets peers begin. Messages that nobody receives wait in this context.
+pub fn serve(node: &Node) -> Result<Context, Error> {
+    let context = node.context()?;
+    node.serve(NUMBERED, Serve::Queue)?;
+    node.serve(IDLE, Serve::Tagged(context))?;
+    Ok(context)
+}
+
+impl std::fmt::Debug for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let doing: Vec<_> = self.doing.values().collect();
+        let info = self.node.link_info(self.link);
+        write!(f, "sent {} received {} stopped {:?}: {doing:?} on {info:?}", self.sent, self.received, self.stopped)
+    }
+}
+
+impl Side {
+    /// The side that has made the link.
+    pub fn begin(node: &Arc<Node>, link: LinkId, context: Context, seed: u64) -> Result<Self, Error> {
+        let limit = Some(crate::LIMIT);
+        let numbered = node.open_channel(link, NUMBERED, Serve::Queue, limit)?;
+        let idle = node.open_channel(link, IDLE, Serve::Tagged(context), limit)?;
+        Self::over(node, numbered, idle, seed)
+    }
+
+    /// A side over channels that are open.
+    pub fn over(node: &Arc<Node>, numbered: Channel, idle: Channel, seed: u64) -> Result<Self, Error> {
+        let words: Arc<[AtomicU64]> =
+            (0..WORDS).map(|word| AtomicU64::new(if word * 8 < WRITABLE { 0 } else { constant(word) })).collect();
+        let key = node.register_words(&words, Rights::ALL)?;
+        Ok(Self {
+            node: node.clone(),
+            link: numbered.link,
+            numbered,
+            idle,
+            group: node.add_group()?,
+            words,
+            key,
+            theirs: None,
+            doing: HashMap::new(),
+            contexts: 0,
+            taken: 0,
+            sent: 0,
+            posted: 0,
+            received: 0,
+            counted: 0,
+            writing: false,
+            counting: false,
+            stopping: false,
+            stopped: [false; 2],
+            gone: false,
+            random: Random(seed),
+            done: 0,
+        })
+    }
+
+    fn notice(&mut self) -> Notice {
+        self.contexts += 1;
+        Notice { group: Some(self.group), context: self.contexts, quiet: false }
+    }
+
+    /// Operations under way.
+    pub fn under_way(&self) -> usize {
+        self.doing.len()
+    }
+
+    /// The link is gone.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Sends no more after what it has begun.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Both have said that they send no more.
+    pub fn has_stopped(&self) -> bool {
+        self.stopped == [true; 2]
+    }
+
+    /// The same, and everything has ended but what waits for more.
+    pub fn is_over(&self) -> bool {
+        let waits = |doing: &Doing| matches!(doing, Doing::Receive(_) | Doing::NeverReceived);
+        self.stopped == [true; 2] && self.doing.values().all(|(_, doing)| waits(doing))
+    }
+
+    /// Begins a few operations and takes note of those that have ended. Makes no progress.
+    pub fn step(&mut self) {
+        if !self.gone {
+            for _ in 0..4 {
+                match self.begin_one() {
+                    Ok(()) | Err(Error::WouldBlock | Error::Full) => {}
+                    Err(Error::Lost(_) | Error::Closed) => self.gone = true,
+                    Err(error) => panic!("an operation was refused: {error}"),
+                }
+            }
+        }
+        // Asked first: a wait, however short, gives up the CPU.
+        let [done, failed, _] = self.node.group_counts(self.group).expect("its group");
+        while self.taken < done + failed {
+            let end = self.node.wait_group(self.group, Some(0)).expect("an end that was counted");
+            self.taken += 1;
+            self.ended(end);
+        }
+    }
+
+    fn count(&self, which: impl Fn(&Doing) -> bool) -> usize {
+        self.doing.values().filter(|(_, doing)| which(doing)).count()
+    }
+
+    fn begin_one(&mut self) -> Result<(), Error> {
+        let node = self.node.clone();
+        if self.count(|doing| matches!(doing, Doing::Receive(_))) < POSTED {
+            let notice = self.notice();
+            let memory = Memory::Owned(vec![0; MOST]);
+            let operation = node.post(From::Channel(self.numbered), 0, u64::MAX, memory, notice)?;
+            self.doing.insert(notice.context, (operation, Doing::Receive(self.posted)));
+            self.posted += 1;
+        }
+        if self.stopped[0] {
+            return Ok(());
+        }
+        if self.sent == 0 {
+            let key = self.key.0.to_le_bytes();
+            return self.send(DATA, key.to_vec());
+        }
+        let sends = self.count(|doing| *doing == Doing::Send);
+        if self.stopping {
+            self.cancel_something()?;
+            // Nothing else is under way that the peer could have to answer.
+            if self.count(|doing| !matches!(doing, Doing::Receive(_) | Doing::NeverReceived)) == 0 {
+                self.send(STOP, Vec::new())?;
+                self.stopped[0] = true;
+            }
+            return Ok(());
+        }
+        match self.random.below(16) {
+            0..8 if sends < SENDS => {
+                let length = self.random.length();
+                self.send(DATA, pattern(length, self.sent))
+            }
+            8 | 9 => self.put(),
+            10 => self.get_theirs(),
+            11 | 12 => self.count_one(),
+            13 => self.cancel_something(),
+            14 => self.never(),
+            15 if self.count(|doing| *doing == Doing::Fence) == 0 => {
+                let notice = self.notice();
+                let operation = node.fence(self.link, notice)?;
+                self.doing.insert(notice.context, (operation, Doing::Fence));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn send(&mut self, headers: &[u8], body: Vec<u8>) -> Result<(), Error> {
+        let notice = self.notice();
+        let message = Outgoing { channel: self.numbered, tag: self.sent, headers, mode: Mode::Automatic };
+        let begun = self.node.start_send(&message, Memory::Owned(body), Vec::new(), notice);
+        if let Some(operation) = begun.map_err(|(error, ..)| error)? {
+            self.doing.insert(notice.context, (operation, Doing::Send));
+        }
+        self.sent += 1;
+        Ok(())
+    }
+
+    // ---- remote memory -----------------------------------------------------------------------------------------------
+
+    fn put(&mut self) -> Result<(), Error> {
+        let Some(key) = self.theirs.filter(|_| !self.writing) else { return Ok(()) };
+        let length = self.random.length().min(WRITABLE - 16);
+        let at = 8 + self.random.below((WRITABLE - 8 - length) as u64) as usize;
+        let seed = self.random.number();
+        let notice = self.notice();
+        let operation = self.node.put(self.link, key, at as u64, Memory::Owned(pattern(length, seed)), notice)?;
+        self.doing.insert(notice.context, (operation, Doing::Put { at, length, seed }));
+        self.writing = true;
+        Ok(())
+    }
+
+    fn get_back(&mut self, at: usize, length: usize, seed: u64) -> Result<(), Error> {
+        let Some(key) = self.theirs else { return Ok(()) };
+        let notice = self.notice();
+        let operation = self.node.get(self.link, key, at as u64, Memory::Owned(vec![0; length]), notice)?;
+        self.doing.insert(notice.context, (operation, Doing::GetBack { length, seed }));
+        Ok(())
+    }
+
+    fn get_theirs(&mut self) -> Result<(), Error> {
+        let Some(key) = self.theirs else { return Ok(()) };
+        let length = self.random.length().min(WRITABLE) / 8 * 8;
+        let at = WRITABLE + self.random.below(((WRITABLE - length) / 8) as u64 + 1) as usize * 8;
+        let at = at.min(WORDS * 8 - length);
+        let notice = self.notice();
+        let operation = self.node.get(self.link, key, at as u64, Memory::Owned(vec![0; length]), notice)?;
+        self.doing.insert(notice.context, (operation, Doing::GetTheirs { at, length }));
+        Ok(())
+    }
+
+    fn count_one(&mut self) -> Result<(), Error> {
+        let Some(key) = self.theirs.filter(|_| !self.counting) else { return Ok(()) };
+        let notice = self.notice();
+        let (operand, compare) = (&1u64.to_le_bytes()[..], &[][..]);
+        let add = Atomic { operation: Operation::Sum, datatype: Datatype::U64, count: 1, operand, compare };
+        let operation = self.node.atomic(self.link, key, 0, &add, Memory::Owned(vec![0; 8]), notice)?;
+        self.doing.insert(notice.context, (operation, Doing::Count(self.counted)));
+        self.counted += 1;
+        self.counting = true;
+        Ok(())
+    }
+
+    // ---- what meets nothing ------------------------------------------------------------------------------------------
+
+    fn never(&mut self) -> Result<(), Error> {
+        let notice = self.notice();
+        if self.random.once_in(2) {
+            let from = From::Channel(self.idle);
+            let operation = self.node.post(from, 5, 0, Memory::Owned(vec![0; 64]), notice)?;
+            self.doing.insert(notice.context, (operation, Doing::NeverReceived));
+        } else if self.count(|doing| *doing == Doing::NeverSent) < 4 {
+            let message = Outgoing { channel: self.idle, tag: 6, headers: &[], mode: Mode::Synchronous };
+            let body = Memory::Owned(pattern(100_000, 1));
+            let begun = self.node.start_send(&message, body, Vec::new(), notice).map_err(|(error, ..)| error)?;
+            if let Some(operation) = begun {
+                self.doing.insert(notice.context, (operation, Doing::NeverSent));
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel_something(&mut self) -> Result<(), Error> {
+        let idle = |doing: &Doing| matches!(doing, Doing::NeverReceived | Doing::NeverSent);
+        let found = self.doing.values().find(|(_, doing)| idle(doing)).map(|(operation, _)| *operation);
+        found.map_or(Ok(()), |operation| self.node.cancel(operation))
+    }
+
+    // ---- ends --------------------------------------------------------------------------------------------------------
+
+    fn ended(&mut self, end: Completion) {
+        let (operation, doing) = self.doing.remove(&end.context).expect("an end of something that has begun");
+        assert_eq!(operation, end.operation);
+        if matches!(end.status, Status::Broken | Status::Closed) {
+            let gone = self.node.link_info(self.link).map_or(true, |info| info.gone.is_some());
+            assert!(gone || self.has_stopped(), "{doing:?} ended as {:?} on a link that is up", end.status);
+            self.gone = true;
+            return;
+        }
+        let memory = end.memory.unwrap_or_default();
+        match doing {
+            Doing::Send | Doing::Fence => assert_eq!(end.status, Status::Done, "{doing:?}"),
+            Doing::NeverReceived => return assert_eq!(end.status, Status::Cancelled),
+            Doing::NeverSent => return assert_eq!(end.status, Status::Cancelled),
+            Doing::Receive(number) => {
+                assert_eq!((end.status, end.tag), (Status::Done, number), "messages are in order");
+                let bytes = &memory[..end.length as usize];
+                match &end.headers[..] {
+                    STOP => self.stopped[1] = true,
+                    _ if number == 0 => self.theirs = bytes.try_into().ok().map(|key| Key(u64::from_le_bytes(key))),
+                    _ => assert!(bytes == pattern(bytes.len(), number), "bytes of message {number}"),
+                }
+                self.received += 1;
+            }
+            Doing::Put { at, length, seed } => {
+                assert_eq!(end.status, Status::Done);
+                if self.get_back(at, length, seed).is_err() {
+                    self.writing = false;
+                }
+            }
+            Doing::GetBack { length, seed } => {
+                self.writing = false;
+                assert_eq!(end.status, Status::Done);
+                assert!(memory == pattern(length, seed), "what was put is there");
+            }
+            Doing::GetTheirs { at, length } => {
+                assert_eq!(end.status, Status::Done);
+                let expected = (at / 8..(at + length) / 8).flat_map(|word| constant(word).to_le_bytes());
+                assert!(memory.iter().copied().eq(expected), "what nobody writes");
+            }
+            Doing::Count(before) => {
+                self.counting = false;
+                assert_eq!((end.status, memory), (Status::Done, before.to_le_bytes().to_vec()));
+            }
+        }
+        self.done += 1;
+    }
+
+    /// Takes everything down. On a link that is up all of it must have ended ([`Side::is_over`]).
+    pub fn end(mut self) {
+        let orderly = !self.gone && self.is_over();
+        for (operation, _) in self.doing.values() {
+            let _ = self.node.cancel(*operation);
+        }
+        let until = motet::node::in_ns(crate::LIMIT.as_nanos() as u64);
+        while !self.doing.is_empty() {
+            let Ok(end) = self.node.wait_group(self.group, Some(until)) else {
+                panic!("never ended: {:?}", self.doing)
+            };
+            // The peer may have closed the channels first.
+            assert!(
+                !orderly || matches!(end.status, Status::Cancelled | Status::Closed | Status::Broken),
+                "{:?}",
+                end.status
+            );
+            self.doing.remove(&end.context).expect("an end of something that has begun");
+        }
+        if orderly {
+            let words = self.words.iter().enumerate().skip(WRITABLE / 8);
+            words.for_each(|(at, word)| assert_eq!(word.load(Ordering::Relaxed), constant(at)));
+        }
+        self.node.remove_group(self.group).expect("nothing is under way in the group");
+        self.node.revoke(self.key, Some(until)).expect("nobody uses the region of a link that is gone or over");
+        let _ = self.node.close_channel(self.numbered);
+        let _ = self.node.close_channel(self.idle);
+    }
+}

@@ -1,0 +1,266 @@
+//! Strangers at a node's door, and peers that meet properly and then write rubbish: the node refuses them or breaks their link, and
+//! serves others as before.
+#![forbid(unsafe_code)]
+
+use motet::node::{Node, Serve};
+use motet_sys::memory;
+use motet_sys::rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use motet_sys::rustix::{fs, io, pipe};
+use motet_sys::socket::{connect_abstract, eventfd, receive_with_fds, send_message, send_with_fds};
+use motet_torture::random::Random;
+use motet_torture::{LIMIT, seconds, seed, skip, system};
+use std::time::{Duration, Instant};
+
+const LINES: usize = 128;
+/// Bytes of a lane: 384 of control, then lines of 64.
+const LANE: usize = 384 + 64 * LINES;
+const SIZE: usize = (2 * LANE).next_multiple_of(4096);
+const VERSION_AT: usize = 8;
+
+fn node() -> Node {
+    let node = Node::open("").unwrap();
+    node.serve(1, Serve::Queue).unwrap();
+    node
+}
+
+fn door(node: &Node) -> Vec<u8> {
+    format!("motet/node/{}/{}", motet_sys::thread::euid(), node.name().unwrap()).into_bytes()
+}
+
+/// A good greeting, taken from a node that calls.
+fn greeting() -> Vec<u8> {
+    let name = format!("listener-{}-{:?}", std::process::id(), std::thread::current().id()).replace(['(', ')'], "-");
+    let full = format!("motet/node/{}/{name}", motet_sys::thread::euid());
+    let listener = motet_sys::socket::listen_abstract(full.as_bytes(), 1).unwrap();
+    let caller = Node::open("").unwrap();
+    let _ = caller.connect(&name, Some(Duration::from_millis(2)));
+    let guest = motet_sys::socket::accept(&listener).unwrap();
+    let mut bytes = vec![0; 100];
+    let (length, _) = receive_with_fds::<2>(&guest, &mut bytes).unwrap();
+    bytes.truncate(length);
+    bytes
+}
+
+fn sealed(size: usize) -> OwnedFd {
+    memory::make("hostile", size, &[], size).unwrap()
+}
+
+/// The node goes on until the door has answered, or closed: the answer.
+fn knock(node: &Node, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Vec<u8> {
+    let door = connect_abstract(&door(node)).unwrap();
+    if files.is_empty() {
+        send_message(&door, bytes).unwrap();
+    } else {
+        send_with_fds(&door, bytes, files).unwrap();
+    }
+    let began = Instant::now();
+    loop {
+        let _ = node.until(|| false, Some(motet::node::in_ns(200_000)));
+        let mut answer = vec![0; 100];
+        match receive_with_fds::<2>(&door, &mut answer) {
+            Ok((length, _)) => {
+                answer.truncate(length);
+                return answer;
+            }
+            Err(11) => assert!(began.elapsed() < LIMIT, "no answer"),
+            Err(_) => return Vec::new(),
+        }
+    }
+}
+
+/// A friend can still come, and talk.
+fn serves(node: &Node) {
+    let friend = Node::open("").unwrap();
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| node.accept(1, Some(LIMIT)).unwrap());
+        let link = friend.connect(&node.name().unwrap(), Some(LIMIT)).unwrap();
+        let here = friend.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap();
+        friend.send(here, 3, b"friend", Some(LIMIT)).unwrap();
+        let there = there.join().unwrap();
+        assert_eq!(node.receive(there, &mut [0; 8], Some(LIMIT)).unwrap().tag, 3);
+        node.disconnect(there.link).unwrap();
+    });
+}
+
+fn forget_all(node: &Node) {
+    let began = Instant::now();
+    while !node.links().unwrap().is_empty() {
+        assert!(began.elapsed() < LIMIT);
+        let _ = node.until(|| false, Some(motet::node::in_ns(200_000)));
+        for link in node.links().unwrap() {
+            if node.link_info(link).is_ok_and(|info| info.gone.is_some()) {
+                let _ = node.disconnect(link);
+            }
+        }
+    }
+}
+
+#[test]
+fn greetings_that_are_none_are_refused_and_cost_nothing() {
+    let node = node();
+    serves(&node);
+    forget_all(&node);
+    let before = system::descriptors();
+    let good = greeting();
+    let bell = eventfd().unwrap();
+    let file = sealed(SIZE);
+    let short = sealed(SIZE - 4096);
+    let long = sealed(SIZE + 4096);
+    let open = fs::memfd_create("open", fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    fs::ftruncate(&open, SIZE as u64).unwrap();
+    let half = fs::memfd_create("half", fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    fs::ftruncate(&half, SIZE as u64).unwrap();
+    fs::fcntl_add_seals(&half, fs::SealFlags::GROW).unwrap();
+    let (reader, writer) = pipe::pipe().unwrap();
+    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let (file, bell) = (file.as_fd(), bell.as_fd());
+    let refused = |what: &str, bytes: &[u8], files: &[BorrowedFd<'_>]| {
+        let answer = knock(&node, bytes, files);
+        let said_no = answer.len() < 16 || answer[12..16] != [0; 4];
+        assert!(said_no, "{what}: {answer:?}");
+    };
+    for length in 0..good.len() {
+        if length > 0 {
+            refused("truncated", &good[..length], &[file, bell]);
+        }
+    }
+    refused("too long", &[&good[..], &[0]].concat(), &[file, bell]);
+    refused("garbage", &[0x5a; 40], &[file, bell]);
+    let mut version = good.clone();
+    version[VERSION_AT] ^= 0xff;
+    refused("another version", &version, &[file, bell]);
+    for lines in [0u32, 1, 63, 100, 127, 129, 8192, u32::MAX, 1 << 31] {
+        let mut bytes = good.clone();
+        bytes[12..16].copy_from_slice(&lines.to_le_bytes());
+        refused("lines", &bytes, &[file, bell]);
+    }
+    refused("no descriptors", &good, &[]);
+    refused("no bell", &good, &[file]);
+    refused("the wrong way round", &good, &[bell, file]);
+    refused("a short file", &good, &[short.as_fd(), bell]);
+    refused("a long file", &good, &[long.as_fd(), bell]);
+    refused("an unsealed file", &good, &[open.as_fd(), bell]);
+    refused("a file that may shrink", &good, &[half.as_fd(), bell]);
+    refused("a pipe for a bell", &good, &[file, writer.as_fd()]);
+    refused("a socket for a bell", &good, &[file, one.as_fd()]);
+    refused("a file for a bell", &good, &[file, null.as_fd()]);
+    refused("a pipe for a file", &good, &[reader.as_fd(), bell]);
+    refused("a socket for a file", &good, &[other.as_fd(), bell]);
+    match fs::memfd_create("huge", fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING | fs::MemfdFlags::HUGETLB) {
+        Ok(huge) => {
+            let _ = fs::ftruncate(&huge, 2 << 20);
+            let _ = fs::fcntl_add_seals(&huge, fs::SealFlags::SHRINK | fs::SealFlags::GROW);
+            refused("huge pages", &good, &[huge.as_fd(), bell]);
+        }
+        Err(errno) => skip("greetings: huge pages", &format!("no memfd of huge pages: {errno}")),
+    }
+    // More descriptors than there should be are closed; the rest is as good as any.
+    let answer = knock(&node, &good, &[file, bell, one.as_fd(), null.as_fd()]);
+    assert_eq!(answer[12..16], [0; 4], "a good greeting is answered");
+    forget_all(&node);
+    serves(&node);
+    forget_all(&node);
+    drop((reader, writer, one, other, null, open, half, short, long));
+    assert!(system::descriptors() <= before + 2, "{} descriptors, {before} before", system::descriptors());
+}
+
+#[test]
+fn guests_that_never_speak_keep_nobody_out_and_nobody_awake() {
+    let node = node();
+    let silent: Vec<_> = (0..100).map(|_| connect_abstract(&door(&node)).unwrap()).collect();
+    serves(&node);
+    // All of them have been let go, or wait, long before this; who waits meanwhile sleeps.
+    let busy = processor_time();
+    let _ = node.until(|| false, Some(motet::node::in_ns(2_500_000_000)));
+    let busy = processor_time() - busy;
+    println!("{busy:?} of processor time in 2.5 s");
+    assert!(busy < Duration::from_millis(1500), "{busy:?}");
+    drop(silent);
+    serves(&node);
+}
+
+/// Of this thread.
+fn processor_time() -> Duration {
+    let time = motet_sys::rustix::time::clock_gettime(motet_sys::rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
+    let mut random = Random(seed());
+    let node = node();
+    let good = greeting();
+    serves(&node);
+    forget_all(&node);
+    let (before, memory_before) = (system::descriptors(), system::memory());
+    let until = Instant::now() + seconds(4);
+    let (mut links, mut broken) = (0, 0);
+    while Instant::now() < until {
+        let (file, bell) = (sealed(SIZE), eventfd().unwrap());
+        let door = connect_abstract(&door(&node)).unwrap();
+        send_with_fds(&door, &good, &[file.as_fd(), bell.as_fd()]).unwrap();
+        let began = Instant::now();
+        while node.links().unwrap().is_empty() {
+            assert!(began.elapsed() < LIMIT, "not met");
+            let _ = node.until(|| false, Some(motet::node::in_ns(50_000)));
+        }
+        links += 1;
+        let link = node.links().unwrap()[0];
+        let gone = |node: &Node| node.link_info(link).is_ok_and(|info| info.gone.is_some());
+        let mut position = 0u64;
+        for _ in 0..random.below(400) {
+            rubbish(&mut random, &file, &mut position);
+            if random.once_in(8) {
+                let _ = node.progress();
+            }
+            if gone(&node) {
+                broken += 1;
+                break;
+            }
+        }
+        let held = node.link_info(link).unwrap().bytes;
+        assert!(held.iter().sum::<usize>() < 16 << 20, "{held:?}");
+        drop(door);
+        forget_all(&node);
+    }
+    println!("{links} links, {broken} of them broken by what was written");
+    assert!(broken > 0);
+    serves(&node);
+    forget_all(&node);
+    assert!(system::descriptors() <= before, "{} descriptors, {before} before", system::descriptors());
+    println!("Pss {} KiB, {} before", system::memory() >> 10, memory_before >> 10);
+    assert!(system::memory() < memory_before + (64 << 20));
+}
+
+/// Writes something into the lane to the victim, or anywhere.
+fn rubbish(random: &mut Random, file: &OwnedFd, position: &mut u64) {
+    let put = |at: usize, bytes: &[u8]| {
+        let _ = io::pwrite(file, bytes, at as u64);
+    };
+    match random.below(12) {
+        // A packet whose line is good: of any kind, with anything in it. The first of a link is mostly a HELLO.
+        0..8 => {
+            let line = (*position as usize) % LINES;
+            let mut payload: Vec<u8> =
+                (0..56).map(|_| if random.once_in(3) { random.number() as u8 } else { 0 }).collect();
+            let mut kind = random.below(32);
+            let mut length = 8 * random.below(8);
+            if *position == 0 && !random.once_in(8) {
+                (kind, length) = (1, 24);
+                payload[..8].copy_from_slice(b"MtMs\x01\0\0\0");
+                payload[8..24].copy_from_slice(&[0, 16, 0, 0, 0, 4, 0, 0, 0, 64, 0, 0, 0, 1, 0, 0]);
+            }
+            put(384 + line * 64 + 8, &payload);
+            let word = (*position + 1) & 0xffff_ffff | length << 32 | kind << 48;
+            put(384 + line * 64, &word.to_le_bytes());
+            *position += 1;
+        }
+        // Stamps and lengths that are wrong.
+        8 => put(384 + 64 * random.below(LINES as u64) as usize, &random.number().to_le_bytes()),
+        // The victim's producer is told that anything was consumed.
+        9 => put(LANE + 128, &random.number().to_le_bytes()),
+        10 => put(LANE + 128 + 8 * random.below(16) as usize, &random.below(1 << 20).to_le_bytes()),
+        _ => put(8 * random.below(SIZE as u64 / 8) as usize, &random.number().to_le_bytes()),
+    }
+}

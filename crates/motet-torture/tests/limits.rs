@@ -1,0 +1,148 @@
+//! Descriptors and places run out: errors say so, nothing leaks, and when there are some again all goes on.
+#![forbid(unsafe_code)]
+
+use motet::node::{Error, From, Memory, Node, Notice, Serve};
+use motet_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use motet_torture::mesh::way;
+use motet_torture::worker::Worker;
+use motet_torture::{LIMIT, system};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
+
+/// Runs one of the checks in a process of its own, which has limits of its own.
+fn apart(check: &str) {
+    let mut worker = Worker::start(PROGRAM, &["mesh", ""]);
+    let address = worker.address();
+    let status = system::fork_child(|| match check {
+        "descriptors" => without_descriptors(&address),
+        _ => 2,
+    });
+    assert_eq!(system::wait_child(status), 0, "{check}");
+}
+
+#[test]
+fn without_descriptors_calls_fail_and_later_ones_do_not() {
+    apart("descriptors");
+}
+
+fn without_descriptors(address: &str) -> i32 {
+    let node = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
+    let whole = getrlimit(Resource::Nofile);
+    for driver in ["shm", "tcp"] {
+        let link = node.connect(&way(address, driver), Some(LIMIT)).unwrap();
+        node.disconnect(link).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        let _ = node.progress();
+    }
+    let before = system::descriptors();
+    // Down to where nothing works, one more at a time: whatever step fails, it fails whole.
+    let (mut failed, mut made) = (0, 0);
+    for spare in 0..16u64 {
+        for driver in ["shm", "tcp"] {
+            // The limit is one of numbers: ours lie above the program's.
+            let current = Some(system::low_descriptors() as u64 + spare);
+            setrlimit(Resource::Nofile, Rlimit { current, maximum: whole.maximum }).unwrap();
+            let met = node.connect(&way(address, driver), Some(Duration::from_millis(500)));
+            setrlimit(Resource::Nofile, whole.clone()).unwrap();
+            match met {
+                Ok(link) => {
+                    made += 1;
+                    node.disconnect(link).unwrap();
+                }
+                Err(Error::Unreachable(_) | Error::TimedOut | Error::NoNode(_)) => failed += 1,
+                Err(error) => panic!("{driver} with {spare}: {error}"),
+            }
+        }
+    }
+    let began = Instant::now();
+    while system::descriptors() > before {
+        assert!(began.elapsed() < LIMIT, "{} descriptors, {before} before", system::descriptors());
+        let _ = node.until(|| false, Some(motet::node::in_ns(1_000_000)));
+    }
+    println!("{failed} failed, {made} did not");
+    assert!(failed > 0 && made > 0);
+    0
+}
+
+#[test]
+fn a_thousand_come_at_once() {
+    for driver in ["shm", "tcp"] {
+        let host = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = way(&host.address().unwrap(), driver);
+        // A link over TCP costs a system call a round while it is busy.
+        let each = if driver == "shm" { 125 } else { 25 };
+        let before = system::descriptors();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let done = || over.load(std::sync::atomic::Ordering::Relaxed);
+                while !done() {
+                    let _ = host.until(done, Some(motet::node::in_ns(1_000_000)));
+                    for link in host.links().unwrap() {
+                        if host.link_info(link).is_ok_and(|info| info.gone.is_some()) {
+                            let _ = host.disconnect(link);
+                        }
+                    }
+                }
+                let until = Instant::now() + LIMIT;
+                while !host.links().unwrap().is_empty() && Instant::now() < until {
+                    let _ = host.until(|| false, Some(motet::node::in_ns(1_000_000)));
+                    host.links().unwrap().into_iter().for_each(|link| {
+                        let _ = host.disconnect(link);
+                    });
+                }
+            });
+            std::thread::scope(|callers| {
+                for _ in 0..8 {
+                    callers.spawn(|| {
+                        let node = Node::open("").unwrap();
+                        let links: Vec<_> =
+                            (0..each).map(|_| node.connect(&address, Some(LIMIT)).expect("a link")).collect();
+                        links.into_iter().for_each(|link| node.disconnect(link).unwrap());
+                    });
+                }
+            });
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(host.links().unwrap(), []);
+        let until = Instant::now() + LIMIT;
+        while system::descriptors() > before && Instant::now() < until {
+            let _ = host.until(|| false, Some(motet::node::in_ns(1_000_000)));
+        }
+        assert!(system::descriptors() <= before, "{driver}: {} descriptors, {before} before", system::descriptors());
+    }
+}
+
+#[test]
+fn operations_beyond_all_places_are_refused_and_the_group_stays_whole() {
+    let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
+    far.serve(1, Serve::Queue).unwrap();
+    let (link, here) = std::thread::scope(|scope| {
+        scope.spawn(|| far.accept(1, Some(LIMIT)).unwrap());
+        let link = near.connect(&far.name().unwrap(), Some(LIMIT)).unwrap();
+        (link, near.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap())
+    });
+    let group = near.add_group().unwrap();
+    let notice = Notice { group: Some(group), context: 1, quiet: false };
+    let post = || near.post(From::Channel(here), 0, u64::MAX, Memory::Owned(Vec::new()), notice);
+    let mut posted = Vec::new();
+    let refused = loop {
+        match post() {
+            Ok(operation) => posted.push(operation),
+            Err(error) => break error,
+        }
+        assert!(posted.len() <= 1 << 21);
+    };
+    println!("{} operations", posted.len());
+    assert_eq!(refused, Error::Full);
+    for operation in &posted {
+        near.cancel(*operation).unwrap();
+    }
+    assert_eq!(near.group_counts(group).unwrap()[2], 0, "none is under way");
+    for _ in &posted {
+        near.wait_group(group, Some(motet::node::in_ns(1_000_000_000))).unwrap();
+    }
+    near.remove_group(group).unwrap();
+    near.disconnect(link).unwrap();
+}

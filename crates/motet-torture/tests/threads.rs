@@ -1,0 +1,218 @@
+//! Many threads on one node at once; handlers and tasks that panic or wait.
+#![forbid(unsafe_code)]
+
+use motet::node::{Error, From, Inner, Memory, Message, Mode, Node, Notice, Outgoing, Serve, Status};
+use motet_torture::random::Random;
+use motet_torture::traffic::pattern;
+use motet_torture::{LIMIT, seconds, seed};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Threads of each node.
+const THREADS: u64 = 4;
+
+fn pair() -> (Node, Node) {
+    (Node::open("").unwrap(), Node::open("").unwrap())
+}
+
+#[test]
+fn threads_do_everything_at_once_and_each_channel_keeps_its_order() {
+    let seed = seed();
+    let (near, far) = pair();
+    let name = far.name().unwrap();
+    for service in 0..THREADS {
+        far.serve(service, Serve::Queue).unwrap();
+    }
+    let until = Instant::now() + seconds(4);
+    let messages = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for service in 0..THREADS {
+            let (near, far, name, messages) = (&near, &far, &name, &messages);
+            // This one meets, opens, sends numbered messages and goes; the other receives until the end says how many there were.
+            scope.spawn(move || {
+                let mut random = Random(seed ^ service);
+                while Instant::now() < until {
+                    let link = near.connect(name, Some(LIMIT)).unwrap();
+                    let channel = near.open_channel(link, service, Serve::Queue, Some(LIMIT)).unwrap();
+                    let count = random.below(300);
+                    for number in 0..count {
+                        let length = random.length();
+                        if random.once_in(20) {
+                            // Nothing ever comes this way.
+                            let from = From::Channel(channel);
+                            let idle = near.post(from, 0, 0, Memory::Owned(vec![0; 8]), Notice::default()).unwrap();
+                            near.cancel(idle).unwrap();
+                            assert_eq!(near.wait_for(idle, None).unwrap().status, Status::Cancelled);
+                        }
+                        near.send(channel, number, &pattern(length, number), Some(LIMIT)).unwrap();
+                    }
+                    near.send(channel, u64::MAX, &count.to_le_bytes(), Some(LIMIT)).unwrap();
+                    // Until the other has taken all: it says so.
+                    assert_eq!(near.receive(channel, &mut [0; 8], Some(LIMIT)).unwrap().tag, count);
+                    near.close_channel(channel).unwrap();
+                    near.disconnect(link).unwrap();
+                }
+                let link = near.connect(name, Some(LIMIT)).unwrap();
+                let last = near.open_channel(link, service, Serve::Queue, Some(LIMIT)).unwrap();
+                near.send(last, u64::MAX - 1, b"", Some(LIMIT)).unwrap();
+                let _ = near.receive(last, &mut [0; 8], Some(LIMIT)); // it goes first
+            });
+            scope.spawn(move || {
+                let mut buffer = vec![0; 1 << 20];
+                loop {
+                    let channel = far.accept(service, Some(LIMIT)).unwrap();
+                    for expected in 0u64.. {
+                        let received = far.receive(channel, &mut buffer, Some(LIMIT)).unwrap();
+                        let bytes = &buffer[..received.length];
+                        if received.tag == u64::MAX - 1 {
+                            let _ = far.disconnect(channel.link);
+                            return;
+                        }
+                        if received.tag == u64::MAX {
+                            assert_eq!(bytes, expected.to_le_bytes(), "every message once");
+                            far.send(channel, expected, b"", Some(LIMIT)).unwrap();
+                            messages.fetch_add(expected, Ordering::Relaxed);
+                            break;
+                        }
+                        assert_eq!(received.tag, expected, "in order");
+                        assert!(bytes == pattern(bytes.len(), expected));
+                    }
+                    // The link is the peer's to end.
+                    let gone = || far.link_info(channel.link).map_or(true, |info| info.gone.is_some());
+                    let began = Instant::now();
+                    while !gone() {
+                        assert!(began.elapsed() < LIMIT);
+                        let _ = far.until(|| false, Some(motet::node::in_ns(100_000)));
+                    }
+                    far.disconnect(channel.link).unwrap();
+                }
+            });
+        }
+    });
+    println!("{} messages", messages.load(Ordering::Relaxed));
+    assert!(messages.load(Ordering::Relaxed) > 0);
+}
+
+/// A channel from `near` whose messages `far` hands to a handler.
+fn handled(
+    near: &Node,
+    far: &Node,
+    handler: impl Fn(&Inner, Message<'_>) + Send + Sync + 'static,
+) -> motet::node::Channel {
+    let serve = far.handler(Arc::new(handler)).unwrap();
+    far.serve(9, serve).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| far.accept(9, Some(LIMIT)).unwrap());
+        let link = near.connect(&far.name().unwrap(), Some(LIMIT)).unwrap();
+        near.open_channel(link, 9, Serve::Queue, Some(LIMIT)).unwrap()
+    })
+}
+
+#[test]
+fn a_handler_that_panics_panics_its_caller_and_no_other() {
+    let (near, far) = pair();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = calls.clone();
+    let here = handled(&near, &far, move |_, message| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        assert!(message.tag % 2 == 0, "as handlers do");
+    });
+    let (mut panics, over) = (0, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        // Another one that waits meanwhile: it must drive after the first has panicked.
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let wait = || far.until(|| over.load(Ordering::Relaxed), Some(motet::node::in_ns(50_000_000)));
+                let _ = catch_unwind(AssertUnwindSafe(wait));
+            }
+        });
+        for tag in 0..100 {
+            near.send(here, tag, b"x", Some(LIMIT)).unwrap();
+        }
+        let began = Instant::now();
+        while calls.load(Ordering::Relaxed) < 100 {
+            assert!(began.elapsed() < LIMIT, "{} calls", calls.load(Ordering::Relaxed));
+            panics += u64::from(catch_unwind(AssertUnwindSafe(|| far.progress())).is_err());
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(panics <= 50);
+    assert_eq!(calls.load(Ordering::Relaxed), 100, "each message once");
+}
+
+#[test]
+fn what_a_wait_asks_may_panic() {
+    let (near, far) = pair();
+    let asked = catch_unwind(AssertUnwindSafe(|| near.until(|| panic!("as programs do"), None)));
+    assert!(asked.is_err());
+    assert!(
+        near.connect(&far.name().unwrap(), Some(Duration::from_millis(1))).is_err_and(|error| error == Error::TimedOut)
+    );
+}
+
+#[test]
+fn a_task_that_panics_takes_no_other_with_it() {
+    let (near, _) = pair();
+    let done = Arc::new(AtomicU64::new(0));
+    for number in 0..10 {
+        let done = done.clone();
+        near.defer(Box::new(move |_: &Inner| {
+            done.fetch_add(1, Ordering::Relaxed);
+            assert!(number % 3 != 0, "as tasks do");
+        }))
+        .unwrap();
+    }
+    for _ in 0..20 {
+        let _ = catch_unwind(AssertUnwindSafe(|| near.progress()));
+    }
+    assert_eq!(done.load(Ordering::Relaxed), 10);
+}
+
+#[test]
+fn who_has_run_a_task_does_not_wait_for_whoever_drives_meanwhile() {
+    let (near, far) = pair();
+    let here = handled(&near, &far, |_, _| {});
+    let (begun, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let told = begun.clone();
+    near.defer(Box::new(move |_: &Inner| {
+        told.store(true, Ordering::Release);
+        std::thread::sleep(Duration::from_millis(50)); // another one begins to drive
+    }))
+    .unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            while !begun.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            // For as long as the test takes.
+            near.until(|| over.load(Ordering::Relaxed), Some(motet::node::in_ns(LIMIT.as_nanos() as u64)))
+        });
+        let began = Instant::now();
+        near.progress().unwrap();
+        let _ = near.until(|| false, Some(motet::node::in_ns(1_000_000)));
+        let took = began.elapsed();
+        over.store(true, Ordering::Relaxed);
+        near.send(here, 1, b"wakes it", Some(LIMIT)).unwrap();
+        other.join().unwrap().unwrap();
+        assert!(took < LIMIT, "{took:?}");
+    });
+}
+
+#[test]
+fn a_node_for_one_thread_panics_for_another_and_goes_on() {
+    let (near, far) = (Node::single(&motet::node::options("", None)).unwrap(), Node::open("").unwrap());
+    far.serve(1, Serve::Queue).unwrap();
+    let link = std::thread::scope(|scope| {
+        scope.spawn(|| far.accept(1, Some(LIMIT)).unwrap());
+        let other = scope.spawn(|| near.links()).join();
+        assert!(other.is_err(), "another thread");
+        let link = near.connect(&far.name().unwrap(), Some(LIMIT)).unwrap();
+        let here = near.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap();
+        let message = Outgoing { channel: here, tag: 1, headers: &[], mode: Mode::Inject };
+        near.inject(&message, &[b"x"], None).unwrap();
+        link
+    });
+    near.disconnect(link).unwrap();
+}

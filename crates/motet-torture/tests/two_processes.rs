@@ -1,0 +1,62 @@
+//! Two processes do everything to each other at random, with an oracle at both ends.
+#![forbid(unsafe_code)]
+
+use motet_torture::mesh::{Mesh, way};
+use motet_torture::random::Random;
+use motet_torture::worker::Worker;
+use motet_torture::{seconds, seed};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
+
+fn torture(driver: &str) {
+    let mut random = Random(seed());
+    let mut worker = Worker::start(PROGRAM, &["mesh", ""]);
+    let address = way(&worker.address(), driver);
+    let mut mesh = Mesh::new("", random.number()).unwrap();
+    mesh.connect(&address).unwrap();
+    let until = Instant::now() + seconds(5);
+    let (mut links, mut done) = (1, 0);
+    while Instant::now() < until {
+        mesh.step();
+        assert!(mesh.lost.is_empty(), "a link was lost");
+        if random.once_in(200) {
+            std::thread::sleep(Duration::from_micros(random.below(5_000)));
+        }
+        if random.once_in(3_000) {
+            // Both end all in order, and meet again.
+            worker.tell("stop");
+            mesh.stop();
+            done += mesh.done();
+            for link in mesh.sides.keys().copied().collect::<Vec<_>>() {
+                mesh.forget(link);
+            }
+            let answer = worker.line();
+            assert!(answer.starts_with("stopped "), "{answer}");
+            mesh.connect(&address).unwrap();
+            links += 1;
+        }
+    }
+    worker.tell("stop");
+    mesh.stop();
+    done += mesh.done();
+    println!("{driver}: {done} operations on {links} links");
+    for link in mesh.sides.keys().copied().collect::<Vec<_>>() {
+        mesh.forget(link);
+    }
+    assert!(worker.line().starts_with("stopped "));
+    worker.tell("end");
+    assert_eq!(worker.line(), "holds 0 0");
+    worker.finish();
+    assert!(done > 0);
+}
+
+#[test]
+fn random_operations_between_two_processes_over_shared_memory() {
+    torture("shm");
+}
+
+#[test]
+fn random_operations_between_two_processes_over_tcp() {
+    torture("tcp");
+}
