@@ -196,7 +196,7 @@ impl Node {
         })?
     }
 
-    fn start_send_here(
+    pub(super) fn start_send_here(
         &self,
         core: &mut Core,
         message: &Outgoing<'_>,
@@ -216,10 +216,13 @@ impl Node {
         }
         let single_copy = more.is_empty() && length as u64 >= core.limits.single_copy;
         let shown = single_copy && core.link(message.channel.link).is_ok_and(|(joined, _)| joined.lanes().is_some());
-        let place = match shown {
+        let mut place = match shown {
             true => packet::Place { address: memory.address(), key: 0 },
             false => packet::Place::default(),
         };
+        if let (Memory::Block(loan), true) = (&memory, more.is_empty()) {
+            place = core.place_of_loan(message.channel.link, loan, place);
+        }
         let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
         operation.more = more;
         let Some(name) = core.desk.operations.begin(operation) else {
@@ -286,9 +289,21 @@ impl Node {
         notice: Notice,
     ) -> Result<OperationId, Error> {
         let mut core = self.core()?;
-        let selector = core.selector(from, tag, ignore)?;
         let capacity = memory.len() as u64;
         let operation = Operation::new(memory, Kind::Receive(None), None, notice);
+        self.post_here(&mut core, from, tag, ignore, operation, capacity)
+    }
+
+    pub(super) fn post_here(
+        &self,
+        core: &mut Core,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        operation: Operation,
+        capacity: u64,
+    ) -> Result<OperationId, Error> {
+        let selector = core.selector(from, tag, ignore)?;
         let name = core.desk.operations.begin(operation).ok_or(Error::Full)?;
         let receive = Receive { operation: u64::from(name.0), capacity };
         match core.desk.table.post(selector, receive) {
@@ -454,7 +469,7 @@ impl Core {
     }
 
     /// Gives a message that nobody waited for to an operation.
-    fn give(&mut self, held: Held, name: OperationId, capacity: u64) {
+    pub(super) fn give(&mut self, held: Held, name: OperationId, capacity: u64) {
         let link = LinkId(held.source);
         match self.link(link) {
             Ok((joined, desk)) => {

@@ -193,7 +193,11 @@ impl Node {
         core.asked = core.now;
         for event in &events[..count] {
             match Source::decode(event.data) {
-                Source::Kick => socket::drain(core.kick.as_fd().as_raw_fd()),
+                Source::Kick => {
+                    socket::drain(core.kick.as_fd().as_raw_fd());
+                    core.take_returns();
+                }
+                Source::Control(link) => core.hear(link),
                 Source::Ear(link) => {
                     if let Ok((joined, _)) = core.link(link)
                         && let Some(lanes) = joined.lanes()
@@ -211,6 +215,9 @@ impl Node {
                 Source::Frames(link) => core.warm(link),
                 Source::Meeting => self.meet(core),
             }
+        }
+        if core.desk.pool.gone() != core.gone {
+            core.withdraw_segments();
         }
     }
 

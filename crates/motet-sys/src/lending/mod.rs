@@ -69,7 +69,7 @@ impl Pool {
                 (segment, offset)
             }
         };
-        Ok(Block { pool: self.clone(), segment, offset, length, order: Some(order) })
+        Ok(Block { pool: self.clone(), segment, offset: offset as u32, length, order: Some(order) })
     }
 
     fn take_long(self: &Arc<Self>, shelves: &mut Shelves, length: usize) -> Result<Block, Errno> {
@@ -136,8 +136,9 @@ impl Pool {
 pub struct Block {
     pool: Arc<Pool>,
     segment: Arc<Segment>,
-    offset: usize,
     length: usize,
+    /// Where it begins, in a segment that is divided.
+    offset: u32,
     /// Of a part of a divided segment.
     order: Option<u8>,
 }
@@ -155,7 +156,7 @@ impl Block {
 
     /// Its address in this process.
     pub fn address(&self) -> u64 {
-        self.segment.address() + self.offset as u64
+        self.segment.address() + u64::from(self.offset)
     }
 }
 
@@ -165,7 +166,7 @@ impl Deref for Block {
     fn deref(&self) -> &[u8] {
         // SAFETY: the pool gives these bytes to one block at a time; they are mapped as long as the segment, and zeros or an earlier
         // block's. No other process can write to them: its descriptor is sealed against that.
-        unsafe { std::slice::from_raw_parts(self.segment.at(self.offset), self.length) }
+        unsafe { std::slice::from_raw_parts(self.segment.at(self.offset as usize), self.length) }
     }
 }
 
@@ -173,7 +174,7 @@ impl DerefMut for Block {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.segment.at(self.offset), self.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.segment.at(self.offset as usize), self.length) }
     }
 }
 
@@ -184,7 +185,7 @@ impl Drop for Block {
         if let Some(order) = self.order {
             let shelf = shelves.divided.iter_mut().find(|(segment, _)| segment.number() == number);
             if let Some((_, buddy)) = shelf {
-                buddy.give(self.offset, order);
+                buddy.give(self.offset as usize, order);
             }
             return;
         }
@@ -220,7 +221,7 @@ mod tests {
         let bytes = part.to_vec();
         assert_eq!((bytes[0], bytes[99_998], bytes[99_999]), (7, 7, 8));
         assert_eq!((part.read(99_999, &mut [0; 5]), part.read(200_000, &mut [0; 5])), (1, 0));
-        assert!(window.view(0, 1).is_none(), "nothing to write through");
+        assert!(!window.is_writable() && window.view(0, length as usize + 1).is_none());
         assert!(Part::of(&window, length - 1, 2).is_none() && Part::of(&window, u64::MAX, 2).is_none());
         block.truncate(3);
         drop(window);

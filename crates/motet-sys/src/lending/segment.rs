@@ -124,10 +124,14 @@ impl Window {
         self.mapping.length()
     }
 
-    /// A view of bytes that may be written; `None`: they may not, or do not lie inside. Once the window is gone it shows zeros, or
-    /// another one.
+    /// Whether views of it may be written to; otherwise that is a fault (SIGSEGV).
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// A view of bytes in it; `None`: they do not lie inside. Once the window is gone it shows zeros, or another one.
     pub fn view(&self, offset: usize, length: usize) -> Option<Shared> {
-        Shared::of(self.mapping, offset, length).filter(|_| self.writable)
+        Shared::of(self.mapping, offset, length)
     }
 }
 
