@@ -273,6 +273,7 @@ impl Segments {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use motet_sys::rustix::fd::{AsFd, AsRawFd};
 
     #[test]
     fn news_round_trip() {
@@ -298,5 +299,82 @@ mod tests {
         for (address, length) in [(0, 1), (1, 0), (u64::MAX, 1), (2, u64::MAX)] {
             assert_eq!(News::decode(&News::Shown { number: 1, writable: false, address, length }.encode()), None);
         }
+    }
+
+    /// Two ends of a control connection.
+    fn connection() -> [OwnedFd; 2] {
+        use motet_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        [here, there]
+    }
+
+    #[test]
+    fn who_meets_an_unknown_number_learns_where_that_is() {
+        let [here, there] = connection();
+        let (mut ours, mut theirs) = (Segments::over(here.as_raw_fd()), Segments::over(there.as_raw_fd()));
+        let pool = motet_sys::lending::Pool::new(1 << 30);
+        let mut loan = pool.take(5000).unwrap();
+        loan.fill(7);
+        let place = ours.show(loan.segment(), loan.address()).unwrap();
+        assert_eq!(ours.show(loan.segment(), loan.address()), Some(place), "said once");
+        let part = theirs.find(place, 0, 5000).unwrap();
+        assert!(part.to_vec().iter().all(|&byte| byte == 7));
+        assert!(theirs.find(Place { key: place.key + 1, ..place }, 0, 1).is_none(), "nobody has said that");
+        assert!(theirs.find(Place { key: 0, ..place }, 0, 1).is_none());
+        for (address, done, length) in [(1, 0, 1), (place.address, u64::MAX, 1), (place.address, 0, 65 << 20)] {
+            assert!(theirs.find(Place { address, ..place }, done, length).is_none());
+        }
+        let long = pool.segment(100, true).unwrap();
+        let region = ours.show(&long, long.address()).unwrap();
+        assert!(theirs.window(region).is_some());
+        drop(long);
+        assert!(ours.withdraw());
+        assert_eq!((theirs.hear(), theirs.window(region).is_none()), (Heard::All, true), "gone");
+        drop(here);
+        assert_eq!((theirs.hear(), theirs.broken, part.len()), (Heard::End, false, 5000));
+    }
+
+    #[test]
+    fn a_peer_that_says_what_cannot_be_is_found_out() {
+        let pool = motet_sys::lending::Pool::new(1 << 30);
+        let segment = pool.segment(4096, true).unwrap();
+        let sealed = pool.take(100).unwrap();
+        let file = || segment.file().unwrap();
+        let shown = |number, length| News::Shown { number, writable: true, address: 1 << 46, length }.encode();
+        let pipe = motet_sys::rustix::pipe::pipe().unwrap().0;
+        type Said<'a> = Vec<(Vec<u8>, Option<motet_sys::rustix::fd::BorrowedFd<'a>>)>;
+        let good: (Vec<u8>, _) = (shown(1, 4096).to_vec(), Some(file()));
+        let cases: Vec<Said<'_>> = vec![
+            vec![(shown(1, 4096).to_vec(), None)],
+            vec![(shown(1, 8192).to_vec(), Some(file()))],
+            vec![(shown(1, 4096).to_vec(), Some(pipe.as_fd()))],
+            vec![good.clone(), good.clone()],
+            vec![(News::Gone { number: 1 }.encode().to_vec(), None)],
+            vec![good.clone(), (News::Gone { number: 1 }.encode().to_vec(), Some(file()))],
+            vec![(vec![1], None)],
+            vec![([&shown(1, 4096)[..], &[0]].concat(), Some(file()))],
+            (1..=SEGMENTS as u32 + 1).map(|number| (shown(number, 4096).to_vec(), Some(file()))).collect(),
+        ];
+        for (case, said) in cases.into_iter().enumerate() {
+            let [here, there] = connection();
+            let mut theirs = Segments::over(there.as_raw_fd());
+            let last = said.len() - 1;
+            for (at, (bytes, file)) in said.into_iter().enumerate() {
+                match file {
+                    Some(file) => socket::send_with_fd(&here, &bytes, file).unwrap(),
+                    None => socket::send_message(&here, &bytes).unwrap(),
+                }
+                let expected = if at == last { Heard::Broken } else { Heard::All };
+                assert_eq!(theirs.hear(), expected, "case {case}, message {at}");
+            }
+        }
+        // One that may not be written, said to be writable: the kernel refuses, and its bytes go otherwise.
+        let [here, there] = connection();
+        let mut theirs = Segments::over(there.as_raw_fd());
+        let length = sealed.segment().length() as u64;
+        socket::send_with_fd(&here, &shown(1, length), sealed.segment().file().unwrap()).unwrap();
+        assert_eq!(theirs.hear(), Heard::All);
+        assert!(theirs.window(Place { address: 1 << 46, key: 1 }).is_none());
     }
 }
