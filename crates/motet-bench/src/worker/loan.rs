@@ -32,11 +32,12 @@ pub fn serve() -> Result<()> {
     let channel = node.accept(SERVICE, Some(PATIENCE))?;
     node.send(channel, 0, &key.0.to_le_bytes(), None)?;
     loop {
-        let (tag, length) = take(&node, channel)?;
+        let (tag, body) = take(&node, channel)?;
         if tag == END {
             return Ok(());
         }
-        give(&node, channel, length)?;
+        give(&node, channel, body.len())?;
+        give_back(&node, body)?; // the answer does not wait for that
     }
 }
 
@@ -54,7 +55,7 @@ pub fn call(what: &str, port: &str, size: usize, ms: usize) -> Result<()> {
         "ping" => measure(ROUND_TRIPS, ms, 2.0, |count| {
             (0..count).try_for_each(|_| {
                 give(&node, channel, size)?;
-                take(&node, channel).map(drop)
+                give_back(&node, take(&node, channel)?.1)
             })
         })?,
         "put" => {
@@ -99,14 +100,19 @@ fn give(node: &Node, channel: Channel, size: usize) -> Result<()> {
 }
 
 #[inline]
-fn take(node: &Node, channel: Channel) -> Result<(u64, usize)> {
+fn take(node: &Node, channel: Channel) -> Result<(u64, Content)> {
     let got = node.receive_in_place(From::Channel(channel), 0, u64::MAX, LONGEST, None)?;
     let (length, mut ends) = (got.body.len(), [0; 8]);
     got.body.read(0, &mut ends);
     got.body.read(length.saturating_sub(8), &mut ends);
     black_box(ends);
-    if let Content::Lent(lent) = got.body {
+    Ok((got.tag, got.body))
+}
+
+#[inline]
+fn give_back(node: &Node, body: Content) -> Result<()> {
+    if let Content::Lent(lent) = body {
         node.give_back(lent)?;
     }
-    Ok((got.tag, length))
+    Ok(())
 }
