@@ -2,9 +2,10 @@
 //!
 //! `--worker ping|stream engine|plain serve|call …` speaks the protocol of `tests/bench/peer.h`, and adds to the figures what
 //! part of the payload went through shared memory; `hub`, `peer` and `hold` are
-//! processes to look at from outside, `lane` measures lanes without the engine. A worker is never pinned here: it inherits that.
+//! processes to look at from outside, `lane` measures lanes without the engine, `loan` what nodes need not copy. A worker is never pinned here: it inherits that.
 
 mod lane;
+mod loan;
 mod node;
 
 use anyhow::{Context, Result, bail};
@@ -31,6 +32,8 @@ pub fn run(words: &[String]) -> Result<()> {
         ["sweep", "call", host, port] => call_sweep(connect(host, port, "engine")?),
         ["lane", _, "serve"] => lane::serve(),
         ["lane", what, "call", _, port, size, ms] => lane::call(what, port, number(size)?, number(ms)?),
+        ["loan", "serve"] | ["loan", _, "serve"] => loan::serve(),
+        ["loan", what, "call", _, port, size, ms] => loan::call(what, port, number(size)?, number(ms)?),
         ["node", how, "turn", size, count] => node::turn(how, number(size)?, number(count)?),
         ["node", how, "serve"] => node::serve(how),
         ["node", how, _, "serve"] => node::serve(how),

@@ -14,6 +14,7 @@ pub mod fds;
 pub mod forkable;
 #[cfg(feature = "ground")]
 pub mod ground;
+pub mod lending;
 pub mod lineage;
 pub mod lock;
 pub mod memory;

@@ -18,29 +18,49 @@ pub fn create(name: &str, size: usize, head: &[u8], dense: usize) -> Result<(Own
 /// Makes a memfd of exactly `size` bytes, the first `dense` of them allocated now (no SIGBUS later), with `head` written at
 /// its start, sealed against resizing.
 pub fn make(name: &str, size: usize, head: &[u8], dense: usize) -> Result<OwnedFd, Errno> {
+    let fd = open(name, size)?;
+    if dense > 0 {
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, dense as u64)?;
+    }
+    rustix::io::pwrite(&fd, head, 0)?;
+    seal(&fd, SealFlags::empty())?;
+    Ok(fd)
+}
+
+/// A memfd of `size` bytes that is not sealed yet.
+pub(crate) fn open(name: &str, size: usize) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?, // before Linux 6.3
         other => other?,
     };
     rustix::fs::ftruncate(&fd, size as u64)?;
-    if dense > 0 {
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, dense as u64)?;
-    }
-    rustix::io::pwrite(&fd, head, 0)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
+}
+
+/// Seals a memfd against resizing, and against `more`, for good.
+pub(crate) fn seal(fd: impl AsFd, more: SealFlags) -> Result<(), Errno> {
+    rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | more)
+}
+
+/// What may be done in a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reading: every view of it is read only.
+    Read,
+    /// Reading and writing.
+    Write,
 }
 
 /// Maps `size` bytes, shared, left out of core dumps, never locked. The range is never unmapped; [`Ranges`] may change what lies
 /// there.
 pub fn map(fd: impl AsFd, size: usize) -> Result<Mapping, Errno> {
-    map_aligned(fd, size, PAGE)
+    map_aligned(fd, size, PAGE, Access::Write)
 }
 
 /// The same at a multiple of `unit`, a power of two.
-fn map_aligned(fd: impl AsFd, size: usize, unit: usize) -> Result<Mapping, Errno> {
-    let base = fresh(size, unit, |place| {
+fn map_aligned(fd: impl AsFd, size: usize, unit: usize, access: Access) -> Result<Mapping, Errno> {
+    let base = fresh(size, unit, access, |place| {
         let flags = MapFlags::SHARED | if place.is_null() { MapFlags::empty() } else { MapFlags::FIXED };
         // SAFETY: at an address of the kernel's choice, or over the reserved range that `fresh` says is ours.
         unsafe { rustix::mm::mmap(place, size, ProtFlags::empty(), flags, fd, 0) }
@@ -49,11 +69,12 @@ fn map_aligned(fd: impl AsFd, size: usize, unit: usize) -> Result<Mapping, Errno
     Ok(unsafe { Mapping::new(base.cast(), size) })
 }
 
-/// A new mapping that `make` makes, without access; then it may be read and written. In between its lock is taken off: a program
+/// A new mapping that `make` makes, without access; then it may be read, and written. In between its lock is taken off: a program
 /// that locks all its future memory (mlockall) means its own, and would bring all pages of a sparse segment into being.
 fn fresh(
     size: usize,
     unit: usize,
+    access: Access,
     make: impl FnOnce(*mut c_void) -> Result<*mut c_void, Errno>,
 ) -> Result<*mut c_void, Errno> {
     let place = if unit > PAGE { reserve(size, unit)? } else { std::ptr::null_mut() };
@@ -62,7 +83,8 @@ fn fresh(
     unsafe {
         let _ = rustix::mm::munlock(base, size);
         let _ = rustix::mm::madvise(base, size, Advice::LinuxDontDump);
-        if let Err(errno) = rustix::mm::mprotect(base, size, MprotectFlags::READ | MprotectFlags::WRITE) {
+        let writes = if access == Access::Write { MprotectFlags::WRITE } else { MprotectFlags::empty() };
+        if let Err(errno) = rustix::mm::mprotect(base, size, MprotectFlags::READ | writes) {
             let _ = rustix::mm::munmap(base, size);
             return Err(errno);
         }
@@ -132,10 +154,15 @@ impl Ranges {
 
     /// Maps `size` bytes as [`map`] does, where an earlier segment was if there is such a place, at a multiple of `unit`.
     pub fn map(&mut self, fd: impl AsFd, size: usize, unit: usize) -> Result<Mapping, Errno> {
+        self.map_for(fd, size, unit, Access::Write)
+    }
+
+    /// The same for some access.
+    pub fn map_for(&mut self, fd: impl AsFd, size: usize, unit: usize, access: Access) -> Result<Mapping, Errno> {
         let fits = |place: &Mapping| place.base().addr().is_multiple_of(unit);
         let spare = self.spare.get_mut(&size).filter(|spare| spare.len() > RESTING && spare.front().is_some_and(fits));
         let place = spare.and_then(VecDeque::pop_front);
-        let new = map_aligned(fd, size, if place.is_none() { unit } else { PAGE });
+        let new = map_aligned(fd, size, if place.is_none() { unit } else { PAGE }, access);
         let Some(place) = place else { return new };
         match new.and_then(|new| put(new.base().cast(), size, place)) {
             Ok(()) => {
@@ -155,8 +182,9 @@ impl Ranges {
     pub fn give_up(&mut self, mapping: Mapping) -> bool {
         let (flags, size) = (MapFlags::PRIVATE | MapFlags::NORESERVE, mapping.length());
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let zeros =
-            fresh(size, PAGE, |none| unsafe { rustix::mm::mmap_anonymous(none, size, ProtFlags::empty(), flags) });
+        let zeros = fresh(size, PAGE, Access::Write, |none| unsafe {
+            rustix::mm::mmap_anonymous(none, size, ProtFlags::empty(), flags)
+        });
         // Nobody may rely on the contents of a segment; the range stays readable and writable, as a Mapping promises.
         if zeros.and_then(|zeros| put(zeros, size, mapping)).is_err() {
             return false;

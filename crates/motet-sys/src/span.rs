@@ -1,5 +1,7 @@
 //! Memory of a user's that an operation reads or fills later, while other things happen.
 
+use crate::lending::Block;
+
 /// Some bytes of this process, by address. Whoever made it vouches that they stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
@@ -71,6 +73,8 @@ pub enum Memory {
     Span(Span),
     /// It is the operation's own.
     Owned(Vec<u8>),
+    /// A loan on its way: it goes back to its pool with the operation's end.
+    Block(Block),
 }
 
 impl Memory {
@@ -80,6 +84,7 @@ impl Memory {
         match self {
             Self::Span(span) => span.length,
             Self::Owned(bytes) => bytes.len(),
+            Self::Block(block) => block.len(),
         }
     }
 
@@ -94,6 +99,7 @@ impl Memory {
         match self {
             Self::Span(span) => span.base as u64,
             Self::Owned(bytes) => bytes.as_ptr() as u64,
+            Self::Block(block) => block.address(),
         }
     }
 
@@ -102,7 +108,7 @@ impl Memory {
     pub fn fill(&mut self, at: usize, bytes: &[u8]) -> usize {
         match self {
             Self::Span(span) => span.fill(at, bytes),
-            Self::Owned(_) => self.write(at, bytes.len(), |into| {
+            _ => self.write(at, bytes.len(), |into| {
                 into.copy_from_slice(&bytes[..into.len()]);
                 into.len()
             }),
@@ -118,6 +124,10 @@ impl Memory {
                 let bytes = bytes.get(at..).unwrap_or(&[]);
                 &bytes[..length.min(bytes.len())]
             }
+            Self::Block(block) => {
+                let bytes = block.get(at..).unwrap_or(&[]);
+                &bytes[..length.min(bytes.len())]
+            }
         }
     }
 
@@ -127,6 +137,11 @@ impl Memory {
             Self::Span(span) => span.write(at, length, with),
             Self::Owned(bytes) => {
                 let bytes = bytes.get_mut(at..).unwrap_or(&mut []);
+                let length = length.min(bytes.len());
+                with(&mut bytes[..length])
+            }
+            Self::Block(block) => {
+                let bytes = block.get_mut(at..).unwrap_or(&mut []);
                 let length = length.min(bytes.len());
                 with(&mut bytes[..length])
             }
@@ -143,7 +158,8 @@ mod tests {
         let mut bytes = [0; 8];
         // SAFETY: the array outlives the span, and nobody else uses it meanwhile.
         let span = unsafe { Span::new(bytes.as_mut_ptr(), 8) };
-        for mut memory in [Memory::Span(span), Memory::Owned(vec![0; 8])] {
+        let block = crate::lending::Pool::new(crate::lending::SEGMENT).take(8).unwrap();
+        for mut memory in [Memory::Span(span), Memory::Owned(vec![0; 8]), Memory::Block(block)] {
             assert_eq!((memory.fill(6, &[1; 8]), memory.fill(8, &[1]), memory.fill(usize::MAX, &[1])), (2, 0, 0));
             assert_eq!(memory.bytes(5, 100), [0, 1, 1]);
             memory.write(0, 2, |bytes| bytes.fill(9));

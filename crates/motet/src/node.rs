@@ -25,8 +25,11 @@
 //! ```
 
 mod lend;
+mod loans;
 
+pub use loans::{Content, InPlace};
 pub use motet_engine::message::channels::{From, Outgoing, Seen};
+pub use motet_engine::message::loans::{Lent, Loan, LoanCounts, Part};
 pub use motet_engine::message::operations::Got;
 pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights};
 pub use motet_engine::message::{

@@ -217,7 +217,7 @@ impl Node {
         })?
     }
 
-    fn start_send_here(
+    pub(super) fn start_send_here(
         &self,
         core: &mut Core,
         message: &Outgoing<'_>,
@@ -238,10 +238,13 @@ impl Node {
         let limits = core.limits.single_copy;
         let joined = core.link(message.channel.link);
         let shown = more.is_empty() && joined.is_ok_and(|(joined, _)| joined.lets_copy(length as u64, limits));
-        let place = match shown {
+        let mut place = match shown {
             true => packet::Place { address: memory.address(), key: 0 },
             false => packet::Place::default(),
         };
+        if let (Memory::Block(loan), true) = (&memory, more.is_empty()) {
+            place = core.place_of_loan(message.channel.link, loan, place);
+        }
         let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
         operation.more = more;
         let name = match core.desk.operations.begin(operation) {
@@ -313,9 +316,21 @@ impl Node {
         notice: Notice,
     ) -> Result<OperationId, Error> {
         let mut core = self.core()?;
-        let selector = core.selector(from, tag, ignore)?;
         let capacity = memory.len() as u64;
         let operation = Operation::new(memory, Kind::Receive(None), None, notice);
+        self.post_here(&mut core, from, tag, ignore, operation, capacity)
+    }
+
+    pub(super) fn post_here(
+        &self,
+        core: &mut Core,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        operation: Operation,
+        capacity: u64,
+    ) -> Result<OperationId, Error> {
+        let selector = core.selector(from, tag, ignore)?;
         let name = core.desk.operations.begin(operation)?;
         let receive = Receive { operation: u64::from(name.0), capacity };
         match core.desk.table.post(selector, receive) {
@@ -507,7 +522,7 @@ impl Core {
     }
 
     /// Gives a message that nobody waited for to an operation.
-    fn give(&mut self, held: Held, name: OperationId, capacity: u64) {
+    pub(super) fn give(&mut self, held: Held, name: OperationId, capacity: u64) {
         let link = LinkId(held.source);
         match self.link(link) {
             Ok((joined, desk)) => {

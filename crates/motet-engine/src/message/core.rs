@@ -2,6 +2,7 @@
 
 use super::desk::Desk;
 use super::links::Joined;
+use super::loans::Returns;
 use super::medium::{Calling, Frames, Identity, Listening, Medium, Met};
 use super::pace::Pace;
 use super::packets::Landing;
@@ -77,7 +78,9 @@ pub struct Core {
     /// Everything that can wake a sleeper.
     pub poll: PrivateFd,
     /// Wakes the thread that sleeps for all.
-    pub kick: PrivateFd,
+    pub kick: Arc<PrivateFd>,
+    /// Segments of the pool that had gone when peers were last told.
+    pub gone: usize,
 }
 
 /// On the way to another node.
@@ -122,6 +125,8 @@ pub enum Source {
     End(LinkId),
     /// A medium that is no memory.
     Frames(LinkId),
+    /// The peer says something of its memory, or has gone.
+    Control(LinkId),
     /// Somebody knocks, or answers.
     Meeting,
 }
@@ -134,8 +139,16 @@ impl Source {
             Self::End(link) => (2, link.0),
             Self::Frames(link) => (3, link.0),
             Self::Meeting => (4, 0),
+            Self::Control(link) => (5, link.0),
         };
         epoll::EventData::new_u64(kind << 32 | u64::from(link))
+    }
+
+    /// What to look for.
+    fn flags(self) -> epoll::EventFlags {
+        let once = matches!(self, Self::End(_) | Self::Control(_));
+        let once = if once { epoll::EventFlags::ONESHOT } else { epoll::EventFlags::empty() };
+        epoll::EventFlags::IN | epoll::EventFlags::RDHUP | once
     }
 
     /// From an event.
@@ -146,6 +159,7 @@ impl Source {
             1 => Self::Ear(link),
             2 => Self::End(link),
             3 => Self::Frames(link),
+            5 => Self::Control(link),
             _ => Self::Meeting,
         }
     }
@@ -153,7 +167,9 @@ impl Source {
 
 impl Core {
     /// Of a node that knows nobody yet.
-    pub fn new(identity: Identity, limits: MessageLimits, desk: Desk, poll: PrivateFd, kick: PrivateFd) -> Self {
+    pub fn new(identity: Identity, limits: MessageLimits, mut desk: Desk, poll: PrivateFd, kick: PrivateFd) -> Self {
+        let kick = Arc::new(kick);
+        desk.operations.returns = Some(Arc::new(Returns::new(kick.clone())));
         let (links, calls) = (Pool::default(), Pool::default());
         let (hot, listeners, waiters) = Default::default();
         let handlers = Pool::default();
@@ -184,6 +200,7 @@ impl Core {
             shut: false,
             poll,
             kick,
+            gone: 0,
         }
     }
 
@@ -229,10 +246,17 @@ impl Core {
 
     /// Has a descriptor wake the sleeper.
     pub fn watch(&self, fd: RawFd, source: Source) -> Result<(), Error> {
-        let once =
-            if matches!(source, Source::End(_)) { epoll::EventFlags::ONESHOT } else { epoll::EventFlags::empty() };
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | once;
-        epoll::add(&self.poll, fds::borrow(fd), source.encode(), flags).map_err(|e| Error::NoNode(e.raw_os_error()))
+        epoll::add(&self.poll, fds::borrow(fd), source.encode(), source.flags())
+            .map_err(|e| Error::NoNode(e.raw_os_error()))
+    }
+
+    /// The peer may say more on the control connection of a link.
+    pub fn watch_control_again(&mut self, link: LinkId) {
+        let Some(joined) = self.links.named(Number(link.0)) else { return };
+        let Some(lanes) = joined.lanes() else { return };
+        let source = Source::Control(link);
+        // Without it, its end is seen when the peer's process ends.
+        let _ = epoll::modify(&self.poll, lanes.control.as_fd(), source.encode(), source.flags());
     }
 
     /// A link.
@@ -260,7 +284,7 @@ impl Core {
             Medium::Lanes(lanes) => {
                 let process =
                     lanes.process.as_ref().map_or(Ok(()), |process| self.watch(raw(process), Source::End(link)));
-                let control = self.watch(raw(&lanes.control), Source::End(link));
+                let control = self.watch(raw(&lanes.control), Source::Control(link));
                 process.and(control).and(self.watch(raw(&lanes.ear), Source::Ear(link)))
             }
             Medium::Frames(frames) => self.watch(frames.descriptor(), Source::Frames(link)),

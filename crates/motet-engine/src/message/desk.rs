@@ -5,6 +5,7 @@
 
 use super::operations::Operations;
 use super::regions::Hosts;
+use super::segments::Segments;
 use super::{Channel, LinkId};
 use motet_proto::message::matching::Scope;
 use motet_proto::message::packet;
@@ -12,11 +13,13 @@ use motet_proto::message::remote::RemoteCopy;
 use motet_proto::message::{
     Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, Status, Table,
 };
+use motet_sys::lending::Pool;
 use motet_sys::memory;
 use motet_wire::lane::bulk::Run;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What all links share.
 pub struct Desk {
@@ -26,6 +29,8 @@ pub struct Desk {
     pub operations: Operations,
     /// Memory that peers may reach.
     pub hosts: Hosts,
+    /// Memory for loans and regions.
+    pub pool: Arc<Pool>,
     /// A message for a handler, to be run before the next packet is looked at.
     pub delivery: Option<Delivery>,
     /// Channels that peers would like: link, channel, service.
@@ -87,6 +92,8 @@ pub struct Back {
     pub copies: VecDeque<(CopyRequest, u64)>,
     /// The same of puts and gets.
     pub remote_copies: VecDeque<(RemoteCopy, u64)>,
+    /// Memory of either node that the other sees.
+    pub segments: Segments,
     /// From how many bytes on the peer may copy from our memory by itself.
     pub single_copy: u64,
 }
@@ -125,14 +132,15 @@ impl Back {
 }
 
 impl Desk {
-    /// With a table whose hash nobody can guess.
-    pub fn new() -> Self {
+    /// With a table whose hash nobody can guess, and a pool of so many bytes.
+    pub fn new(pool: usize) -> Self {
         let seed = memory::nonce();
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| seed[at + n]));
         Self {
             table: Table::new([half(0), half(8)]),
             operations: Operations::default(),
             hosts: Hosts::default(),
+            pool: Pool::new(pool),
             delivery: None,
             offers: VecDeque::new(),
             spent: Vec::new(),
@@ -189,13 +197,13 @@ impl Owner for View<'_> {
     #[inline(always)]
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
         if let Some(operation) = self.desk.operations.get(operation) {
-            operation.memory.fill(at as usize, bytes);
+            operation.place(at as usize, bytes);
         }
     }
 
     fn place_run(&mut self, operation: u64, at: u64, run: Run) {
         if let Some(operation) = self.desk.operations.get(operation) {
-            operation.memory.write(at as usize, run.len(), |into| run.read(into));
+            operation.place_run(at as usize, run);
         }
     }
 

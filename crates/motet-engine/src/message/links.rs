@@ -5,6 +5,7 @@
 use super::desk::{Back, Desk, View};
 use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
 use super::packets::{IN_RING, Landing, Outward, Way};
+use super::segments::Segments;
 use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
 use motet_proto::bulk::Copying;
@@ -65,7 +66,12 @@ impl Joined {
     pub fn new(id: LinkId, peer: NodeId, medium: Medium, driver: &'static str, limits: &MessageLimits) -> Self {
         let lanes = matches!(medium, Medium::Lanes(_));
         let proto = Link::new(id.0, limits.of(lanes), 0);
-        let back = Back { single_copy: if lanes { regions::COPY } else { u64::MAX }, ..Back::default() };
+        let segments = match &medium {
+            Medium::Lanes(lanes) => Segments::over(lanes.control.as_fd().as_raw_fd()),
+            Medium::Frames(_) => Segments::default(),
+        };
+        let single_copy = if lanes { regions::COPY } else { u64::MAX };
+        let back = Back { single_copy, segments, ..Back::default() };
         Self { proto, back, medium: Some(medium), ..Self::empty(peer, driver) }
     }
 
@@ -242,10 +248,14 @@ impl Joined {
     /// Goes on with copies from the peer's memory.
     #[cold]
     pub fn copy(&mut self, id: LinkId, desk: &mut Desk) {
+        if self.lend(id, desk) {
+            return;
+        }
         let pid = self.lanes().map_or(0, |lanes| lanes.pid);
         if let Some(&(request, done)) = self.back.copies.front() {
             let length = (request.length - done).min(COPY as u64) as usize;
-            let copied = copy_some(desk, pid, &request, done, length);
+            let seen = self.copy_seen(desk, &request, done, length);
+            let copied = seen.or_else(|| copy_some(desk, pid, &request, done, length));
             let ends = copied.is_none_or(|more| done + more >= request.length);
             if let (Some(more), Some(first)) = (copied, self.back.copies.front_mut()) {
                 first.1 += more;
@@ -275,6 +285,7 @@ impl Joined {
     #[cold]
     pub fn lose(&mut self, id: LinkId, desk: &mut Desk, reason: Reason, broken: Broken) {
         self.gone.get_or_insert(reason);
+        self.back.segments.leave();
         self.medium = None;
         self.ending = false; // or it would end in every round, and nobody could sleep
         let mut view = View::of(desk, &mut self.back, id);

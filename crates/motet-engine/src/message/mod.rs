@@ -7,7 +7,8 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`calls`], [`channels`] | what a program calls: meeting others; channels, sending, receiving |
-//! | [`regions`] | memory that peers reach by key, and operations on theirs |
+//! | [`regions`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
+//! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
 //! | [`operations`] | what has begun and how it ended; completion groups |
 //! | [`progress`], [`wait`], [`pace`] | the one loop, who drives it, and how long a wait stays outside the kernel |
 //! | [`core`], [`links`], [`desk`], [`packets`] | the state behind the node's lock: links, and what the protocol calls back |
@@ -20,8 +21,10 @@ pub mod calls;
 pub mod channels;
 mod core;
 mod desk;
+pub mod direct;
 pub mod error;
 mod links;
+pub mod loans;
 pub mod medium;
 pub mod operations;
 mod pace;
@@ -29,6 +32,7 @@ mod packets;
 mod progress;
 pub mod regions;
 pub mod registrations;
+pub mod segments;
 mod wait;
 
 pub use self::core::Serve;
@@ -137,6 +141,8 @@ pub struct MessageLimits {
     pub eager: [u64; 2],
     /// Smallest body that is copied from the sender's memory, where the two CPUs share a cache and where they do not.
     pub single_copy: [u64; 2],
+    /// Bytes of the node's pool, for loans and regions that peers see: of address space; pages come when they are touched.
+    pub pool: usize,
 }
 
 impl Default for MessageLimits {
@@ -147,6 +153,7 @@ impl Default for MessageLimits {
             channels: 16_384,
             eager: [64 << 10, 64 << 10],
             single_copy: [16 << 20, 512 << 10],
+            pool: 4 << 30,
         }
     }
 }
@@ -219,7 +226,7 @@ impl Node {
             name => name.to_owned(),
         };
         let identity = Identity { id, name, listen: options.listen };
-        let mut core = Core::new(identity, options.limits, Desk::new(), poll, kick);
+        let mut core = Core::new(identity, options.limits, Desk::new(options.limits.pool), poll, kick);
         core.watch(core.kick.as_fd().as_raw_fd(), Source::Kick)?;
         core.listen(&options.drivers)?;
         let process = birth.process();

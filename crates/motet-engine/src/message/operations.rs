@@ -4,13 +4,16 @@
 //! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, the group at
 //! once. What it is not: it waits for nothing.
 
+use super::loans::{Lent, Part, Returns};
 use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::Ticket;
 use motet_proto::message::pool::{Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
 use motet_sys::span::Memory;
+use motet_wire::lane::bulk::Run;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// What to do when an operation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,6 +51,8 @@ pub struct Completion {
     pub channel: Option<Channel>,
     /// The operation's own memory, given back.
     pub memory: Option<Vec<u8>>,
+    /// Of a receive in place: the message, where it is.
+    pub lent: Option<Lent>,
 }
 
 /// How a receive has ended for which a thread has waited right here.
@@ -74,6 +79,20 @@ pub enum Kind {
     Send(Option<Number>),
 }
 
+/// What a receive in place sees.
+#[derive(Debug)]
+pub enum Seen {
+    /// It is none.
+    Nothing,
+    /// Nothing yet, or a copy of at most so many bytes.
+    Wanted {
+        /// Bytes.
+        most: u64,
+    },
+    /// The sender's memory; the protocol's name for the message.
+    Lent(Part, Number),
+}
+
 /// One operation.
 #[derive(Debug)]
 pub struct Operation {
@@ -87,6 +106,8 @@ pub struct Operation {
     pub channel: Option<Channel>,
     /// Nobody waits for it any more.
     pub detached: bool,
+    /// Of a receive in place: what it sees.
+    pub seen: Seen,
     notice: Notice,
     outcome: Option<Outcome>,
     tag: u64,
@@ -105,7 +126,40 @@ impl Operation {
     pub fn new(memory: Memory, kind: Kind, channel: Option<Channel>, notice: Notice) -> Self {
         let (outcome, tag, full) = (None, 0, 0);
         let (more, headers) = (Vec::new(), Vec::new());
-        Self { memory, more, kind, channel, detached: false, notice, outcome, tag, full, headers }
+        let (detached, seen) = (false, Seen::Nothing);
+        Self { memory, more, kind, channel, detached, seen, notice, outcome, tag, full, headers }
+    }
+
+    /// Room for the copy that a receive in place gets after all. Where there is no memory for it, the receive fails with its end.
+    #[cold]
+    pub fn make_room(&mut self) {
+        let (Seen::Wanted { most }, Memory::Owned(bytes)) = (&self.seen, &mut self.memory) else { return };
+        let length = usize::try_from(self.full.min(*most)).unwrap_or(usize::MAX);
+        if bytes.is_empty() && bytes.try_reserve_exact(length).is_ok() {
+            bytes.resize(length, 0);
+        }
+    }
+
+    /// Bytes for the buffer; a receive in place has none before the first of them comes.
+    #[inline(always)]
+    pub fn place(&mut self, at: usize, bytes: &[u8]) {
+        if self.memory.fill(at, bytes) < bytes.len() {
+            self.place_in_room(at, bytes);
+        }
+    }
+
+    /// The same of bytes that lie in a ring.
+    pub fn place_run(&mut self, at: usize, run: Run) {
+        if self.memory.len() < at + run.len() {
+            self.make_room();
+        }
+        self.memory.write(at, run.len(), |into| run.read(into));
+    }
+
+    #[cold]
+    fn place_in_room(&mut self, at: usize, bytes: &[u8]) {
+        self.make_room();
+        self.memory.fill(at, bytes);
     }
 
     /// Shows bytes of a body, which may lie in several pieces.
@@ -145,6 +199,8 @@ pub struct Operations {
     pool: Pool<Operation>,
     groups: Pool<Group>,
     direct: Direct,
+    /// Where loans go that are dropped.
+    pub returns: Option<Arc<Returns>>,
 }
 
 /// The place of [`DIRECT`].
@@ -277,13 +333,24 @@ impl Operations {
         let index = self.pool.find(Number(operation.0))?;
         let outcome = self.pool.get(index)?.outcome?;
         let known = self.pool.remove(index)?;
-        let Operation { memory, notice, tag, full, headers, channel, .. } = known;
+        let Operation { memory, notice, tag, full, headers, channel, seen, .. } = known;
         let memory = match memory {
             Memory::Owned(bytes) => Some(bytes),
-            Memory::Span(_) => None,
+            Memory::Span(_) | Memory::Block(_) => None,
         };
-        let Outcome { status, length } = outcome;
-        Some(Completion { operation, context: notice.context, status, length, tag, full, headers, channel, memory })
+        let Outcome { mut status, length } = outcome;
+        let lent = match (seen, channel, &self.returns) {
+            (Seen::Lent(part, record), Some(channel), Some(returns)) => {
+                Some(Lent::new(part, channel.link, record, returns.clone()))
+            }
+            (Seen::Wanted { .. }, ..) if memory.as_ref().is_none_or(|bytes| (bytes.len() as u64) < length) => {
+                status = Status::Full; // there was no memory for the copy
+                None
+            }
+            _ => None,
+        };
+        let context = notice.context;
+        Some(Completion { operation, context, status, length, tag, full, headers, channel, memory, lent })
     }
 
     /// Records held.

@@ -194,7 +194,11 @@ impl Node {
         core.asked = core.now;
         for event in &events[..count] {
             match Source::decode(event.data) {
-                Source::Kick => socket::drain(core.kick.as_fd().as_raw_fd()),
+                Source::Kick => {
+                    socket::drain(core.kick.as_fd().as_raw_fd());
+                    core.take_returns();
+                }
+                Source::Control(link) => core.hear(link),
                 Source::Ear(link) => {
                     if let Ok((joined, _)) = core.link(link)
                         && let Some(lanes) = joined.lanes()
@@ -219,6 +223,9 @@ impl Node {
         }
         if !core.leaving.is_empty() {
             core.see_all_off();
+        }
+        if core.desk.pool.gone() != core.gone {
+            core.withdraw_segments();
         }
     }
 

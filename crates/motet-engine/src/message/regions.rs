@@ -17,10 +17,12 @@ use motet_proto::message::pool::{Number, Pool};
 use motet_proto::message::regions::{Regions, Revoked};
 use motet_proto::message::remote::{CopyTo, Get, Memory as Remote, Put, RemoteCopy, Update};
 use motet_proto::message::{Outcome, Status};
+use motet_sys::lending::Segment;
 use motet_sys::memory;
 use motet_sys::span::Memory;
 pub use motet_wire::shared::Shared;
 use std::any::Any;
+use std::sync::Arc;
 
 /// From so many bytes on a put or a get is copied from the other side's memory: less than for messages, whose pieces have a ring.
 pub const COPY: u64 = 16 << 10;
@@ -36,18 +38,32 @@ pub struct Hosts {
 }
 
 /// The memory of one region.
-struct Host {
-    memory: Shared,
+pub(super) struct Host {
+    pub memory: Shared,
     /// What must stay as long as the region.
-    keep: Option<Box<dyn Any + Send>>,
+    pub keep: Option<Box<dyn Any + Send>>,
+    /// Memory of the pool, which peers may see.
+    pub segment: Option<Arc<Segment>>,
     /// It was revoked, and this tells whoever waits that nobody uses it any more.
-    ending: Option<OperationId>,
+    pub ending: Option<OperationId>,
 }
 
 impl Hosts {
     /// The memory of a region, by the name that the protocol knows it by.
     fn get(&mut self, region: u64) -> Option<&mut Host> {
         self.hosts.named(Number(region as u32))
+    }
+
+    /// A new region.
+    pub(super) fn add(&mut self, host: Host, rights: Rights) -> Result<Key, Error> {
+        let length = host.memory.length() as u64;
+        let name = self.hosts.insert(host).ok_or(Error::Full)?;
+        let random = memory::nonce();
+        let random = u32::from_le_bytes([random[0], random[1], random[2], random[3]]);
+        self.regions.register(u64::from(name.0), length, rights, random).ok_or_else(|| {
+            self.hosts.remove(name.index());
+            Error::Full
+        })
     }
 
     /// The memory of a region.
@@ -94,12 +110,19 @@ impl Remote for View<'_> {
         memory.map_or(Place::default(), |memory| Place { address: memory.base() as u64 + at, key: 0 })
     }
 
+    fn region_seen(&mut self, region: u64) -> Place {
+        let segment = self.desk.hosts.get(region).and_then(|host| host.segment.clone());
+        let place = segment.and_then(|segment| self.back.segments.show(&segment, segment.address()));
+        place.unwrap_or_default()
+    }
+
     fn copy_remote(&mut self, request: RemoteCopy) {
         self.back.remote_copies.push_back((request, 0));
     }
 
-    fn forget(&mut self, _key: Key) -> bool {
-        true // what this side reads of a peer's memory it reads under the protocol's eyes
+    fn forget(&mut self, key: Key) -> bool {
+        self.back.segments.forget(key);
+        true // nothing is under way: whoever uses a region directly has the node's lock meanwhile
     }
 
     fn region_ended(&mut self, region: u64) {
@@ -110,8 +133,11 @@ impl Remote for View<'_> {
 /// Nobody uses the memory of a revoked region any more.
 fn end(desk: &mut Desk, region: u64) {
     let host = desk.hosts.hosts.find(Number(region as u32)).and_then(|index| desk.hosts.hosts.remove(index));
-    let Some(Host { keep, ending, .. }) = host else { return };
+    let Some(Host { keep, ending, segment, .. }) = host else { return };
     desk.spent.extend(keep);
+    if segment.is_some() {
+        desk.pool.note_gone();
+    }
     if let Some(operation) = ending {
         desk.operations.complete(u64::from(operation.0), Outcome { status: Status::Done, length: 0 });
         desk.stirred = true;
@@ -145,14 +171,7 @@ impl Node {
         if rights != Rights::GET && rights != Rights::PUT && !memory.base().addr().is_multiple_of(8) {
             return Err(Error::Unfit);
         }
-        let hosts = &mut core.desk.hosts;
-        let name = hosts.hosts.insert(Host { memory, keep, ending: None }).ok_or(Error::Full)?;
-        let random = memory::nonce();
-        let random = u32::from_le_bytes([random[0], random[1], random[2], random[3]]);
-        hosts.regions.register(u64::from(name.0), memory.length() as u64, rights, random).ok_or_else(|| {
-            hosts.hosts.remove(name.index());
-            Error::Full
-        })
+        core.desk.hosts.add(Host { memory, keep, segment: None, ending: None }, rights)
     }
 
     /// Ends a region: no access begins any more. Waits until none is under way and every peer that could have direct access has
@@ -192,6 +211,10 @@ impl Node {
     ) -> Result<OperationId, Error> {
         let mut core = self.core()?;
         let core = &mut *core;
+        let memory = match core.put_directly(link, key, offset, memory, notice) {
+            Ok(done) => return done,
+            Err(memory) => memory,
+        };
         let place = core.place_of(link, &memory);
         let name = core.desk.operations.begin(operations::Operation::new(memory, Kind::Send(None), None, notice))?;
         let operation = u64::from(name.0);
@@ -220,6 +243,10 @@ impl Node {
         notice: Notice,
     ) -> Result<OperationId, Error> {
         let mut core = self.core()?;
+        let memory = match core.get_directly(link, key, offset, memory, notice) {
+            Ok(done) => return done,
+            Err(memory) => memory,
+        };
         let length = memory.len() as u64;
         let direct = length >= COPY && core.reads_memory_of(link);
         let name = core.desk.operations.begin(operations::Operation::new(memory, Kind::Send(None), None, notice))?;
@@ -243,6 +270,10 @@ impl Node {
         if fetch && before.len() < atomic.length() {
             return Err(Error::TooLong);
         }
+        let before = match core.change_directly(link, key, offset, atomic, before, notice) {
+            Ok(done) => return done,
+            Err(before) => before,
+        };
         let name = core.desk.operations.begin(operations::Operation::new(before, Kind::Send(None), None, notice))?;
         let update = Update { key, offset, atomic: *atomic, fetch, operation: u64::from(name.0) };
         let begun = core.on_link(link, |proto, way, _| proto.atomic(way, &update));
@@ -271,7 +302,7 @@ impl Core {
         self.link(link).is_ok_and(|(joined, _)| joined.lanes().is_some_and(|lanes| lanes.pid != 0))
     }
 
-    fn on_link<R>(
+    pub(super) fn on_link<R>(
         &mut self,
         link: LinkId,
         f: impl FnOnce(
@@ -287,7 +318,7 @@ impl Core {
     }
 
     /// What has begun, or has not.
-    fn begun(&mut self, name: OperationId, begun: Result<(), Error>) -> Result<OperationId, Error> {
+    pub(super) fn begun(&mut self, name: OperationId, begun: Result<(), Error>) -> Result<OperationId, Error> {
         if begun.is_err() {
             self.desk.operations.withdraw(name);
         }

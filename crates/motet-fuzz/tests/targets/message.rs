@@ -18,9 +18,9 @@ const LIMITS: Limits =
 /// Bytes of every receive, and of every send.
 const BUFFER: u64 = 200;
 const BODY: usize = 3000;
-/// The first kind that is a step of this side: flush, post, send, copy, discard, release, and those of [`memory`].
+/// The first kind that is a step of this side: flush, post, send, copy, discard, release, lend, give back, and those of [`memory`].
 const OURS: u8 = 200;
-const STEPS: u8 = 6;
+const STEPS: u8 = 8;
 
 #[derive(Debug)]
 struct Side {
@@ -28,6 +28,7 @@ struct Side {
     operations: Vec<u64>,
     held: Vec<Held>,
     copies: Vec<CopyRequest>,
+    lent: Vec<Number>,
     offers: Vec<(ChannelId, bool)>,
     memory: memory::Ours,
 }
@@ -102,8 +103,9 @@ pub fn run(input: &[u8]) {
 /// Runs one input; what broke the link, if anything did.
 pub fn play(mut input: &[u8]) -> Option<Broken> {
     let mut link = Link::new(0, LIMITS, 0);
-    let (operations, held, copies, offers) = Default::default();
-    let mut side = Side { table: Table::new([1, 2]), operations, held, copies, offers, memory: memory::Ours::new() };
+    let (operations, held, copies, lent, offers) = Default::default();
+    let (table, memory) = (Table::new([1, 2]), memory::Ours::new());
+    let mut side = Side { table, operations, held, copies, lent, offers, memory };
     let mut ways: Vec<(ChannelId, Option<Scope>)> = Vec::new();
     let mut next = 0;
     while let Some((&[kind, low, high], rest)) = input.split_first_chunk::<3>() {
@@ -180,6 +182,13 @@ fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scop
             ways.pop();
             let _gone = link.release(side, channel);
         }
+        (6, _) if !side.copies.is_empty() => {
+            let record = side.copies.remove(0).record;
+            if link.lent(side, record) {
+                side.lent.push(record);
+            }
+        }
+        (7, _) if !side.lent.is_empty() => link.give_back(side.lent.remove(0)),
         _ => {}
     }
 }
@@ -214,6 +223,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         [open(1), message.clone(), first.clone(), piece(200, 100), ours(4)].concat(),
         [open(0), first.clone(), ours(1), piece(200, 100), ours(0), message].concat(),
         [open(0), announce(9), ours(1), ours(3), ours(0)].concat(),
+        [open(0), announce(9), ours(1), ours(6), ours(7), ours(0)].concat(),
+        [open(0), announce(9), ours(1), ours(6), ours(7), ours(0), announce(9)].concat(),
         [open(0), ours(1), announce(0), ours(0), piece(0, 200), ours(0), ours(5), close].concat(),
         [open(0), ours(2), pull, ours(0), done].concat(),
         [open(1), announce(0), ours(4), of(Kind::Ask, &head(3, 0).write()), ours(0)].concat(),

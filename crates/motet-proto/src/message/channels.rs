@@ -213,7 +213,11 @@ impl Channels {
         if over & OVER_RECEIVING != 0 {
             channel.over |= OVER_SENDING; // in vain from now on: answered, so that the number gets free
         }
-        self.owe(number.index());
+        if channel.said == BOTH && channel.heard == BOTH {
+            self.remove(number.index()); // at once: the peer has one less already, and may open another
+        } else {
+            self.owe(number.index());
+        }
         Ok(over)
     }
 

@@ -170,6 +170,18 @@ impl Link {
         self.inbounds.copied(owner, record, done, broken);
     }
 
+    /// The owner sees what [`Owner::copy`] asked for where it is: the receive has ended, and the message is the program's to look at
+    /// until [`Link::give_back`]. False: the link is broken, and so is the receive.
+    pub fn lent<O: Owner>(&mut self, owner: &mut O, record: Number) -> bool {
+        let broken = self.broken().is_some();
+        self.inbounds.lent(owner, record, broken)
+    }
+
+    /// The program looks no more at a message that was lent: it is its sender's again. Harmless after the link broke.
+    pub fn give_back(&mut self, record: Number) {
+        self.inbounds.give_back(record);
+    }
+
     // ---- the end ----------------------------------------------------------------------------------------------------
 
     /// The medium is gone, or the owner wants no more of it: every operation on the link completes with [`Status::Broken`],

@@ -32,7 +32,8 @@ impl Rights {
         Rights(self.0 | other.0)
     }
 
-    fn include(self, other: Rights) -> bool {
+    /// Whether all of these are among them.
+    pub const fn include(self, other: Rights) -> bool {
         self.0 & other.0 == other.0
     }
 }
@@ -88,6 +89,12 @@ impl Regions {
         let region = region.ok_or(Status::Denied)?;
         let end = offset.checked_add(length).ok_or(Status::Outside)?;
         if end <= region.length { Ok(region.name) } else { Err(Status::Outside) }
+    }
+
+    /// The owner's name for a region, its bytes, and what peers may do; `None`: there is none, or it was revoked.
+    pub fn sight(&self, key: Key) -> Option<(u64, u64, Rights)> {
+        let region = self.find(key).filter(|region| !region.revoked)?;
+        Some((region.name, region.length, region.rights))
     }
 
     /// No access begins from now on. `None`: there is no such region, or it was revoked before.
@@ -175,7 +182,9 @@ mod tests {
         let key = regions.register(7, 100, Rights::ALL, RANDOM).unwrap();
         assert!(regions.hold(key) && regions.hold(key));
         assert_eq!(regions.release(key), None);
+        assert_eq!(regions.sight(key), Some((7, 100, Rights::ALL)));
         assert_eq!(regions.revoke(key), Some(Revoked::Held(1)));
+        assert_eq!((regions.sight(key), regions.sight(Key(key.0 ^ 1 << 40))), (None, None));
         assert_eq!(regions.revoke(key), None, "once");
         assert_eq!(regions.reach(key, Rights::GET, 0, 1), Err(Status::Denied));
         assert_eq!(regions.release(key), Some(7));

@@ -135,6 +135,8 @@ pub trait Memory {
     fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Unfit>;
     /// Where the peer can copy these bytes of a region from by itself. `Place::default()`: nowhere.
     fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place;
+    /// Where the peer sees a whole region in memory that it may map, so that it needs no packets. `Place::default()`: nowhere.
+    fn region_seen(&mut self, region: u64) -> Place;
     /// Copy this, then call [`Link::copied_remote`].
     fn copy_remote(&mut self, request: RemoteCopy);
     /// The peer revokes a region: direct loads and stores there must end. True when there are none; otherwise call
@@ -192,6 +194,18 @@ impl Link {
             let head = Head { to: number, own: u16::from(direct), grant: 0 };
             packets.put(Kind::GetLong as u8, &[&Range { key, offset, length }.write(head)])
         })
+    }
+
+    /// Asks where a region of the peer's lies, or refuses and does nothing. Completes with [`format::SIGHT`] bytes, a
+    /// [`format::Sight`]; until the peer revokes the region, this side may then use the memory directly if it can.
+    pub fn look<P: Packets>(&mut self, packets: &mut P, key: Key, operation: u64) -> Result<(), Refusal> {
+        let initiator = self.may_begin()?;
+        let head = Head { to: Number(format::SIGHT as u32), own: format::LOOK, grant: 0 };
+        if !packets.put(Kind::Get as u8, &[&format::write_at(head, key, 0)]) {
+            return Err(Refusal::WouldBlock);
+        }
+        initiator.add_small(operation, format::SIGHT as u64, format::SIGHT as u32);
+        Ok(())
     }
 
     /// Begins an atomic, or refuses and does nothing. The values before, if they are wanted, are placed ([`Owner::place`]).

@@ -3,7 +3,8 @@
 //! What it is: [`Inbounds`], the long messages that come over a link, found by the *sender's* numbers. An eager one ([`FIRST`
 //! and its pieces](super::packet::Kind::First)) has paid for its space and is stored until somebody wants it. An announced
 //! one stays with its sender: when it has a buffer, the owner copies it out of the sender's memory, or pieces of it are
-//! pulled, so many bytes ahead and so many messages at a time, and then DONE lets the sender go (invariant M4).
+//! pulled, so many bytes ahead and so many messages at a time, and then DONE lets the sender go (invariant M4). Or the owner sees
+//! the sender's memory and lends the message to the program, which gives it back: then DONE follows.
 //!
 //! What it is not: it matches nothing, and the sender's records are in [`super::outward`].
 
@@ -30,6 +31,8 @@ enum State {
     Landing { operation: u64, take: u64 },
     /// The owner copies it there.
     Copying { operation: u64, take: u64 },
+    /// Its receive has ended with a reference to the bytes, which are the sender's until the program gives it back.
+    Lent,
     /// Nobody wants what is still coming.
     Discarding,
     /// DONE is due with this word.
@@ -275,6 +278,31 @@ impl Inbounds {
         }
     }
 
+    /// The owner sees it where it is: the receive ends, and the sender waits until the message is given back. On a broken link it has
+    /// failed. True: it is lent.
+    pub fn lent<O: Owner>(&mut self, owner: &mut O, record: Number, broken: bool) -> bool {
+        let Some(index) = self.pool.find(record) else { return false };
+        let Some(inbound) = self.pool.get_mut(index) else { return false };
+        let State::Copying { operation, take } = inbound.state else { return false };
+        if broken {
+            owner.completed(operation, Outcome { status: Status::Broken, length: 0 });
+            self.remove(index);
+            return false;
+        }
+        inbound.state = State::Landing { operation, take };
+        complete(owner, inbound);
+        inbound.state = State::Lent;
+        true
+    }
+
+    /// The program looks no more at a message that was lent. After the link broke there is none.
+    pub fn give_back(&mut self, record: Number) {
+        let Some(index) = self.pool.find(record) else { return };
+        if self.pool.get(index).is_some_and(|inbound| matches!(inbound.state, State::Lent)) {
+            self.over(index, TAKEN);
+        }
+    }
+
     /// Nobody will take it.
     pub fn discard(&mut self, grants: &mut Grants, record: Number) {
         let Some(index) = self.pool.find(record) else { return };
@@ -386,7 +414,7 @@ impl Inbounds {
                 State::Landing { operation, .. } => {
                     owner.completed(operation, Outcome { status: Status::Broken, length: 0 });
                 }
-                State::Discarding | State::Over(_) => {}
+                State::Lent | State::Discarding | State::Over(_) => {}
             }
             if let Body::Eager { units, .. } = inbound.body {
                 grants.free(units);

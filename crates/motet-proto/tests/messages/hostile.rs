@@ -74,6 +74,10 @@ impl Memory for Wary {
         Ok(())
     }
 
+    fn region_seen(&mut self, region: u64) -> Place {
+        Place { address: region + 1, key: 1 }
+    }
+
     fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {
         self.memory.reached(region, at, length);
         Place { address: at % 2, key: 1 }

@@ -8,6 +8,7 @@ use crate::world::{Side, World};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation, Unfit};
 use motet_proto::message::packet::Place;
 use motet_proto::message::regions::Revoked;
+use motet_proto::message::remote::format::Sight;
 use motet_proto::message::remote::{Begun, CopyTo, RemoteCopy};
 use motet_proto::message::{Get, Key, Memory, Outcome, Put, Refusal, Regions, Rights, Status, Update};
 use std::collections::BTreeMap;
@@ -102,6 +103,12 @@ impl Memory for Side {
         if at.is_multiple_of(3) { Place::default() } else { Place { address: region + 1, key: at } }
     }
 
+    fn region_seen(&mut self, region: u64) -> Place {
+        let own = &self.remote.own[region as usize];
+        assert!(!own.ended && !own.revoked, "shown after the end");
+        Place { address: region + 1, key: 9 }
+    }
+
     fn copy_remote(&mut self, request: RemoteCopy) {
         self.remote.copies.push(request);
     }
@@ -175,6 +182,7 @@ impl World {
             0 => self.put(side, region, start as u64, long, Some(slot)),
             1 if small => self.get(side, region, at, length as u64, None),
             1 => self.get(side, region, start as u64, long as u64, Some(slot)),
+            _ if at == 0 => self.look(side, region),
             _ => self.change(side, region, at),
         };
         assert!(done != Err(Refusal::Broken) || self.nodes[side].link.broken().is_some());
@@ -248,6 +256,23 @@ impl World {
             let expected =
                 if outside { Vec::new() } else { theirs.expected[at as usize..(at + length) as usize].to_vec() };
             let running = Running { region, slot, status, expected, length, ..Running::default() };
+            node.side.remote.running.insert(operation, running);
+        }
+        self.after(side);
+        begun.map(|()| Begun::Free)
+    }
+
+    /// Asks where a region lies.
+    pub fn look(&mut self, side: usize, region: usize) -> Result<Begun, Refusal> {
+        let operation = self.fresh();
+        let node = &mut self.nodes[side];
+        self.lanes[side].now = self.now;
+        let begun = node.link.look(&mut self.lanes[side], node.side.remote.theirs[region].key, operation);
+        if begun.is_ok() {
+            let place = Place { address: region as u64 + 1, key: 9 };
+            let expected = Sight { place, length: WHOLE as u64, rights: Rights::ALL }.write().to_vec();
+            let (status, length) = (Some(Status::Done), expected.len() as u64);
+            let running = Running { region, status, expected, length, ..Running::default() };
             node.side.remote.running.insert(operation, running);
         }
         self.after(side);

@@ -115,6 +115,8 @@ fn step(world: &mut World, side: usize, pending: &mut Vec<(usize, u64, motet_pro
                 world.register(side, Rights::ALL);
             }
         }
+        58 if !world.nodes[side].side.copies.is_empty() => world.lend(side),
+        59 if !world.nodes[side].side.lent.is_empty() => world.give_back(side),
         _ => {}
     }
 }
@@ -132,6 +134,10 @@ fn settle(world: &mut World) {
             }
             while !world.nodes[side].side.copies.is_empty() {
                 world.copy(side, true);
+                idle = 0;
+            }
+            while !world.nodes[side].side.lent.is_empty() {
+                world.give_back(side);
                 idle = 0;
             }
             while !world.nodes[side].side.remote.copies.is_empty() {

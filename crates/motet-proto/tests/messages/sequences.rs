@@ -199,6 +199,93 @@ fn a_cancelled_announcement_completes_once() {
 }
 
 #[test]
+fn a_channel_that_both_have_closed_makes_room_for_the_next_at_once() {
+    let mut world = connected(Limits { channels: 1, ..WIDE });
+    world.release(1, 0);
+    while world.flush(1, 8) {}
+    while world.arrive(0) {}
+    world.release(0, 0);
+    while world.flush(0, 8) {}
+    world.open(0, true).unwrap();
+    while world.flush(0, 8) {}
+    while world.arrive(1) {} // the end and the next beginning, and nothing was put in between
+    assert_eq!(world.nodes[1].link.broken(), None);
+    assert_eq!(world.nodes[0].link.counts()[0], 1);
+}
+
+/// A message of node 0 that node 1 lends to its program.
+fn lent(world: &mut World) -> u64 {
+    loop {
+        let operation = world.next + 1;
+        assert!(matches!(world.send(0, 0, 0, 3000, Mode::Synchronous), Ok(Sent::Pending(_))));
+        let selector = any(world, 1);
+        world.post(1, selector, 3000);
+        exchange(world);
+        if !world.nodes[1].side.copies.is_empty() {
+            world.lend(1);
+            return operation;
+        }
+    }
+}
+
+#[test]
+fn what_is_lent_is_its_senders_once_it_is_given_back() {
+    let mut world = connected(WIDE);
+    let operation = lent(&mut world);
+    exchange(&mut world);
+    assert!(world.nodes[1].side.reads.is_empty(), "the receive has ended");
+    assert!(world.nodes[0].side.sends.contains_key(&operation), "the send has not");
+    assert_eq!([0, 1].map(|side| world.nodes[side].link.counts()), [[1, 0, 1], [1, 1, 0]]);
+    world.give_back(1);
+    world.flush(1, 0);
+    assert_eq!(kinds(&world.lanes[1]), [Kind::Done as u8]);
+    exchange(&mut world);
+    assert!(!world.nodes[0].side.sends.contains_key(&operation));
+    assert_eq!([0, 1].map(|side| world.nodes[side].link.counts()), [[1, 0, 0]; 2]);
+}
+
+#[test]
+fn what_is_lent_holds_neither_the_channel_nor_other_messages_and_cannot_be_cancelled() {
+    let mut world = connected(WIDE);
+    let operation = lent(&mut world);
+    let number = motet_proto::message::pool::Number(1 << 20);
+    world.nodes[0].link.cancel(number);
+    for _ in 0..3 {
+        assert!(world.send(0, 0, 0, 3000, Mode::Synchronous).is_ok());
+        let selector = any(&world, 1);
+        world.post(1, selector, 3000);
+        exchange(&mut world);
+        while !world.nodes[1].side.copies.is_empty() {
+            world.copy(1, true);
+        }
+        exchange(&mut world);
+    }
+    assert_eq!(world.nodes[0].side.sends.keys().copied().collect::<Vec<_>>(), [operation]);
+    world.release(1, 0);
+    world.release(0, 0);
+    exchange(&mut world);
+    assert_eq!(world.nodes[1].link.counts(), [0, 1, 0], "the channel is gone, the loan is not");
+    world.give_back(1);
+    exchange(&mut world);
+    assert_eq!([0, 1].map(|side| world.nodes[side].link.counts()), [[0; 3]; 2]);
+}
+
+#[test]
+fn the_end_of_a_link_ends_loans_on_either_side() {
+    for side in [0, 1] {
+        let mut world = connected(WIDE);
+        let operation = lent(&mut world);
+        world.break_link(side);
+        assert_eq!(world.nodes[0].side.sends.contains_key(&operation), side == 1);
+        assert_eq!(world.nodes[1].link.counts()[1], u32::from(side == 0));
+        world.give_back(1);
+        world.break_link(1 - side);
+        assert!(world.nodes[0].side.sends.is_empty());
+        assert_eq!(world.nodes[1].link.counts()[1..], [0; 2]);
+    }
+}
+
+#[test]
 fn what_was_sent_before_the_end_is_received_after_it() {
     let mut world = connected(WIDE);
     let channel = world.nodes[0].ways[0].channel;

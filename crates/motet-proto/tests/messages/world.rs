@@ -92,6 +92,8 @@ pub struct Side {
     pub sends: HashMap<u64, (Name, Vec<u8>)>,
     pub reads: HashMap<u64, Reading>,
     pub copies: Vec<CopyRequest>,
+    /// Messages that the program looks at where they are: the record, and the sender's name for it.
+    pub lent: Vec<(Number, u64)>,
     pub held: Vec<Held>,
     /// In order: names that were matched or delivered, with the receive.
     pub matched: Vec<(Name, u64, Option<Selector>)>,
@@ -105,11 +107,11 @@ pub struct Side {
 
 impl Side {
     pub fn new(seed: u64) -> Self {
-        let (sends, reads, copies, held) = Default::default();
+        let (sends, reads, copies, held, lent) = Default::default();
         let (matched, ended, events) = Default::default();
         let (delivered, unblocked, table) = (HashMap::new(), 0, Table::new([seed, !seed]));
         let remote = Remote::default();
-        Self { remote, table, sends, reads, copies, held, matched, ended, events, unblocked, delivered }
+        Self { remote, table, sends, reads, copies, lent, held, matched, ended, events, unblocked, delivered }
     }
 }
 
@@ -382,6 +384,40 @@ impl World {
             self.nodes[side].side.place(request.operation, 0, &bytes[..request.length as usize]);
         }
         self.copied(side, request.record, allowed);
+    }
+
+    /// Lends a message to the program instead, which sees the sender's memory.
+    pub fn lend(&mut self, side: usize) {
+        let at = self.prng.below(self.nodes[side].side.copies.len() as u64) as usize;
+        let request = self.nodes[side].side.copies.swap_remove(at);
+        let bytes = self.nodes[1 - side].side.sends.get(&request.address).map(|send| send.1.clone());
+        let broken = self.nodes[side].link.broken().is_some();
+        if bytes.is_none() && !broken {
+            assert!(self.nodes[1 - side].link.broken().is_some(), "the sender keeps an announced body until DONE");
+            return self.copied(side, request.record, false);
+        }
+        let node = &mut self.nodes[side];
+        if let (Some(bytes), false) = (bytes, broken) {
+            node.side.place(request.operation, 0, &bytes[..request.length as usize]);
+        }
+        assert_eq!(node.link.lent(&mut node.side, request.record), !broken);
+        assert!(!node.link.lent(&mut node.side, request.record), "once");
+        if !broken {
+            node.side.lent.push((request.record, request.address));
+        }
+        self.after(side);
+    }
+
+    /// The program has looked enough at one. Until then it was there.
+    pub fn give_back(&mut self, side: usize) {
+        let at = self.prng.below(self.nodes[side].side.lent.len() as u64) as usize;
+        let (record, address) = self.nodes[side].side.lent.swap_remove(at);
+        let whole = self.nodes.iter().all(|node| node.link.broken().is_none());
+        let there = self.nodes[1 - side].side.sends.contains_key(&address);
+        assert!(there || !whole, "the sender keeps what is lent");
+        self.nodes[side].link.give_back(record);
+        self.nodes[side].link.give_back(record);
+        self.after(side);
     }
 
     fn copied(&mut self, side: usize, record: Number, done: bool) {

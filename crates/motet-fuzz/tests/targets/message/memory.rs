@@ -13,7 +13,7 @@ pub const REGION: usize = 3000;
 /// The key of the first region: its secret is none, so that inputs find it. Further ones have the next generations.
 pub const KEY: Key = Key(1 << 20);
 /// Steps of this side.
-pub const STEPS: u8 = 8;
+pub const STEPS: u8 = 9;
 
 /// Regions of this side, and what waits for its owner.
 #[derive(Debug, Default)]
@@ -70,6 +70,11 @@ impl Memory for Side {
         Place { address: at % 2, key: 0 }
     }
 
+    fn region_seen(&mut self, region: u64) -> Place {
+        self.memory.reached(region, 0, REGION as u64);
+        Place { address: 1, key: 1 }
+    }
+
     fn copy_remote(&mut self, request: RemoteCopy) {
         match request.to {
             CopyTo::Operation(operation) => {
@@ -96,7 +101,7 @@ impl Memory for Side {
     }
 }
 
-/// A step of this side: put, get, get more, change, fence, copy, forget, revoke.
+/// A step of this side: put, put more, get, change, fence, copy, forget, revoke, look.
 pub fn ours(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
     let key = KEY;
     let begun = match step {
@@ -140,6 +145,7 @@ pub fn ours(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
             side.memory.register();
             false
         }
+        8 => link.look(&mut Endless, key, operation).is_ok(),
         _ => false,
     };
     if begun {
@@ -207,6 +213,8 @@ pub fn seeds(step: impl Fn(u8) -> Vec<u8>, flush: &[u8], of: impl Fn(Kind, &[u8]
         // Whether a copy is done depends on the number of the step.
         [step(2), there(), step(6), step(5), flush()].concat(),
         [vec![step(2), there(), step(5), flush()], (0..5).map(|n| bytes(1, n * 600, 600)).collect()].concat().concat(),
+        [of(Kind::Get, &at(head(format::SIGHT as u32, format::LOOK), &[])), flush()].concat(),
+        [step(8), of(Kind::Result, &[&head(0, 0).write()[..], &[1; format::SIGHT]].concat())].concat(),
         [word(Kind::Revoke, 0, 4), word(Kind::Revoke, 0, 5), flush(), step(6), flush()].concat(),
         [step(7), flush(), word(Kind::Revoked, 0, KEY.0)].concat(),
     ]

@@ -5,7 +5,7 @@
 use crate::message::atomic::{Atomic, Datatype, Operation};
 use crate::message::packet::{HEAD, Head, Place, u64_at};
 use crate::message::pool::Number;
-use crate::message::regions::Key;
+use crate::message::regions::{Key, Rights};
 use crate::message::{Broken, Status, packet};
 
 /// Fixed bytes of PUT, GET and ATOMIC.
@@ -19,6 +19,10 @@ pub const LONG: usize = RANGE + 16;
 pub const RESULT_MOST: usize = 256;
 const _: () = assert!(HEAD + RESULT_MOST <= packet::SMALLEST);
 
+/// `own` of GET: the bytes are wanted, or where the region lies ([`Sight`]).
+pub const VALUE: u16 = 0;
+/// See [`VALUE`].
+pub const LOOK: u16 = 1;
 /// `own` of BYTES: from the initiator of a put, from the target of a get.
 pub const OF_PUT: u16 = 0;
 /// See [`OF_PUT`].
@@ -83,6 +87,41 @@ impl Range {
     pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), Broken> {
         let (fixed, rest) = rest.split_first_chunk::<{ RANGE - HEAD }>().ok_or(packet::SHORT)?;
         Ok((Self { key: Key(u64_at(fixed, 0)), offset: u64_at(fixed, 8), length: u64_at(fixed, 16) }, rest))
+    }
+}
+
+/// What GET with [`LOOK`] is answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sight {
+    /// Where the region lies, as in ANNOUNCE; the address 0: not where the asker could see it.
+    pub place: Place,
+    /// Bytes of it.
+    pub length: u64,
+    /// What may be done with it.
+    pub rights: Rights,
+}
+
+/// Bytes of a [`Sight`].
+pub const SIGHT: usize = 32;
+const _: () = assert!(SIGHT <= RESULT_MOST);
+
+impl Sight {
+    /// As the value of a RESULT.
+    pub fn write(&self) -> [u8; SIGHT] {
+        let words = [self.place.address, self.place.key, self.length, u64::from(self.rights.0)];
+        let mut bytes = [0; SIGHT];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads it. `None`: rights that there are not, or another length.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; SIGHT] = bytes.try_into().ok()?;
+        let rights = u8::try_from(u64_at(bytes, 24)).ok().filter(|rights| *rights <= Rights::ALL.0)?;
+        let place = Place { address: u64_at(bytes, 0), key: u64_at(bytes, 8) };
+        Some(Self { place, length: u64_at(bytes, 16), rights: Rights(rights) })
     }
 }
 
@@ -153,6 +192,19 @@ mod tests {
             assert!(Range::read(&[0; RANGE][..length]).is_err());
         }
         assert!(read_at(&[0; 15]).is_err());
+    }
+
+    #[test]
+    fn sights_round_trip_and_have_rights_that_there_are() {
+        let sight = Sight { place: Place { address: 1 << 47, key: 3 }, length: 4096, rights: Rights::GET };
+        let mut bytes = sight.write();
+        assert_eq!((Sight::read(&bytes), Sight::read(&bytes[1..]), Sight::read(&[0; 33])), (Some(sight), None, None));
+        for rights in [8, 255] {
+            bytes[24] = rights;
+            assert_eq!(Sight::read(&bytes), None);
+        }
+        (bytes[24], bytes[31]) = (7, 1);
+        assert_eq!(Sight::read(&bytes), None);
     }
 
     #[test]

@@ -121,10 +121,11 @@ impl Target {
             Kind::Get => {
                 packet::end(bytes)?;
                 let length = head.to.0 as usize;
-                if length > RESULT_MOST {
-                    return Err(Broken("a small get that is none"));
+                match head.own {
+                    format::VALUE if length <= RESULT_MOST => self.get(owner, key, offset, length),
+                    format::LOOK if length == format::SIGHT => self.look(owner, key),
+                    _ => return Err(Broken("a small get that is none")),
                 }
-                self.get(owner, key, offset, length)
             }
             _ => match format::read_atomic(head, bytes) {
                 Some((atomic, fetch)) => self.atomic(owner, key, offset, &atomic, fetch),
@@ -148,6 +149,14 @@ impl Target {
         }
         values.resize(before + length, 0);
         Ok(length as u32)
+    }
+
+    /// Where a region lies.
+    fn look<O: Owner>(&mut self, owner: &mut O, key: Key) -> Result<u32, Status> {
+        let (region, length, rights) = owner.regions().sight(key).ok_or(Status::Denied)?;
+        let place = owner.region_seen(region);
+        self.values.extend(format::Sight { place, length, rights }.write());
+        Ok(format::SIGHT as u32)
     }
 
     fn atomic<O: Owner>(

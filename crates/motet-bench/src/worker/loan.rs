@@ -1,0 +1,118 @@
+//! What needs no copy between two nodes: loans, and regions that both see.
+//!
+//! `--worker loan serve` prints `port NAME`. `--worker loan ping call HOST NAME SIZE MS` measures half a round trip of a loan of SIZE bytes,
+//! of which both ends touch the first and the last 8; `put`, `get` one access to the server's region; `copy` a copy of SIZE bytes within
+//! one process, to compare with.
+
+use super::measure;
+use anyhow::{Context, Result, bail};
+use motet::node::{Channel, Content, From, Key, LinkId, Node, Rights, Serve, options};
+use std::hint::black_box;
+use std::time::Duration;
+
+const SERVICE: u64 = 2;
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Tags: a loan to be answered, the last message.
+const ANSWER: u64 = 1;
+const END: u64 = 2;
+/// Longest loan, and bytes of the region.
+const LONGEST: usize = 256 << 20;
+const REGION: usize = 16 << 20;
+const ROUND_TRIPS: usize = 1000;
+/// Accesses of a block, and bytes.
+const ACCESSES: usize = 100_000;
+const BLOCK: usize = 64 << 20;
+
+/// Answers loans by loans of the same length, until it is told to end. The first message that it sends is the key of its region.
+pub fn serve() -> Result<()> {
+    let node = Node::single(&options("", None)).context("no node")?;
+    node.serve(SERVICE, Serve::Queue)?;
+    let (_, key) = node.alloc_region(REGION, Rights::ALL)?;
+    println!("port {}", node.name()?);
+    let channel = node.accept(SERVICE, Some(PATIENCE))?;
+    node.send(channel, 0, &key.0.to_le_bytes(), None)?;
+    loop {
+        let (tag, body) = take(&node, channel)?;
+        if tag == END {
+            return Ok(());
+        }
+        give(&node, channel, body.len())?;
+        give_back(&node, body)?; // the answer does not wait for that
+    }
+}
+
+/// Measures.
+pub fn call(what: &str, port: &str, size: usize, ms: usize) -> Result<()> {
+    let node = Node::single(&options("", None)).context("no node")?;
+    let link = node.connect(port, Some(PATIENCE))?;
+    let channel = node.open_channel(link, SERVICE, Serve::Queue, Some(PATIENCE))?;
+    let mut key = [0; 8];
+    node.receive(channel, &mut key, Some(PATIENCE))?;
+    let key = Key(u64::from_le_bytes(key));
+    let count = (BLOCK / size.max(1)).clamp(4, ACCESSES);
+    let (mut from, mut to) = (vec![7u8; size], vec![1u8; size]);
+    let result = match what {
+        "ping" => measure(ROUND_TRIPS, ms, 2.0, |count| {
+            (0..count).try_for_each(|_| {
+                give(&node, channel, size)?;
+                give_back(&node, take(&node, channel)?.1)
+            })
+        })?,
+        "put" => {
+            open(&node, link, key)?;
+            measure(count, ms, 1.0, |count| {
+                (0..count).try_for_each(|_| done(node.store(link, key, 0, black_box(&from))?))
+            })?
+        }
+        "get" => {
+            open(&node, link, key)?;
+            measure(count, ms, 1.0, |count| {
+                (0..count).try_for_each(|_| done(node.load(link, key, 0, black_box(&mut to))?))
+            })?
+        }
+        "copy" => measure(count, ms, 1.0, |count| {
+            (0..count).for_each(|_| black_box(&mut to).copy_from_slice(black_box(&mut from)));
+            Ok(())
+        })?,
+        _ => bail!("no such measurement of loans: {what}"),
+    };
+    node.send(channel, END, &[], None)?;
+    println!("{result}");
+    Ok(())
+}
+
+fn open(node: &Node, link: LinkId, key: Key) -> Result<()> {
+    done(node.open_region(link, key, Some(motet::node::in_ns(PATIENCE.as_nanos() as u64)))?)
+}
+
+fn done(done: bool) -> Result<()> {
+    if done { Ok(()) } else { bail!("the region is not seen") }
+}
+
+#[inline]
+fn give(node: &Node, channel: Channel, size: usize) -> Result<()> {
+    let mut loan = node.alloc(size)?;
+    let ends = size.min(8);
+    loan[..ends].fill(7);
+    loan[size - ends..].fill(8);
+    node.lend(channel, ANSWER, loan, None)?;
+    Ok(())
+}
+
+#[inline]
+fn take(node: &Node, channel: Channel) -> Result<(u64, Content)> {
+    let got = node.receive_in_place(From::Channel(channel), 0, u64::MAX, LONGEST, None)?;
+    let (length, mut ends) = (got.body.len(), [0; 8]);
+    got.body.read(0, &mut ends);
+    got.body.read(length.saturating_sub(8), &mut ends);
+    black_box(ends);
+    Ok((got.tag, got.body))
+}
+
+#[inline]
+fn give_back(node: &Node, body: Content) -> Result<()> {
+    if let Content::Lent(lent) = body {
+        node.give_back(lent)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! Loans: messages that the receiver reads where the sender has put them.
+//!
+//! What it is: a block of the node's pool ([`Node::alloc`]) that goes as a message of any length by one announcement
+//! ([`Node::send_loan`]), and receives that end with a reference to such a message ([`Lent`]). Giving it back ([`Node::give_back`], or
+//! dropping it) tells the sender, whose pool has the block again then; so it does when the link is lost.
+//!
+//! What it is not: how the receiver comes to see the block, is in [`super::segments`]. Where it does not, or the message is short or
+//! no loan, a receive in place ends with a copy, and nobody but [`LoanCounts`] knows the difference.
+
+use super::channels::{From, Outgoing};
+use super::core::Core;
+use super::desk::{Desk, View};
+use super::links::Joined;
+use super::operations::{Kind, Operation, Seen};
+pub use super::segments::LoanCounts;
+use super::{Error, LinkId, Mode, Node, Notice, OperationId};
+use crate::reason::Reason;
+use motet_proto::message::packet::Place;
+use motet_proto::message::pool::Number;
+use motet_proto::message::{Broken, CopyRequest, Held};
+use motet_sys::fds::PrivateFd;
+pub use motet_sys::lending::{Block as Loan, Part};
+use motet_sys::rustix::fd::AsFd;
+use motet_sys::socket;
+use motet_sys::span::Memory;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Longest loan that goes with its bytes, so that the block is free at once.
+const SHORT: usize = 3840;
+const NONSENSE: Broken = Broken("the peer says what cannot be of its memory");
+
+/// Loans that were dropped, until the node gives them back.
+#[derive(Debug)]
+pub struct Returns {
+    queue: Mutex<Vec<(LinkId, Number)>>,
+    kick: Arc<PrivateFd>,
+}
+
+impl Returns {
+    /// Of a node that is woken by this eventfd.
+    pub fn new(kick: Arc<PrivateFd>) -> Self {
+        Self { queue: Mutex::default(), kick }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Vec<(LinkId, Number)>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A message that lies where its sender has put it, and stays mapped as long as this.
+///
+/// The sender waits for it to be given back: at once by [`Node::give_back`]; by the next thread that makes progress when it is dropped.
+#[derive(Debug)]
+pub struct Lent {
+    part: Part,
+    link: LinkId,
+    record: Option<Number>,
+    returns: Arc<Returns>,
+}
+
+impl Lent {
+    pub(super) fn new(part: Part, link: LinkId, record: Number, returns: Arc<Returns>) -> Self {
+        Self { part, link, record: Some(record), returns }
+    }
+
+    /// Over which link it came.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+}
+
+impl Deref for Lent {
+    type Target = Part;
+    fn deref(&self) -> &Part {
+        &self.part
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some(record) = self.record.take() else { return };
+        let mut queue = self.returns.queue();
+        queue.push((self.link, record));
+        if queue.len() == 1 {
+            socket::ring(self.returns.kick.as_fd().as_raw_fd());
+        }
+    }
+}
+
+impl Node {
+    /// A block of the pool, to be filled and sent. It holds what an earlier one held, or zeros.
+    ///
+    /// Errors: [`Error::Full`] when the pool is used up: blocks are lent, or in the program's hands.
+    pub fn alloc(&self, length: usize) -> Result<Loan, Error> {
+        let pool = self.core()?.desk.pool.clone();
+        pool.take(length).map_err(|_| Error::Full)
+    }
+
+    /// Sends the first `length` bytes of a loan. The block is the pool's again when the receiver has given it back, or copied it, or the
+    /// link is lost. Waits until there is room for the announcement.
+    ///
+    /// With a notice the operation ends then, as any send; without one nobody is told. A short loan goes with its bytes. `message.mode` is
+    /// not looked at. On an error the loan comes back, if it is still whole.
+    pub fn send_loan(
+        &self,
+        message: &Outgoing<'_>,
+        mut loan: Loan,
+        length: usize,
+        notice: Option<Notice>,
+        deadline: Option<u64>,
+    ) -> Result<Option<OperationId>, (Error, Option<Loan>)> {
+        loan.truncate(length);
+        let mode = if loan.len() <= SHORT { Mode::Automatic } else { Mode::Synchronous };
+        let (message, mut left) = (Outgoing { mode, ..*message }, Some(loan));
+        let core = match self.core() {
+            Ok(core) => core,
+            Err(error) => return Err((error, left)),
+        };
+        let sent = self.wait(core, deadline, |core| {
+            let memory = Memory::Block(left.take()?);
+            match self.start_send_here(core, &message, memory, Vec::new(), notice.unwrap_or_default()) {
+                Ok(operation) => {
+                    if let (None, Some(name)) = (notice, operation) {
+                        core.let_go_of(name);
+                    }
+                    Some(Ok(operation))
+                }
+                Err((error, memory, _)) => {
+                    left = if let Memory::Block(loan) = memory { Some(loan) } else { None };
+                    if error == Error::WouldBlock { None } else { Some(Err(error)) }
+                }
+            }
+        });
+        match sent {
+            Ok(Ok(operation)) => Ok(operation),
+            Ok(Err(error)) | Err(error) => Err((error, left)),
+        }
+    }
+
+    /// Posts a receive in place: it ends with a message that is lent ([`super::Completion::lent`]), or with a copy of at most `most`
+    /// bytes ([`super::Completion::memory`]).
+    pub fn post_in_place(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        most: u64,
+        notice: Notice,
+    ) -> Result<OperationId, Error> {
+        let mut core = self.core()?;
+        self.post_here(&mut core, from, tag, ignore, in_place(most, notice), most)
+    }
+
+    /// The same for a message that was claimed, or that a handler has taken.
+    pub fn accept_in_place(&self, held: Held, most: u64, notice: Notice) -> Result<OperationId, Error> {
+        let mut core = self.core()?;
+        let name = core.desk.operations.begin(in_place(most, notice))?;
+        core.give(held, name, most);
+        Ok(name)
+    }
+
+    /// Gives a message back to its sender, at once.
+    pub fn give_back(&self, mut lent: Lent) -> Result<(), Error> {
+        let mut core = self.core()?;
+        if let Some(record) = lent.record.take() {
+            core.give_back(lent.link, record);
+        }
+        Ok(())
+    }
+
+    /// How receives in place on a link went.
+    pub fn loan_counts(&self, link: LinkId) -> Result<LoanCounts, Error> {
+        let mut core = self.core()?;
+        let (joined, _) = core.link(link)?;
+        Ok(joined.back.segments.counts)
+    }
+
+    /// Segments of the pool, their bytes, and bytes of them that are lent, or in the hands of the program.
+    pub fn pool_size(&self) -> Result<[usize; 3], Error> {
+        Ok(self.core()?.desk.pool.size())
+    }
+}
+
+fn in_place(most: u64, notice: Notice) -> Operation {
+    let mut operation = Operation::new(Memory::Owned(Vec::new()), Kind::Receive(None), None, notice);
+    operation.seen = Seen::Wanted { most };
+    operation
+}
+
+impl Core {
+    /// Nobody will ask for the end of an operation that has just begun.
+    pub(super) fn let_go_of(&mut self, name: OperationId) {
+        if let Some(operation) = self.desk.operations.get(u64::from(name.0)) {
+            operation.detached = true;
+        }
+    }
+
+    fn give_back(&mut self, link: LinkId, record: Number) {
+        if let Ok((joined, desk)) = self.link(link) {
+            joined.proto.give_back(record);
+            joined.flush(link, desk);
+        }
+    }
+
+    /// Gives back what was dropped.
+    #[cold]
+    pub(super) fn take_returns(&mut self) {
+        let returns = self.desk.operations.returns.clone();
+        let dropped = returns.map(|returns| std::mem::take(&mut *returns.queue())).unwrap_or_default();
+        dropped.into_iter().for_each(|(link, record)| self.give_back(link, record));
+    }
+
+    /// Where a peer sees a loan; `otherwise` where it does not.
+    pub(super) fn place_of_loan(&mut self, link: LinkId, loan: &Loan, otherwise: Place) -> Place {
+        let Ok((joined, _)) = self.link(link) else { return otherwise };
+        joined.back.segments.show(loan.segment(), loan.address()).unwrap_or(otherwise)
+    }
+
+    /// The control connection of a link has something.
+    #[cold]
+    pub(super) fn hear(&mut self, link: LinkId) {
+        use super::segments::Heard;
+        let Ok((joined, desk)) = self.link(link) else { return };
+        match joined.back.segments.hear() {
+            Heard::All => self.watch_control_again(link),
+            Heard::End => {
+                joined.ending = true;
+                self.warm(link);
+            }
+            Heard::Broken => joined.lose(link, desk, Reason::BROKEN, NONSENSE),
+        }
+    }
+
+    /// Tells peers which segments have gone since this was last called.
+    #[cold]
+    pub(super) fn withdraw_segments(&mut self) {
+        self.gone = self.desk.pool.gone();
+        for index in self.links.indices() {
+            if let Some(joined) = self.links.get_mut(index) {
+                joined.back.segments.withdraw();
+            }
+        }
+    }
+}
+
+impl Joined {
+    /// Lends the message whose copy is due to the program, if it was asked for in place and we see it. True: there is nothing to copy.
+    pub(super) fn lend(&mut self, id: LinkId, desk: &mut Desk) -> bool {
+        let Some(&(CopyRequest { record, operation, address, key, length }, 0)) = self.back.copies.front() else {
+            return false;
+        };
+        let Some(operation) = desk.operations.get(operation) else { return false };
+        if !matches!(operation.seen, Seen::Wanted { .. }) {
+            return false;
+        }
+        let part = self.back.segments.find(Place { address, key }, 0, length as usize);
+        if self.back.segments.broken {
+            self.lose(id, desk, Reason::BROKEN, NONSENSE);
+            return true;
+        }
+        let Some(part) = part else {
+            operation.make_room();
+            return false;
+        };
+        operation.seen = Seen::Lent(part, record);
+        self.back.segments.counts.lent += 1;
+        self.back.copies.pop_front();
+        let mut view = View::of(desk, &mut self.back, id);
+        self.proto.lent(&mut view, record);
+        true
+    }
+
+    /// Copies bytes of a message that we see into the buffer of its receive; `None`: we do not.
+    pub(super) fn copy_seen(
+        &mut self,
+        desk: &mut Desk,
+        request: &CopyRequest,
+        done: u64,
+        length: usize,
+    ) -> Option<u64> {
+        let place = Place { address: request.address, key: request.key };
+        let part = self.back.segments.find(place, done, length)?;
+        let operation = desk.operations.get(request.operation)?;
+        let copied = operation.memory.write(done as usize, length, |into| part.read(0, into));
+        (copied > 0).then_some(copied as u64)
+    }
+}

@@ -1,0 +1,380 @@
+//! Memory of one node that the other end of a link sees: what is said of it, and what each end keeps.
+//!
+//! What it is: a node's pool consists of segments, each a memfd (`motet_sys::lending`). Before a packet refers to one, its owner says so on
+//! the link's control connection and hands the descriptor over ([`News`]); whoever meets a number that it does not know reads what has been
+//! said there. A place ([`Place`]) in a segment is an address in its owner's process with the segment's number as its key, so a peer that
+//! cannot map it copies from that address, or has the bytes sent, as of any other memory.
+//!
+//! What it is not: which message or region lies there, is in [`super::loans`] and [`super::regions`].
+
+use motet_proto::message::packet::Place;
+use motet_proto::message::regions::{Key, Rights};
+use motet_sys::fds;
+use motet_sys::lending::{Part, SEGMENTS, Segment, Window};
+use motet_sys::rustix::fd::OwnedFd;
+use motet_sys::socket;
+use motet_wire::shared::Shared;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+
+/// Bytes of a message on the control connection.
+pub const NEWS: usize = 32;
+const MAGIC: u32 = u32::from_le_bytes(*b"MtSg");
+const VERSION: u16 = 1;
+const SHOWN: u16 = 1;
+const GONE: u16 = 2;
+/// Messages read from a control connection at a time.
+const TURN: usize = 16;
+
+/// What is said on the control connection, little-endian: magic 4, version 2, kind 2, number 4, writable 4, address 8, length 8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// Here is a segment; its descriptor comes with it.
+    Shown {
+        /// Never used again by this node; not 0.
+        number: u32,
+        /// Regions: the peer may write. Loans: it cannot.
+        writable: bool,
+        /// Where its owner has it.
+        address: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// Nothing will refer to that segment any more.
+    Gone {
+        /// Which.
+        number: u32,
+    },
+}
+
+impl News {
+    /// As it is sent.
+    pub fn encode(&self) -> [u8; NEWS] {
+        let (kind, number, writable, address, length) = match *self {
+            Self::Shown { number, writable, address, length } => (SHOWN, number, writable, address, length),
+            Self::Gone { number } => (GONE, number, false, 0, 0),
+        };
+        let mut bytes = [0; NEWS];
+        bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[6..8].copy_from_slice(&kind.to_le_bytes());
+        bytes[8..12].copy_from_slice(&number.to_le_bytes());
+        bytes[12] = u8::from(writable);
+        bytes[16..24].copy_from_slice(&address.to_le_bytes());
+        bytes[24..32].copy_from_slice(&length.to_le_bytes());
+        bytes
+    }
+
+    /// Reads it; `None`: nothing that can be.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; NEWS] = bytes.try_into().ok()?;
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
+        let number = word(8) as u32;
+        let writable = (word(8) >> 32) as u32;
+        if word(0) as u32 != MAGIC || half(4) != VERSION || number == 0 || writable > 1 {
+            return None;
+        }
+        let (address, length) = (word(16), word(24));
+        match half(6) {
+            SHOWN if address != 0 && length != 0 && address.checked_add(length).is_some() => {
+                Some(Self::Shown { number, writable: writable == 1, address, length })
+            }
+            GONE if (address, length, writable) == (0, 0, 0) => Some(Self::Gone { number }),
+            _ => None,
+        }
+    }
+}
+
+/// What came of listening to the control connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// All that was said, for now.
+    All,
+    /// The peer has closed it, or has died.
+    End,
+    /// The peer says what cannot be.
+    Broken,
+}
+
+/// A segment of the peer.
+#[derive(Debug)]
+struct Theirs {
+    number: u32,
+    address: u64,
+    /// `None`: the system did not let us map it.
+    window: Option<Arc<Window>>,
+}
+
+/// A region of the peer that this side uses directly.
+#[derive(Debug)]
+pub struct Direct {
+    /// The peer's key.
+    pub key: Key,
+    /// What may be done.
+    pub rights: Rights,
+    /// Its bytes.
+    pub view: Shared,
+    /// What keeps them mapped.
+    pub window: Arc<Window>,
+}
+
+/// Messages that were received in place, of one link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LoanCounts {
+    /// Lent to the program where they were.
+    pub lent: u64,
+    /// Copied, as they were short, lay elsewhere or could not be seen.
+    pub copied: u64,
+}
+
+/// What a link knows of both ends' segments.
+#[derive(Debug, Default)]
+pub struct Segments {
+    /// The control connection; none where memory is not shared.
+    control: Option<RawFd>,
+    /// Those of ours that the peer has been told of.
+    told: Vec<(u32, Weak<Segment>)>,
+    theirs: Vec<Theirs>,
+    /// Regions of the peer that are used directly.
+    pub directs: Vec<Direct>,
+    /// Regions whose place was asked for; false: revoked meanwhile.
+    pub looks: Vec<(Key, bool)>,
+    /// How receives in place went.
+    pub counts: LoanCounts,
+    /// The peer has said what cannot be.
+    pub broken: bool,
+}
+
+impl Segments {
+    /// Of a link with this control connection, which stays open until [`Segments::leave`].
+    pub fn over(control: RawFd) -> Self {
+        Self { control: Some(control), ..Self::default() }
+    }
+
+    /// The link is gone. What the program was lent stays mapped for it.
+    pub fn leave(&mut self) {
+        let counts = self.counts;
+        *self = Self { counts, ..Self::default() };
+    }
+
+    // ---- ours -------------------------------------------------------------------------------------------------------
+
+    /// Where the peer finds bytes of a segment of ours; `None`: it cannot be told now.
+    pub fn show(&mut self, segment: &Arc<Segment>, address: u64) -> Option<Place> {
+        let number = segment.number();
+        if !self.told.iter().rev().any(|(told, _)| *told == number) && !self.tell(segment) {
+            return None;
+        }
+        Some(Place { address, key: u64::from(number) })
+    }
+
+    #[cold]
+    fn tell(&mut self, segment: &Arc<Segment>) -> bool {
+        // The peer forgets before it learns, so that it never has more than a pool can.
+        let (true, Some(control), Some(file)) = (self.withdraw(), self.control, segment.file()) else { return false };
+        let (number, writable) = (segment.number(), segment.is_writable());
+        let news = News::Shown { number, writable, address: segment.address(), length: segment.length() as u64 };
+        let sent = socket::send_with_fd(fds::borrow(control), &news.encode(), file).is_ok();
+        if sent {
+            self.told.push((number, Arc::downgrade(segment)));
+        }
+        sent
+    }
+
+    /// Tells the peer which segments have gone. False: not all of it could be said.
+    pub fn withdraw(&mut self) -> bool {
+        let Some(control) = self.control else { return true };
+        self.told.retain(|(number, segment)| {
+            let news = News::Gone { number: *number };
+            segment.strong_count() > 0 || socket::send_message(fds::borrow(control), &news.encode()).is_err()
+        });
+        self.told.iter().all(|(_, segment)| segment.strong_count() > 0)
+    }
+
+    // ---- theirs -----------------------------------------------------------------------------------------------------
+
+    /// The bytes at a place that the peer has told us, if we see them. All that it says is checked.
+    pub fn find(&mut self, place: Place, done: u64, length: usize) -> Option<Part> {
+        let (window, at) = self.window(place)?;
+        Part::of(&window, at.checked_add(done)?, length)
+    }
+
+    /// The segment in which a place lies, and where in it.
+    pub fn window(&mut self, place: Place) -> Option<(Arc<Window>, u64)> {
+        let number = u32::try_from(place.key).ok().filter(|number| *number != 0)?;
+        if self.known(number).is_none() {
+            self.broken |= self.hear() == Heard::Broken;
+        }
+        let known = self.known(number)?;
+        let at = place.address.checked_sub(known.address)?;
+        Some((known.window.clone()?, at))
+    }
+
+    fn known(&self, number: u32) -> Option<&Theirs> {
+        self.theirs.iter().rev().find(|known| known.number == number)
+    }
+
+    /// Takes note of what the peer has said.
+    #[cold]
+    pub fn hear(&mut self) -> Heard {
+        const EAGAIN: i32 = 11;
+        let Some(control) = self.control else { return Heard::All };
+        for _ in 0..TURN {
+            let mut bytes = [0; NEWS + 1];
+            match socket::receive_with_fd(fds::borrow(control), &mut bytes) {
+                Ok((0, _)) => return Heard::End,
+                Ok((length, file)) => {
+                    if !self.note(&bytes[..length.min(bytes.len())], file) {
+                        return Heard::Broken;
+                    }
+                }
+                Err(EAGAIN) => break,
+                Err(_) => return Heard::End,
+            }
+        }
+        Heard::All
+    }
+
+    /// One message of the peer's. False: it cannot be.
+    fn note(&mut self, bytes: &[u8], file: Option<OwnedFd>) -> bool {
+        const EINVAL: i32 = 22;
+        match (News::decode(bytes), file) {
+            (Some(News::Shown { number, writable, address, length }), Some(file)) => {
+                if self.theirs.len() >= SEGMENTS || self.known(number).is_some() {
+                    return false;
+                }
+                let window = match Window::map(&file, length, writable) {
+                    Ok(window) => Some(Arc::new(window)),
+                    Err(error) if error.raw_os_error() == EINVAL => return false, // it is not what it was said to be
+                    Err(_) => None,
+                };
+                self.theirs.push(Theirs { number, address, window });
+                true
+            }
+            (Some(News::Gone { number }), None) => {
+                let before = self.theirs.len();
+                self.theirs.retain(|known| known.number != number);
+                self.theirs.len() < before
+            }
+            _ => false,
+        }
+    }
+
+    // ---- regions ----------------------------------------------------------------------------------------------------
+
+    /// The peer revokes a region.
+    pub fn forget(&mut self, key: Key) {
+        self.directs.retain(|direct| direct.key != key);
+        self.looks.iter_mut().filter(|look| look.0 == key).for_each(|look| look.1 = false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use motet_sys::rustix::fd::{AsFd, AsRawFd};
+
+    #[test]
+    fn news_round_trip() {
+        let shown = News::Shown { number: 7, writable: true, address: 1 << 46, length: 4096 };
+        for news in [shown, News::Gone { number: u32::MAX }] {
+            let bytes = news.encode();
+            assert_eq!(News::decode(&bytes), Some(news));
+            assert_eq!((News::decode(&bytes[1..]), News::decode(&[&bytes[..], &[0]].concat())), (None, None));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_no_news() {
+        let good = News::Shown { number: 7, writable: false, address: 1 << 46, length: 4096 }.encode();
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good;
+            bytes[at] = byte;
+            News::decode(&bytes)
+        };
+        for (at, byte) in [(0, 0), (4, 2), (6, 0), (6, 2), (6, 3), (8, 0), (12, 2), (13, 1)] {
+            assert_eq!(with(at, byte), None, "{at}");
+        }
+        for (address, length) in [(0, 1), (1, 0), (u64::MAX, 1), (2, u64::MAX)] {
+            assert_eq!(News::decode(&News::Shown { number: 1, writable: false, address, length }.encode()), None);
+        }
+    }
+
+    /// Two ends of a control connection.
+    fn connection() -> [OwnedFd; 2] {
+        use motet_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        [here, there]
+    }
+
+    #[test]
+    fn who_meets_an_unknown_number_learns_where_that_is() {
+        let [here, there] = connection();
+        let (mut ours, mut theirs) = (Segments::over(here.as_raw_fd()), Segments::over(there.as_raw_fd()));
+        let pool = motet_sys::lending::Pool::new(1 << 30);
+        let mut loan = pool.take(5000).unwrap();
+        loan.fill(7);
+        let place = ours.show(loan.segment(), loan.address()).unwrap();
+        assert_eq!(ours.show(loan.segment(), loan.address()), Some(place), "said once");
+        let part = theirs.find(place, 0, 5000).unwrap();
+        assert!(part.to_vec().iter().all(|&byte| byte == 7));
+        assert!(theirs.find(Place { key: place.key + 1, ..place }, 0, 1).is_none(), "nobody has said that");
+        assert!(theirs.find(Place { key: 0, ..place }, 0, 1).is_none());
+        for (address, done, length) in [(1, 0, 1), (place.address, u64::MAX, 1), (place.address, 0, 65 << 20)] {
+            assert!(theirs.find(Place { address, ..place }, done, length).is_none());
+        }
+        let long = pool.segment(100, true).unwrap();
+        let region = ours.show(&long, long.address()).unwrap();
+        assert!(theirs.window(region).is_some());
+        drop(long);
+        assert!(ours.withdraw());
+        assert_eq!((theirs.hear(), theirs.window(region).is_none()), (Heard::All, true), "gone");
+        drop(here);
+        assert_eq!((theirs.hear(), theirs.broken, part.len()), (Heard::End, false, 5000));
+    }
+
+    #[test]
+    fn a_peer_that_says_what_cannot_be_is_found_out() {
+        let pool = motet_sys::lending::Pool::new(1 << 30);
+        let segment = pool.segment(4096, true).unwrap();
+        let sealed = pool.take(100).unwrap();
+        let file = || segment.file().unwrap();
+        let shown = |number, length| News::Shown { number, writable: true, address: 1 << 46, length }.encode();
+        let pipe = motet_sys::rustix::pipe::pipe().unwrap().0;
+        type Said<'a> = Vec<(Vec<u8>, Option<motet_sys::rustix::fd::BorrowedFd<'a>>)>;
+        let good: (Vec<u8>, _) = (shown(1, 4096).to_vec(), Some(file()));
+        let cases: Vec<Said<'_>> = vec![
+            vec![(shown(1, 4096).to_vec(), None)],
+            vec![(shown(1, 8192).to_vec(), Some(file()))],
+            vec![(shown(1, 4096).to_vec(), Some(pipe.as_fd()))],
+            vec![good.clone(), good.clone()],
+            vec![(News::Gone { number: 1 }.encode().to_vec(), None)],
+            vec![good.clone(), (News::Gone { number: 1 }.encode().to_vec(), Some(file()))],
+            vec![(vec![1], None)],
+            vec![([&shown(1, 4096)[..], &[0]].concat(), Some(file()))],
+            (1..=SEGMENTS as u32 + 1).map(|number| (shown(number, 4096).to_vec(), Some(file()))).collect(),
+        ];
+        for (case, said) in cases.into_iter().enumerate() {
+            let [here, there] = connection();
+            let mut theirs = Segments::over(there.as_raw_fd());
+            let last = said.len() - 1;
+            for (at, (bytes, file)) in said.into_iter().enumerate() {
+                match file {
+                    Some(file) => socket::send_with_fd(&here, &bytes, file).unwrap(),
+                    None => socket::send_message(&here, &bytes).unwrap(),
+                }
+                let expected = if at == last { Heard::Broken } else { Heard::All };
+                assert_eq!(theirs.hear(), expected, "case {case}, message {at}");
+            }
+        }
+        // One that may not be written, said to be writable: the kernel refuses, and its bytes go otherwise.
+        let [here, there] = connection();
+        let mut theirs = Segments::over(there.as_raw_fd());
+        let length = sealed.segment().length() as u64;
+        socket::send_with_fd(&here, &shown(1, length), sealed.segment().file().unwrap()).unwrap();
+        assert_eq!(theirs.hear(), Heard::All);
+        assert!(theirs.window(Place { address: 1 << 46, key: 1 }).is_none());
+    }
+}

@@ -1,0 +1,270 @@
+//! Loans between two nodes, over shared memory and over TCP: a program sees the same, but for what it costs.
+
+use motet::node::{Atomic, Datatype, Key, Memory, Mode, Operation, Rights, options};
+use motet::node::{Channel, Content, Error, From, LinkId, MessageLimits, Node, Notice, Outgoing, Serve, Status};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const SERVICE: u64 = 42;
+const WAYS: [&str; 2] = ["shm", "tcp"];
+const POOL: usize = 256 << 20;
+const ANY: u64 = u64::MAX;
+
+struct Pair {
+    near: Node,
+    far: Node,
+    link: LinkId,
+    back: LinkId,
+    here: Channel,
+    there: Channel,
+}
+
+fn node() -> Node {
+    let mut options = options("", Some("127.0.0.1:0".parse().unwrap()));
+    options.limits = MessageLimits { pool: POOL, ..MessageLimits::default() };
+    Node::with(&options).unwrap()
+}
+
+fn pair(driver: &str) -> Pair {
+    let (near, far) = (node(), node());
+    far.serve(SERVICE, Serve::Queue).unwrap();
+    let address = far.address().unwrap();
+    let way = address.split(',').find(|way| way.starts_with(driver)).unwrap();
+    let (link, here, there) = std::thread::scope(|scope| {
+        let there = scope.spawn(|| far.accept(SERVICE, LIMIT).unwrap());
+        let link = near.connect(way, LIMIT).unwrap();
+        let here = near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+        (link, here, there.join().unwrap())
+    });
+    let back = there.link;
+    Pair { near, far, link, back, here, there }
+}
+
+fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + at / 256 + seed * 13) as u8).collect()
+}
+
+/// Runs `f` while the other node makes progress, too.
+fn beside<R>(other: &Node, f: impl FnOnce() -> R) -> R {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let _ = other.until(|| over.load(Ordering::Relaxed), Some(motet::node::in_ns(5_000_000)));
+            }
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+        over.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Blocks of a node's pool that are not free, bytes.
+fn out(node: &Node) -> usize {
+    node.pool_size().unwrap()[2]
+}
+
+/// Makes progress until all blocks are back.
+fn come_back(node: &Node) {
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while out(node) > 0 {
+        assert!(std::time::Instant::now() < until, "{} bytes are still out", out(node));
+        node.progress().unwrap();
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn loans_of_every_length_are_seen_in_place_or_copied_and_come_back() {
+    for driver in WAYS {
+        let Pair { near, far, here, there, back, .. } = pair(driver);
+        let lengths = [0, 1, 100, 3840, 3841, 5000, 100_000, 4 << 20, (64 << 20) + 5];
+        beside(&near, || {
+            for (tag, length) in lengths.into_iter().enumerate() {
+                let mut loan = near.alloc(length).unwrap();
+                loan.copy_from_slice(&pattern(length, tag));
+                near.lend(here, tag as u64, loan, LIMIT).unwrap();
+                let got = far.receive_in_place(From::Channel(there), 0, ANY, 1 << 30, LIMIT).unwrap();
+                assert_eq!((got.tag, got.body.len(), got.channel), (tag as u64, length, there), "{driver}");
+                let seen = driver == "shm" && length > 3840;
+                assert_eq!(matches!(got.body, Content::Lent(_)), seen, "{driver} {length}");
+                if seen {
+                    assert!(out(&near) >= length, "it is still the receiver's to look at");
+                }
+                let mut last = [0; 8];
+                let fits = got.body.read(length.saturating_sub(8), &mut last);
+                assert_eq!(last[..fits], pattern(length, tag)[length.saturating_sub(8)..]);
+                match got.body {
+                    Content::Lent(lent) if tag % 2 == 0 => far.give_back(lent).unwrap(),
+                    body => assert!(body.into_vec() == pattern(length, tag), "{driver} {length}"),
+                }
+                far.until(|| out(&near) == 0, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+            }
+            let counts = far.loan_counts(back).unwrap();
+            assert_eq!(counts.lent, if driver == "shm" { 5 } else { 0 });
+        });
+    }
+}
+
+#[test]
+fn a_loan_may_be_received_as_any_message_and_any_message_in_place() {
+    for driver in WAYS {
+        let Pair { near, far, here, there, .. } = pair(driver);
+        beside(&near, || {
+            let bytes = pattern(300_000, 3);
+            let mut loan = near.alloc(300_000).unwrap();
+            loan.copy_from_slice(&bytes);
+            let message = Outgoing { channel: here, tag: 5, headers: b"head", mode: Mode::Automatic };
+            let told = near.send_loan(&message, loan, 200_000, Some(Notice::default()), None).unwrap().unwrap();
+            let mut buffer = vec![0; 300_000];
+            let mut headers = Vec::new();
+            let from = motet::node::From::Channel(there);
+            let received = far.receive_with(from, 0, u64::MAX, &mut headers, &mut buffer, LIMIT).unwrap();
+            assert_eq!((received.length, &headers[..]), (200_000, &b"head"[..]));
+            assert!(buffer[..200_000] == bytes[..200_000], "{driver}");
+            let end = near.wait_for(told, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+            assert_eq!((end.status, end.length, out(&near)), (Status::Done, 200_000, 0));
+        });
+        beside(&near, || {
+            for length in [8, 5000, 200_000] {
+                let operation = far.post_in_place(From::Channel(there), 0, ANY, 100_000, Notice::default()).unwrap();
+                std::thread::scope(|scope| {
+                    scope.spawn(|| near.send(here, 1, &pattern(length, 1), LIMIT).unwrap());
+                    let end = far.wait_for(operation, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+                    let truncated = length > 100_000;
+                    assert_eq!(end.status, if truncated { Status::Truncated } else { Status::Done });
+                    assert!(end.lent.is_none() && end.full == length as u64);
+                    assert!(end.memory.unwrap() == pattern(length, 1)[..length.min(100_000)], "{driver} {length}");
+                });
+            }
+            let soon = Some(Duration::from_millis(5));
+            let none = far.receive_in_place(From::Channel(there), 0, ANY, 10, soon).map(drop);
+            assert_eq!(none, Err(Error::TimedOut));
+        });
+    }
+}
+
+#[test]
+fn a_pool_that_is_used_up_says_so_and_recovers() {
+    let Pair { near, far, here, there, .. } = pair("shm");
+    beside(&near, || {
+        let mut lent = Vec::new();
+        let refused = loop {
+            let loan = match near.alloc(16 << 20) {
+                Ok(loan) => loan,
+                Err(error) => break error,
+            };
+            near.lend(here, 0, loan, LIMIT).unwrap();
+            lent.push(far.receive_in_place(From::Channel(there), 0, ANY, 1 << 30, LIMIT).unwrap());
+        };
+        assert!(refused == Error::Full && refused.is_retryable());
+        assert_eq!(lent.len(), POOL / (16 << 20));
+        lent.pop();
+        far.until(|| near.alloc(16 << 20).is_ok(), Some(motet::node::in_ns(20_000_000_000))).unwrap();
+        drop(lent);
+        far.until(|| out(&near) == 0, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+        near.alloc(16 << 20).unwrap();
+    });
+}
+
+#[test]
+fn loans_outlive_the_link_at_the_receiver_and_come_back_to_the_sender() {
+    for ends in ["near", "far", "link"] {
+        let Pair { near, far, link, here, there, .. } = pair("shm");
+        let (got, waiting) = beside(&near, || {
+            let mut loan = near.alloc(1 << 20).unwrap();
+            loan.fill(7);
+            near.lend(here, 1, loan, LIMIT).unwrap();
+            let waiting = near.alloc(1 << 20).unwrap();
+            near.lend(here, 2, waiting, LIMIT).unwrap();
+            let got = far.receive_in_place(From::Channel(there), 1, 0, 1 << 30, LIMIT).unwrap();
+            (got, near.pool_size().unwrap())
+        });
+        assert_eq!(waiting[2], 2 << 20);
+        match ends {
+            "near" => {
+                drop(near);
+                let gone = || far.link_info(there.link).is_ok_and(|info| info.gone.is_some());
+                while !gone() {
+                    far.until(|| false, Some(motet::node::in_ns(1_000_000))).ok();
+                }
+                assert!(got.body.into_vec().iter().all(|&byte| byte == 7), "mapped as long as it is held");
+                assert!(far.progress().is_ok());
+            }
+            "far" => {
+                drop(far);
+                come_back(&near);
+                assert_eq!(got.body.into_vec()[0], 7);
+            }
+            _ => {
+                near.disconnect(link).unwrap();
+                assert_eq!(out(&near), 0);
+                assert_eq!(got.body.into_vec().len(), 1 << 20);
+            }
+        }
+    }
+}
+
+#[test]
+fn regions_of_the_pool_are_used_directly_and_in_bounds_until_they_are_revoked() {
+    for driver in WAYS {
+        let Pair { near, far, link, .. } = pair(driver);
+        let (memory, key) = far.alloc_region(100_000, Rights::ALL).unwrap();
+        let (_, readable) = far.alloc_region(100, Rights::GET).unwrap();
+        let words: Arc<[AtomicU64]> = (0..16).map(AtomicU64::new).collect();
+        let elsewhere = far.register_words(&words, Rights::ALL).unwrap();
+        let deadline = || Some(motet::node::in_ns(20_000_000_000));
+        let end = |operation: Result<_, Error>| near.finish_operation(operation.unwrap(), LIMIT);
+        beside(&far, || {
+            let opened = [key, readable, elsewhere].map(|key| near.open_region(link, key, deadline()).unwrap());
+            let shm = driver == "shm";
+            assert_eq!(opened, [shm, shm, false], "{driver}");
+            assert_eq!(near.open_region(link, Key(key.0 ^ 1 << 40), deadline()).is_err(), shm, "a key that is none");
+            assert_eq!(near.store(link, elsewhere, 0, &[1]), Ok(false));
+            let access = || {
+                for length in [1usize, 8, 100, 70_000] {
+                    let bytes = pattern(length, length);
+                    end(near.put(link, key, 8, Memory::Owned(bytes.clone()), Notice::default())).unwrap();
+                    let mut seen = vec![0; length];
+                    memory.read(8, &mut seen).unwrap();
+                    assert!(seen == bytes, "{driver} {length}");
+                    let got = near.get(link, key, 8, Memory::Owned(vec![0; length]), Notice::default());
+                    assert!(end(got).unwrap() == bytes, "{driver} {length}");
+                    let put = |key, at| near.put(link, key, at, Memory::Owned(bytes.clone()), Notice::default());
+                    assert_eq!(end(put(readable, 0)), Err(Error::Denied), "{driver} {length}");
+                    for at in [100_001 - length as u64, u64::MAX] {
+                        assert_eq!(end(put(key, at)), Err(Error::Outside), "{driver} {length} {at}");
+                    }
+                }
+                let sum = Atomic {
+                    operation: Operation::Sum,
+                    datatype: Datatype::U64,
+                    count: 1,
+                    operand: &2u64.to_le_bytes(),
+                    compare: &[],
+                };
+                memory.write(0, &40u64.to_le_bytes()).unwrap();
+                let before = near.atomic(link, key, 0, &sum, Memory::Owned(vec![0; 8]), Notice::default());
+                assert_eq!(end(before).unwrap(), 40u64.to_le_bytes());
+                assert_eq!(memory.add(0, 8, 0), Ok(42));
+            };
+            access();
+        });
+        // The owner makes no progress: only what both see works.
+        if driver == "shm" {
+            assert_eq!(near.store(link, key, 16, &[7; 8]), Ok(true));
+            let mut seen = [0; 8];
+            assert_eq!((near.load(link, key, 16, &mut seen), seen), (Ok(true), [7; 8]));
+            assert_eq!(near.load(link, key, 99_999, &mut seen), Err(Error::Outside));
+            assert_eq!(near.store(link, readable, 0, &seen), Err(Error::Denied));
+        }
+        beside(&near, || far.revoke(key, deadline())).unwrap();
+        beside(&far, || {
+            assert_eq!(near.store(link, key, 16, &[7; 8]), Ok(false), "forgotten");
+            assert_eq!(end(near.put(link, key, 0, Memory::Owned(vec![1]), Notice::default())), Err(Error::Denied));
+            assert_eq!(near.open_region(link, key, deadline()).is_err(), driver == "shm");
+        });
+    }
+}

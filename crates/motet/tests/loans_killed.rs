@@ -1,0 +1,120 @@
+//! Loans between two processes, of which one is killed while they are lent: nothing leaks at the other.
+
+use motet::node::{Content, From, LinkId, MessageLimits, Node, Serve, in_ns, options};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const SERVICE: u64 = 42;
+const SIZE: usize = 1 << 20;
+const ROLE: &str = "MOTET_TEST_ROLE";
+
+fn node() -> Node {
+    let mut options = options("", None);
+    options.limits = MessageLimits { pool: 64 << 20, ..MessageLimits::default() };
+    Node::with(&options).unwrap()
+}
+
+/// Another process, as which this program runs [`the_other_process`].
+fn other(role: &str, name: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["the_other_process", "--exact", "--ignored", "--nocapture"])
+        .env(ROLE, format!("{role} {name}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until the other process says so.
+fn hear(child: &mut Child, word: &str) {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.contains(word)), "the other process said no {word}");
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Makes progress until the link is gone.
+fn until_gone(node: &Node, link: LinkId) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while node.link_info(link).unwrap().gone.is_none() {
+        assert!(Instant::now() < until, "the link stays");
+        let _ = node.until(|| false, Some(in_ns(1_000_000)));
+    }
+}
+
+#[test]
+#[ignore = "a part of the tests below, in a process of its own"]
+fn the_other_process() {
+    let role = std::env::var(ROLE).unwrap();
+    let (role, name) = role.split_once(' ').unwrap();
+    let node = node();
+    let link = node.connect(name, LIMIT).unwrap();
+    let channel = node.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+    let mut held = Vec::new();
+    match role {
+        "receive" => {
+            for _ in 0..3 {
+                let got = node.receive_in_place(From::Channel(channel), 0, u64::MAX, 2 * SIZE, LIMIT).unwrap();
+                assert!(matches!(got.body, Content::Lent(_)));
+                held.push(got);
+            }
+        }
+        _ => {
+            for tag in 0..3 {
+                let mut loan = node.alloc(SIZE).unwrap();
+                loan.fill(7);
+                node.lend(channel, tag, loan, LIMIT).unwrap();
+            }
+        }
+    }
+    println!("ready");
+    node.until(|| false, None).unwrap();
+}
+
+#[test]
+fn what_was_lent_to_a_process_that_is_killed_comes_back() {
+    let node = node();
+    node.serve(SERVICE, Serve::Queue).unwrap();
+    for round in 0..3 {
+        let mut child = other("receive", &node.name().unwrap());
+        let channel = node.accept(SERVICE, LIMIT).unwrap();
+        for tag in 0..5 {
+            let mut loan = node.alloc(SIZE).unwrap();
+            loan.fill(tag as u8);
+            node.lend(channel, tag, loan, LIMIT).unwrap(); // two of them wait for a receive that never comes
+        }
+        assert_eq!(node.pool_size().unwrap()[2], 5 * SIZE, "round {round}");
+        std::thread::scope(|scope| {
+            scope.spawn(|| hear(&mut child, "ready")).join().unwrap();
+        });
+        kill(child);
+        until_gone(&node, channel.link);
+        assert_eq!(node.pool_size().unwrap()[2], 0, "round {round}");
+        node.disconnect(channel.link).unwrap();
+    }
+}
+
+#[test]
+fn what_was_lent_by_a_process_that_is_killed_stays_readable_until_it_is_given_back() {
+    let node = node();
+    node.serve(SERVICE, Serve::Queue).unwrap();
+    for _ in 0..3 {
+        let mut child = other("send", &node.name().unwrap());
+        let channel = node.accept(SERVICE, LIMIT).unwrap();
+        hear(&mut child, "ready");
+        let take = || node.receive_in_place(From::Channel(channel), 0, u64::MAX, 2 * SIZE, LIMIT);
+        let (first, second) = (take().unwrap(), take().unwrap());
+        kill(child);
+        until_gone(&node, channel.link);
+        assert!(take().is_err(), "the third was never received");
+        drop(first);
+        assert!(second.body.into_vec().iter().all(|&byte| byte == 7), "mapped as long as it is held");
+        node.progress().unwrap();
+        node.disconnect(channel.link).unwrap();
+        assert!(node.links().unwrap().is_empty());
+    }
+}
