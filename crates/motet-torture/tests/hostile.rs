@@ -180,6 +180,27 @@ fn guests_that_never_speak_keep_nobody_out_and_nobody_awake() {
     serves(&node);
 }
 
+#[test]
+fn a_link_that_is_gone_lets_its_node_sleep() {
+    let (node, friend) = (node(), Node::open("").unwrap());
+    let link = std::thread::scope(|scope| {
+        scope.spawn(|| node.accept(1, Some(LIMIT)).unwrap());
+        let link = friend.connect(&node.name().unwrap(), Some(LIMIT)).unwrap();
+        friend.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap();
+        link
+    });
+    drop(node);
+    let began = Instant::now();
+    while friend.link_info(link).unwrap().gone.is_none() {
+        assert!(began.elapsed() < LIMIT);
+        let _ = friend.until(|| false, Some(motet::node::in_ns(200_000)));
+    }
+    let busy = processor_time();
+    let _ = friend.until(|| false, Some(motet::node::in_ns(2_000_000_000)));
+    let busy = processor_time() - busy;
+    assert!(busy < Duration::from_millis(1000), "{busy:?} of processor time in 2 s");
+}
+
 /// Of this thread.
 fn processor_time() -> Duration {
     let time = motet_sys::rustix::time::clock_gettime(motet_sys::rustix::time::ClockId::ThreadCPUTime);

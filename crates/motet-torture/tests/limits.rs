@@ -44,7 +44,7 @@ fn without_descriptors(address: &str) -> i32 {
             let current = Some(system::low_descriptors() as u64 + spare);
             setrlimit(Resource::Nofile, Rlimit { current, maximum: whole.maximum }).unwrap();
             let met = node.connect(&way(address, driver), Some(Duration::from_millis(500)));
-            setrlimit(Resource::Nofile, whole.clone()).unwrap();
+            setrlimit(Resource::Nofile, whole).unwrap();
             match met {
                 Ok(link) => {
                     made += 1;
