@@ -30,6 +30,12 @@ pub(super) fn words(words: &Arc<[AtomicU64]>) -> Shared {
     unsafe { Shared::new(base, size_of_val::<[AtomicU64]>(words)) }
 }
 
+/// Bytes that stay, for a send.
+pub(super) fn forever(body: &'static [u8]) -> Memory {
+    // SAFETY: the bytes stay for ever and nobody writes them; a send only reads, and gives no span back.
+    Memory::Span(unsafe { Span::new(body.as_ptr().cast_mut(), body.len()) })
+}
+
 /// Receives into a slice.
 #[inline]
 pub(super) fn receive(
