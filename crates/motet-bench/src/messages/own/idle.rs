@@ -86,7 +86,8 @@ impl Crowd {
     fn active(&mut self, bench: &Bench) -> Result<f64> {
         begin(&mut self.hub.process, "serve")?;
         let arguments = ["8".to_owned(), bench.ms.to_string()];
-        let active = caller(&node(bench, HOW, &["ping"]), &self.hub.port, &arguments, &bench.cpus, bench.cpus.of(Two, 0)[1])?;
+        let active =
+            caller(&node(bench, HOW, &["ping"]), &self.hub.port, &arguments, &bench.cpus, bench.cpus.of(Two, 0)[1])?;
         let found = timing(active)?.median;
         done(&mut self.hub.process, "serve")?;
         Ok(found)

@@ -74,7 +74,8 @@ struct Held {
 impl Held {
     fn of(crowd: &Crowd) -> Result<Self> {
         let (hub, peers) = (crowd.hub.process.child.id(), crowd.peers.child.id());
-        let descriptors = |pid: u32| Ok::<_, std::io::Error>(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count() as f64);
+        let descriptors =
+            |pid: u32| Ok::<_, std::io::Error>(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count() as f64);
         Ok(Self {
             hub: kib(&format!("/proc/{hub}/smaps_rollup"), "Pss:")?,
             peers: kib(&format!("/proc/{peers}/smaps_rollup"), "Pss:")?,
@@ -95,7 +96,8 @@ impl Held {
 /// The bytes that a file of /proc says in KiB behind a word.
 fn kib(path: &str, word: &str) -> Result<f64> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(word)).with_context(|| format!("{path} without {word}"))?;
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(word)).with_context(|| format!("{path} without {word}"))?;
     let number = line.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
     Ok(number.with_context(|| format!("{path} says no number"))? * 1024.0)
 }

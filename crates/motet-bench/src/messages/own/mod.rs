@@ -75,6 +75,3 @@ fn done(process: &mut crate::pair::Process, words: &str) -> Result<()> {
     let said = process.line()?;
     if said != "done" { Err(anyhow!("asked for `{words}`, a process said `{said}`")) } else { Ok(()) }
 }
-
-#[cfg(test)]
-mod tests;

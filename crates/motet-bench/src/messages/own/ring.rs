@@ -1,7 +1,7 @@
 //! Eight processes on two CPUs that pass tokens round: over nodes and over Unix sockets.
 
-use crate::bench::{Bench, Contestant};
 use super::numbers;
+use crate::bench::{Bench, Contestant};
 use crate::pair::Process;
 use crate::report::{Bound, Line, Quantity, Unit};
 use anyhow::{Context, Result, bail};

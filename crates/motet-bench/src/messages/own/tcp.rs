@@ -33,10 +33,12 @@ fn beside(bench: &Bench, hosts: &Hosts, wait: (&str, &str, &str), what: &str, si
     let plain = hosts.spread(bench.worker(&[what, kind]));
     let arguments = [size.to_string(), (bench.ms * 4).to_string()];
     let run = |program: &Program, turn| once(bench, program, Two, turn, &arguments);
-    let mut contestants: Vec<Contestant<'_>> = vec![Box::new(|turn| run(&ours, turn)), Box::new(|turn| run(&plain, turn))];
+    let mut contestants: Vec<Contestant<'_>> =
+        vec![Box::new(|turn| run(&ours, turn)), Box::new(|turn| run(&plain, turn))];
     let series = bench.contest(bench.repetitions, false, &mut contestants)?;
     let [ours, plain] = &series[..] else { unreachable!() };
-    let line = |name: &str| Line::new("tcp", format!("nodes of two hosts over TCP, {name}, {waits}")).floors(&ours.floors);
+    let line =
+        |name: &str| Line::new("tcp", format!("nodes of two hosts over TCP, {name}, {waits}")).floors(&ours.floors);
     Ok(if what == "ping" {
         line("64 B, half a round trip")
             .figure(Quantity::of("one way", &ours.values, Unit::Ns))

@@ -50,9 +50,7 @@ pub fn run(words: &[&str]) -> Result<()> {
         }
         [how, "cold", "serve"] => windows::serve(how),
         [how, "cold", "call", host, port, size, ms] => windows::call(how, [host, port], number(size)?, 4, number(ms)?),
-        [how, "server", "serve", clients, size, ms] => {
-            server::serve(how, number(clients)?, number(size)?, number(ms)?)
-        }
+        [how, "server", "serve", clients, size, ms] => server::serve(how, number(clients)?, number(size)?, number(ms)?),
         [how, "shares", "serve", clients, size, ms] => {
             server::shares(how, number(clients)?, number(size)?, number(ms)?)
         }
