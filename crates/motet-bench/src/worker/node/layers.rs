@@ -1,5 +1,6 @@
 //! Five layers that each add a header: pushed onto the message's headers, as so many bytes of its body, or in a message of their own.
 
+use super::pair;
 use super::{END, PATIENCE, SERVICE, TAKE, join, open, reception, tell};
 use anyhow::{Context, Result, bail};
 use motet::node::{Channel, Mode, Node, Outgoing, Stack, pop};
@@ -105,11 +106,31 @@ impl<const N: usize> End<N> {
     }
 }
 
+/// So many messages between two nodes of one thread, all in one way (`pushed`, `raw` or `apart`; headers of 4 B): nothing is waited
+/// for, so that instructions can be counted.
+pub fn turn(how: &str, way: &str, count: usize) -> Result<()> {
+    let way = match way {
+        "pushed" => Way::Pushed,
+        "raw" => Way::Raw,
+        "apart" => Way::Apart,
+        _ => bail!("headers do not travel so: {way}"),
+    };
+    let (near, far, channel, there) = pair::both(how)?;
+    let (mut near, mut far) = (End::<4>::new(near, channel), End::<4>::new(far, there));
+    for _ in 0..count {
+        near.send(way)?;
+        far.receive()?;
+        far.send(way)?;
+        near.receive()?;
+    }
+    Ok(())
+}
+
 /// As each layer does: takes its own header off.
 #[inline(always)]
 fn read<const N: usize>(mut headers: &[u8]) -> Result<()> {
     for layer in (0..LAYERS as u8).rev() {
-        if black_box(pop::<N>(&mut headers)) != Some([layer; N]) {
+        if pop::<N>(&mut headers) != Some([layer; N]) {
             bail!("the header of layer {layer} is not its own");
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! `--worker node HOW WHAT serve …` prints `port NAME`; `--worker node HOW WHAT call HOST NAME …` measures. HOW says how the server
 //! receives, `queue`, `tagged` or `handler`, how many threads a node is for, `one` or `many`, and then, where it matters: `tcp` (over
-//! TCP, and what is printed is a port), `sleep` (a wait sleeps at once) or `poll` (it never does).
+//! TCP, and what is printed is a port), `sleep` (a wait sleeps at once) or `poll` (it never does). `turn` has both ends in one thread,
+//! for counting instructions.
 //!
 //! | module | what it measures |
 //! | --- | --- |
@@ -55,6 +56,7 @@ pub fn run(words: &[&str]) -> Result<()> {
             server::shares(how, number(clients)?, number(size)?, number(ms)?)
         }
         [how, "server" | "shares", "call", host, port, size, _] => server::call(how, [host, port], number(size)?),
+        [how, "layers", "turn", way, count] => layers::turn(how, way, number(count)?),
         [how, "layers", "serve"] => layers::serve(how),
         [how, "layers", "call", host, port, size, ms] => layers::call(how, [host, port], number(size)?, number(ms)?),
         [how, "receive", method, "serve"] => receptions::serve(how, method),

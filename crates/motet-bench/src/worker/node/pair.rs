@@ -92,8 +92,8 @@ pub fn call(how: &str, what: &str, [host, port]: [&str; 2], size: usize, ms: usi
     Ok(())
 }
 
-/// Exchanges so many messages by one thread that has both nodes: nothing is waited for, so that instructions can be counted.
-pub fn turn(how: &str, size: usize, count: usize) -> Result<()> {
+/// Two nodes for one thread, with a channel between them.
+pub fn both(how: &str) -> Result<(Node, Node, Channel, Channel)> {
     let (near, far) = (open(how)?, open(how)?);
     far.serve(SERVICE, reception(&far, how)?)?;
     let (channel, there) = std::thread::scope(|scope| -> Result<_> {
@@ -102,6 +102,12 @@ pub fn turn(how: &str, size: usize, count: usize) -> Result<()> {
         let channel = near.open_channel(link, SERVICE, reception(&near, how)?, Some(PATIENCE))?;
         Ok((channel, there.join().map_err(|_| anyhow::anyhow!("a thread has died"))??))
     })?;
+    Ok((near, far, channel, there))
+}
+
+/// Exchanges so many messages by one thread that has both nodes: nothing is waited for, so that instructions can be counted.
+pub fn turn(how: &str, size: usize, count: usize) -> Result<()> {
+    let (near, far, channel, there) = both(how)?;
     let (data, mut buffer) = (vec![7u8; size], vec![0; size]);
     for _ in 0..count {
         near.send(channel, TAKE, &data, None)?;
