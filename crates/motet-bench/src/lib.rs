@@ -12,6 +12,7 @@
 pub mod bench;
 pub mod corba;
 pub mod floor;
+mod hosts;
 pub mod messages;
 pub mod pair;
 pub mod place;

@@ -56,6 +56,16 @@ impl Cpus {
         let _ = sched_setaffinity(None, &self.all);
         result
     }
+
+    /// Runs `body` with this thread on the two CPUs alone; what it starts inherits that.
+    pub fn on_pair<T>(&self, body: impl FnOnce() -> T) -> T {
+        let mut pair = CpuSet::new();
+        self.pair.iter().for_each(|&cpu| pair.set(cpu));
+        let _ = sched_setaffinity(None, &pair);
+        let result = body();
+        let _ = sched_setaffinity(None, &self.all);
+        result
+    }
 }
 
 /// Keeps this thread on one CPU.

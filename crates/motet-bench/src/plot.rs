@@ -157,6 +157,7 @@ fn colour(name: &str) -> usize {
         name if name.contains("unix transport") => 4,
         name if name.contains("CORBA voice") => 5,
         name if name.contains("lanes") => 1,
+        "Motet" => 2,
         "UCX" => 3,
         name if name.contains("libfabric") => 4,
         "MPICH" => 5,

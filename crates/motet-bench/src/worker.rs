@@ -1,8 +1,9 @@
 //! Our own executable as a measuring program: the engine's streams, and plain TCP by the same code.
 //!
-//! `--worker ping|stream engine|plain serve|call …` speaks the protocol of `tests/bench/peer.h`, and adds to the figures what
+//! `--worker ping|stream engine|plain|polled serve|call …` speaks the protocol of `tests/bench/peer.h`, and adds to the figures what
 //! part of the payload went through shared memory; `hub`, `peer` and `hold` are
-//! processes to look at from outside, `lane` measures lanes without the engine, `loan` what nodes need not copy. A worker is never pinned here: it inherits that.
+//! processes to look at from outside, `lane` measures lanes without the engine, `node` messages, `loan` what nodes need not copy.
+//! A worker is never pinned here: it inherits that.
 
 mod lane;
 mod loan;
@@ -34,10 +35,7 @@ pub fn run(words: &[String]) -> Result<()> {
         ["lane", what, "call", _, port, size, ms] => lane::call(what, port, number(size)?, number(ms)?),
         ["loan", "serve"] | ["loan", _, "serve"] => loan::serve(),
         ["loan", what, "call", _, port, size, ms] => loan::call(what, port, number(size)?, number(ms)?),
-        ["node", how, "turn", size, count] => node::turn(how, number(size)?, number(count)?),
-        ["node", how, "serve"] => node::serve(how),
-        ["node", how, _, "serve"] => node::serve(how),
-        ["node", how, what, "call", _, port, size, ms] => node::call(how, what, port, number(size)?, number(ms)?),
+        ["node", ref words @ ..] => node::run(words),
         ["hub", "serve"] => hub(),
         ["peer", kind, "call", host, port, links, rounds] => peer(host, port, kind, number(links)?, number(rounds)?),
         ["hold", "serve", size, count] => hold(number(size)?, number(count)?),
@@ -53,6 +51,17 @@ fn number(word: &str) -> Result<usize> {
 enum Pipe {
     Engine(Stream),
     Plain(TcpStream),
+    /// Plain, and what would block is tried again at once.
+    Polled(TcpStream),
+}
+
+fn polled(mut turn: impl FnMut() -> std::io::Result<usize>) -> std::io::Result<usize> {
+    loop {
+        match turn() {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            done => return done,
+        }
+    }
 }
 
 impl Read for Pipe {
@@ -60,6 +69,7 @@ impl Read for Pipe {
         match self {
             Pipe::Engine(s) => s.read(into),
             Pipe::Plain(s) => s.read(into),
+            Pipe::Polled(s) => polled(|| s.read(into)),
         }
     }
 }
@@ -69,6 +79,7 @@ impl Write for Pipe {
         match self {
             Pipe::Engine(s) => s.write(from),
             Pipe::Plain(s) => s.write(from),
+            Pipe::Polled(s) => polled(|| s.write(from)),
         }
     }
 
@@ -83,6 +94,10 @@ impl Pipe {
         Ok(match (kind, connected) {
             ("engine", true) => Pipe::Engine(Stream::connected(tcp)?),
             ("engine", false) => Pipe::Engine(Stream::accepted(tcp)?),
+            ("polled", _) => {
+                tcp.set_nonblocking(true)?;
+                Pipe::Polled(tcp)
+            }
             _ => Pipe::Plain(tcp),
         })
     }

@@ -143,6 +143,18 @@ impl Node {
         lend::send(&self.0, message, body, deadline)
     }
 
+    /// Begins to send a message whose body stays as long as the process. `None`: it has gone, and no end follows. Waits only until
+    /// there is room.
+    pub fn begin_send(
+        &self,
+        message: &Outgoing<'_>,
+        body: &'static [u8],
+        notice: Notice,
+        limit: Option<Duration>,
+    ) -> Result<Option<OperationId>, Error> {
+        self.0.send(message, lend::forever(body), Vec::new(), notice, deadline(limit))
+    }
+
     /// Waits for the next message on a channel whose messages are queued or tagged (any tag), and receives it. Its headers, if it has
     /// any, are not wanted: [`Node::receive_with`].
     ///

@@ -15,7 +15,8 @@ use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Our own: it counts against the others.
+/// Our own, which count against the others: nodes, for which bounds are set, and what is below them.
+pub const NODES: &str = "Motet";
 const LANES: &str = "Motet, lanes alone";
 
 const SOURCES: [(&str, &str); 6] = [
@@ -44,13 +45,14 @@ enum Ends {
 }
 
 /// All that take part.
+#[derive(Default)]
 pub struct Contenders {
     /// In the order in which they are measured.
     pub all: Vec<Contender>,
     /// Those that are missing, with the reason.
     pub missing: Vec<(&'static str, String)>,
     /// The programs, and what the launchers leave.
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl Contenders {
@@ -63,6 +65,7 @@ impl Contenders {
         let at = folder.path();
         let ranks = |name, mpi, more: &[&str]| (name, ranks(at, mpi, more));
         let found = [
+            (NODES, Ok(nodes(bench))),
             (LANES, Ok(lanes(bench))),
             ("UCX", pair(at, "ucx", "ucp/api/ucp.h", "libucx-dev", &["-lucp", "-lucs"])),
             ("libfabric shm", pair(at, "fabric", "rdma/fi_tagged.h", "libfabric-dev", &["-lfabric"])),
@@ -74,15 +77,29 @@ impl Contenders {
         let (mut all, mut missing) = (Vec::new(), Vec::new());
         for (name, ends) in found {
             match ends {
-                Ok(ends) => all.push(Contender { name, ours: name == LANES, ends }),
+                Ok(ends) => all.push(Contender { name, ours: [NODES, LANES].contains(&name), ends }),
                 Err(error) => {
                     eprintln!("{name}: {error:#}");
                     missing.push((name, format!("{error:#}")));
                 }
             }
         }
-        Ok(Self { all, missing, _folder: folder })
+        Ok(Self { all, missing, _folder: Some(folder) })
     }
+}
+
+/// Two nodes, or several, each for the thread that made it, as the others are: messages have tags.
+fn nodes(bench: &Bench) -> Ends {
+    let worker = |what| bench.worker(&["node", "tagged-one", what]);
+    let [ping, windows, cold, server] = ["ping", "windows", "cold", "server"].map(worker);
+    let program = move |part| match part {
+        Part::Latency => Some(ping.clone()),
+        Part::Rate | Part::Bandwidth => Some(windows.clone()),
+        Part::Cold => Some(cold.clone()),
+        Part::Server => Some(server.clone()),
+        _ => None,
+    };
+    Ends::Pair { program: Box::new(program), most: usize::MAX }
 }
 
 /// Lanes without the engine: packets of up to 4 KiB there and back, and one way.
@@ -159,6 +176,7 @@ impl Contender {
     /// Whether it has this part at all.
     pub fn has(&self, part: Part) -> bool {
         match &self.ends {
+            _ if !part.has_contenders() => false,
             Ends::Pair { program, .. } => program(part).is_some(),
             Ends::Ranks { .. } => true,
         }
@@ -245,12 +263,12 @@ mod tests {
         }
         // Ours are workers of the command, which this executable is not.
         for contender in contenders.all.iter().filter(|contender| !contender.ours) {
-            for &part in Part::value_variants() {
+            for &part in Part::value_variants().iter().filter(|part| part.has_contenders()) {
                 let sizes: &[usize] = match part {
                     Part::Latency => &[8, 300_000],
                     Part::Rate => &[8],
                     Part::Bandwidth => &[5000],
-                    Part::Cold | Part::Server => &[64 << 10],
+                    _ => &[64 << 10],
                 };
                 let at = contender.placements(part)[0];
                 let found = contender.run(&bench, part, sizes, at, 0);

@@ -4,7 +4,7 @@ use super::Part;
 use super::contest::{Best, Measured, Of};
 use crate::bench::Series;
 use crate::place::Placement;
-use crate::report::{Curve, Line, Quantity, Unit};
+use crate::report::{Bound, Curve, Line, Quantity, Unit};
 use crate::stats::Spread;
 use crate::table::bytes;
 
@@ -40,7 +40,34 @@ fn line(part: Part, measured: &Measured<'_>, of: &Of<'_>, at: usize) -> Option<L
         Some(copy) => line.against(named("copy, one core", rate(size, &copy)), &ratio(part, &series, &copy)),
         None => line.against(Quantity::of("floor", &series.steady_floors(), Unit::Ns), &series.over_floor()),
     };
-    Some(line.note(best.remark()).note(where_it_was(part, best.placement)))
+    let line = line.note(best.remark()).note(where_it_was(part, best.placement));
+    Some(match asked(part, size).filter(|_| best.name == super::contenders::NODES) {
+        None => line,
+        Some(Asked::Ratio(bound)) => line.bound(bound),
+        Some(Asked::Figure(bound)) => {
+            // Of the figure alone: the ratio stays as a remark.
+            let ratio = line.ratio.map_or(f64::NAN, |ratio| ratio.median);
+            let reference = line.reference.as_ref().map_or("the reference", |reference| &reference.name).to_owned();
+            Line { ratio: None, reference: None, ..line }.bound(bound).note(format!("{ratio:.2} x {reference}"))
+        }
+    })
+}
+
+/// What is asked of our nodes.
+enum Asked {
+    Ratio(Bound),
+    Figure(Bound),
+}
+
+fn asked(part: Part, size: usize) -> Option<Asked> {
+    Some(match (part, size) {
+        (Part::Latency, 8) => Asked::Ratio(Bound::AtMost(1.5)),
+        (Part::Latency, 0x10000) => Asked::Figure(Bound::AtMost(1300.0)),
+        (Part::Rate, 8) => Asked::Figure(Bound::AtLeast(25e6)),
+        (Part::Bandwidth, 0x10000 | 0x100000) => Asked::Ratio(Bound::AtLeast(0.7)),
+        (Part::Cold, _) => Asked::Ratio(Bound::AtLeast(1.2)),
+        _ => return None,
+    })
 }
 
 /// One of ours beside the best peer, repetition by repetition.
@@ -62,6 +89,7 @@ fn what(part: Part, size: usize) -> String {
         Part::Bandwidth => format!("{size}, buffers reused"),
         Part::Cold => format!("{size}, cold buffers"),
         Part::Server => format!("{size} from four clients"),
+        _ => size,
     }
 }
 

@@ -1,13 +1,14 @@
 //! `motet bench messages`: messages between processes, ours beside those of UCX, libfabric, Open MPI and MPICH.
 //!
-//! What it is: the same five measurements (`Part`) of every contender (`contenders`), in turn in one run, the floor around each
-//! (`contest`); lines and curves of them (`lines`). A peer counts with its better placement. The measuring programs are
+//! What it is: five measurements (`Part`) of every contender (`contenders`), in turn in one run, the floor around each
+//! (`contest`); lines and curves of them (`lines`); and what is measured of ours alone (`own`). A peer counts with its better placement. The measuring programs are
 //! `tests/bench/*_messages.c`, one set of loops over each interface (`tests/bench/messages.h`). What it is not: a test of what arrives,
 //! and no measurement of networks: both ends are on this host.
 
 mod contenders;
 mod contest;
 mod lines;
+mod own;
 
 use crate::bench::Bench;
 use crate::report::{Line, Report};
@@ -37,8 +38,22 @@ pub enum Part {
     Bandwidth,
     /// One way, 64 MiB, from and into buffers that no cache holds
     Cold,
-    /// Four clients that send 64 KiB to one server
+    /// Five headers on a message, as bytes of its body, in a message of their own
+    Layers,
+    /// Waits for one, any, a group; the same through a thread that dispatches
+    Waits,
+    /// Who receives: a thread that sleeps, the caller, a thread that polls
+    Receptions,
+    /// Four clients that send 64 KiB to one server; ours also with 92 and 184
     Server,
+    /// Nodes of two test hosts over TCP, beside plain TCP
+    Tcp,
+    /// One active peer beside 256 idle ones, and beside 10 000 idle channels
+    Idle,
+    /// Eight processes on two CPUs that pass tokens round
+    Ring,
+    /// What peers and channels take
+    Memory,
 }
 
 /// Clients of the server.
@@ -49,21 +64,28 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
     bench.ms = if bench.quick { 10 } else { 40 }; // of very many sizes
     let bench = &bench;
     let copies = crate::copies(bench);
-    let contenders = Contenders::find(bench)?;
     let parts = Part::value_variants().iter().filter(|part| options.parts.is_empty() || options.parts.contains(part));
     let parts: Vec<Part> = parts.copied().collect();
+    let found = parts.iter().any(|part| part.has_contenders()).then(|| Contenders::find(bench)).transpose()?;
+    let contenders = found.unwrap_or_default();
     let bar = crate::progress(parts.len() as u64)?;
     let missing = |(name, why): &(&'static str, String)| Line::not_measured("", *name, why.clone());
     let mut lines: Vec<Line> = contenders.missing.iter().map(missing).collect();
     let mut curves = Vec::new();
     for part in parts {
         bar.set_message(part.title());
-        match contest::run(bench, &contenders.all, part, &bar) {
-            Ok(measured) => {
-                lines.extend(lines::of(part, &measured));
-                curves.extend(lines::curves(part, &measured));
+        let failed = |error| Line::not_measured(part.word(), part.title(), format!("{error:#}"));
+        if part.has_contenders() {
+            match contest::run(bench, &contenders.all, part, &bar) {
+                Ok(measured) => {
+                    lines.extend(lines::of(part, &measured));
+                    curves.extend(lines::curves(part, &measured));
+                }
+                Err(error) => lines.push(failed(error)),
             }
-            Err(error) => lines.push(Line::not_measured(part.word(), part.title(), format!("{error:#}"))),
+        }
+        if let Some(measure) = own::of(part) {
+            lines.extend(measure(bench).unwrap_or_else(|error| vec![failed(error)]));
         }
         bar.inc(1);
     }
@@ -80,7 +102,19 @@ impl Part {
             Part::Bandwidth => "bandwidth",
             Part::Cold => "cold",
             Part::Server => "server",
+            Part::Layers => "layers",
+            Part::Waits => "waits",
+            Part::Receptions => "receptions",
+            Part::Tcp => "tcp",
+            Part::Idle => "idle",
+            Part::Ring => "ring",
+            Part::Memory => "memory",
         }
+    }
+
+    /// Whether others are measured beside our own.
+    pub fn has_contenders(self) -> bool {
+        matches!(self, Part::Latency | Part::Rate | Part::Bandwidth | Part::Cold | Part::Server)
     }
 
     fn title(self) -> &'static str {
@@ -89,7 +123,14 @@ impl Part {
             Part::Rate => "8 B, one way",
             Part::Bandwidth => "one way, buffers reused",
             Part::Cold => "64 MiB one way, cold buffers",
-            Part::Server => "64 KiB from four clients to one server",
+            Part::Server => "64 KiB from several clients to one server",
+            Part::Layers => "headers of five layers",
+            Part::Waits => "waits",
+            Part::Receptions => "who receives",
+            Part::Tcp => "nodes of two hosts over TCP",
+            Part::Idle => "idle peers and channels",
+            Part::Ring => "tokens among eight processes",
+            Part::Memory => "memory of peers and channels",
         }
     }
 
@@ -103,6 +144,7 @@ impl Part {
             Part::Rate => vec![8],
             Part::Cold => vec![64 << 20],
             Part::Server => vec![64 << 10],
+            _ => Vec::new(),
         }
     }
 

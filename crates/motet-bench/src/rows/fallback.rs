@@ -3,13 +3,11 @@
 use super::{call, nearly_equal};
 use crate::Options;
 use crate::bench::Bench;
+use crate::hosts::Hosts;
 use crate::pair::Program;
 use crate::place::Placement::Two;
 use crate::report::{Bound, Line, Quantity, Unit};
-use anyhow::{Context, Result, bail};
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use anyhow::Result;
 
 /// Row d.
 pub fn fallback(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
@@ -55,49 +53,4 @@ fn compare(
         );
     }
     Ok(())
-}
-
-/// Two test hosts, for as long as this lives.
-struct Hosts {
-    script: PathBuf,
-    address: String,
-}
-
-/// The set of test hosts that is ours.
-const SET: &str = "bench";
-
-impl Hosts {
-    fn up() -> Result<Self> {
-        let executable = std::env::current_exe()?;
-        let mut roots = vec![PathBuf::from(".")];
-        roots.extend(executable.ancestors().skip(1).take(3).map(Path::to_path_buf));
-        let script = roots.iter().map(|root| root.join("scripts/hosts")).find(|path| path.exists());
-        let script = script.context("SKIPPED: scripts/hosts is in the source tree only")?;
-        let up = Command::new(&script).args(["--set", SET, "up", "near", "far"]).output()?;
-        if !up.status.success() {
-            let said = String::from_utf8_lossy(&up.stderr);
-            bail!("SKIPPED: no test hosts here: {}", said.lines().last().unwrap_or("scripts/hosts failed"));
-        }
-        let mut hosts = Self { script, address: String::new() };
-        let list = Command::new(&hosts.script).args(["--set", SET, "list"]).output()?;
-        let list = String::from_utf8_lossy(&list.stdout).into_owned();
-        let near = list.lines().find_map(|line| line.strip_prefix("near")?.split_whitespace().next());
-        hosts.address = near.context("scripts/hosts list does not name an address")?.to_owned();
-        Ok(hosts)
-    }
-
-    /// The server on one host, the caller on the other.
-    fn spread(&self, program: Program) -> Program {
-        let on = |host: &str| -> Vec<OsString> {
-            let words = ["--set", SET, "exec", host, "--"];
-            std::iter::once(self.script.clone().into()).chain(words.map(OsString::from)).collect()
-        };
-        Program { elsewhere: [on("near"), on("far")], host: Some(self.address.clone()), ..program }
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        let _ = Command::new(&self.script).args(["--set", SET, "down"]).output();
-    }
 }

@@ -34,7 +34,7 @@ pub fn processor(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
 }
 
 /// ns on a CPU by the scheduler's clock, and ticks of user and system time.
-fn used(pid: u32) -> Result<(u64, u64)> {
+pub fn used(pid: u32) -> Result<(u64, u64)> {
     let mut ns = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;

@@ -5,7 +5,7 @@ mod crowd;
 mod curves;
 mod engine;
 mod fallback;
-mod idle;
+pub(crate) mod idle;
 mod lane;
 mod pool;
 pub(crate) mod programs;

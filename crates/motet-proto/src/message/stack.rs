@@ -23,6 +23,7 @@ impl Default for Stack {
 impl Stack {
     /// Puts a header before those that are there. False, and nothing is changed, when it does not fit.
     #[must_use]
+    #[inline(always)] // a layer knows how long its header is: the copy is a store or two then
     pub fn push(&mut self, header: &[u8]) -> bool {
         let Some(start) = self.start.checked_sub(header.len()) else { return false };
         self.bytes[start..self.start].copy_from_slice(header);
@@ -31,11 +32,13 @@ impl Stack {
     }
 
     /// All headers, the outermost first.
+    #[inline(always)]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
     /// Empties it for the next message.
+    #[inline(always)]
     pub fn clear(&mut self) {
         self.start = MOST;
     }

@@ -30,6 +30,12 @@ pub(super) fn words(words: &Arc<[AtomicU64]>) -> Shared {
     unsafe { Shared::new(base, size_of_val::<[AtomicU64]>(words)) }
 }
 
+/// Bytes that stay, for a send.
+pub(super) fn forever(body: &'static [u8]) -> Memory {
+    // SAFETY: the bytes stay for ever and nobody writes them; a send only reads, and gives no span back.
+    Memory::Span(unsafe { Span::new(body.as_ptr().cast_mut(), body.len()) })
+}
+
 /// A slice as the memory of a receive, to be used in this call only.
 #[inline(always)]
 pub(super) fn lent<R>(buffer: &mut [u8], with: impl FnOnce(Span) -> R) -> R {

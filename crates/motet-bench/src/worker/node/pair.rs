@@ -1,59 +1,38 @@
-//! Two nodes with a channel between them: what messages cost a program.
-//!
-//! `--worker node HOW serve` prints `port NAME`; `--worker node HOW ping|rate|stream call NAME SIZE MS` measures. HOW is how the
-//! server receives and how many threads a node is for: `queue`, `tagged` or `handler`, then `one` or `many`.
+//! Two nodes with a channel between them, messages there and back or one way, each sent and received by a call that waits.
 
-use super::measure;
-use anyhow::{Context, Result, bail};
-use motet::node::{Body, Channel, Error, Inner, Message, Mode, Node, Outgoing, Serve, options};
+use super::{ANSWER, CONFIRM, END, PATIENCE, SERVICE, TAKE, join, open, reception, tell};
+use crate::worker::measure;
+use anyhow::{Result, bail};
+use motet::node::{Body, Channel, Error, Inner, Message, Mode, Node, Outgoing};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-/// Tags: one that is only received, one that is answered by as much, or by nothing, the last one.
-const TAKE: u64 = 1;
-const ANSWER: u64 = 2;
-const CONFIRM: u64 = 3;
-const END: u64 = 4;
-
-/// Of a block: see `lane.rs`.
+/// Of a block: see `worker/lane.rs`.
 const ROUND_TRIPS: usize = 1000;
 const MESSAGES: usize = 16384;
 /// Bytes of a block one way, where messages are long.
 const BLOCK: usize = 64 << 20;
 
-const SERVICE: u64 = 1;
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest message.
 const LONGEST: usize = 64 << 20;
-
-fn open(how: &str) -> Result<Node> {
-    let options = options("", None);
-    let node = if how.ends_with("-one") { Node::single(&options) } else { Node::with(&options) };
-    node.context("no node")
-}
-
-/// How a channel's messages are received.
-fn reception(node: &Node, how: &str) -> Result<Serve> {
-    Ok(match how.split_once('-') {
-        Some(("tagged", _)) => Serve::Tagged(node.context()?),
-        _ => Serve::Queue,
-    })
-}
 
 /// Receives until it is told to end.
 pub fn serve(how: &str) -> Result<()> {
     let node = open(how)?;
     if how.starts_with("handler") {
-        return serve_by_handler(&node);
+        return serve_by_handler(&node, how);
     }
     node.serve(SERVICE, reception(&node, how)?)?;
-    println!("port {}", node.name()?);
+    tell(&node, how)?;
     let channel = node.accept(SERVICE, Some(PATIENCE))?;
-    let mut buffer = vec![0; LONGEST];
+    answer(&node, channel, &mut vec![0; LONGEST])
+}
+
+/// Receives on a channel, and answers as the messages' tags say, until the last one.
+pub fn answer(node: &Node, channel: Channel, buffer: &mut [u8]) -> Result<()> {
     loop {
-        let received = node.receive(channel, &mut buffer, None)?;
+        let received = node.receive(channel, buffer, None)?;
         let bytes = black_box(&buffer[..received.length]);
         match received.tag {
             ANSWER => node.send(channel, TAKE, bytes, None)?,
@@ -64,7 +43,15 @@ pub fn serve(how: &str) -> Result<()> {
     }
 }
 
-fn serve_by_handler(node: &Node) -> Result<()> {
+fn serve_by_handler(node: &Node, how: &str) -> Result<()> {
+    let ended = answer_by_handler(node)?;
+    tell(node, how)?;
+    node.until(|| ended.load(Ordering::Relaxed), None)?;
+    Ok(())
+}
+
+/// Has a handler answer; what it returns is set once the last message has come.
+pub fn answer_by_handler(node: &Node) -> Result<Arc<AtomicBool>> {
     let ended = Arc::new(AtomicBool::new(false));
     let told = ended.clone();
     let handler = move |node: &Inner, message: Message<'_>| {
@@ -83,16 +70,12 @@ fn serve_by_handler(node: &Node) -> Result<()> {
         }
     };
     node.serve(SERVICE, node.handler(Arc::new(handler))?)?;
-    println!("port {}", node.name()?);
-    node.until(|| ended.load(Ordering::Relaxed), None)?;
-    Ok(())
+    Ok(ended)
 }
 
 /// Half a round trip, or what one of many messages in one direction takes.
-pub fn call(how: &str, what: &str, port: &str, size: usize, ms: usize) -> Result<()> {
-    let node = open(how)?;
-    let link = node.connect(port, Some(PATIENCE))?;
-    let channel = node.open_channel(link, SERVICE, reception(&node, how)?, Some(PATIENCE))?;
+pub fn call(how: &str, what: &str, [host, port]: [&str; 2], size: usize, ms: usize) -> Result<()> {
+    let (node, channel) = join(how, host, port)?;
     let (data, mut buffer) = (vec![7u8; size], vec![0; size]);
     let result = match what {
         "ping" => measure(rounds(size), ms, 2.0, |count| {
@@ -109,8 +92,8 @@ pub fn call(how: &str, what: &str, port: &str, size: usize, ms: usize) -> Result
     Ok(())
 }
 
-/// Exchanges so many messages by one thread that has both nodes: nothing is waited for, so that instructions can be counted.
-pub fn turn(how: &str, size: usize, count: usize) -> Result<()> {
+/// Two nodes for one thread, with a channel between them.
+pub fn both(how: &str) -> Result<(Node, Node, Channel, Channel)> {
     let (near, far) = (open(how)?, open(how)?);
     far.serve(SERVICE, reception(&far, how)?)?;
     let (channel, there) = std::thread::scope(|scope| -> Result<_> {
@@ -119,6 +102,12 @@ pub fn turn(how: &str, size: usize, count: usize) -> Result<()> {
         let channel = near.open_channel(link, SERVICE, reception(&near, how)?, Some(PATIENCE))?;
         Ok((channel, there.join().map_err(|_| anyhow::anyhow!("a thread has died"))??))
     })?;
+    Ok((near, far, channel, there))
+}
+
+/// Exchanges so many messages by one thread that has both nodes: nothing is waited for, so that instructions can be counted.
+pub fn turn(how: &str, size: usize, count: usize) -> Result<()> {
+    let (near, far, channel, there) = both(how)?;
     let (data, mut buffer) = (vec![7u8; size], vec![0; size]);
     for _ in 0..count {
         near.send(channel, TAKE, &data, None)?;
@@ -137,8 +126,9 @@ fn messages(size: usize) -> usize {
     (2 * BLOCK / size.max(1)).clamp(4, MESSAGES)
 }
 
+/// A message there, and one back that fills the buffer.
 #[inline(always)]
-fn exchange(node: &Node, channel: Channel, tag: u64, data: &[u8], buffer: &mut [u8]) -> Result<()> {
+pub fn exchange(node: &Node, channel: Channel, tag: u64, data: &[u8], buffer: &mut [u8]) -> Result<()> {
     node.send(channel, tag, black_box(data), None)?;
     let received = node.receive(channel, buffer, None)?;
     if black_box(received.length) != buffer.len() {

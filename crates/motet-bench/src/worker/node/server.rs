@@ -1,0 +1,119 @@
+//! One server that receives from any of many clients, each of which sends windows of 16 messages and then waits for an answer.
+
+use super::{END, PATIENCE, SERVICE, TAKE, join, open, tell, windows};
+use crate::worker::measure;
+use anyhow::{Result, bail};
+use motet::node::{Channel, From, Node, Serve};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+const WINDOW: usize = 16;
+
+/// What the server knows.
+struct Serving {
+    node: Node,
+    from: From,
+    memory: Vec<u8>,
+    clients: HashMap<Channel, Client>,
+    over: bool,
+}
+
+#[derive(Default)]
+struct Client {
+    /// Of its window.
+    received: usize,
+    /// Of all.
+    total: u64,
+    ended: bool,
+}
+
+impl Serving {
+    fn open(how: &str, clients: usize, size: usize) -> Result<Self> {
+        let node = open(how)?;
+        let context = node.context()?;
+        node.serve(SERVICE, Serve::Tagged(context))?;
+        tell(&node, how)?;
+        let mut known = HashMap::new();
+        while known.len() < clients {
+            known.insert(node.accept(SERVICE, Some(PATIENCE))?, Client::default());
+        }
+        for &channel in known.keys() {
+            node.send(channel, TAKE, &[], None)?;
+        }
+        Ok(Self { node, from: From::Any(context), memory: vec![0; size], clients: known, over: false })
+    }
+
+    /// The next message, of any client.
+    #[inline(always)]
+    fn receive(&mut self) -> Result<()> {
+        let Self { node, from, memory, clients, over } = self;
+        let received = node.receive_tagged(*from, 0, u64::MAX, memory, None)?;
+        if received.length != memory.len() {
+            bail!("a message of {} bytes", received.length);
+        }
+        if let Some(client) = clients.get_mut(&received.channel) {
+            client.received += 1;
+            client.total += 1;
+            if client.received == WINDOW {
+                client.received = 0;
+                client.ended = *over;
+                node.send(received.channel, if *over { END } else { TAKE }, &[], None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets all clients end.
+    fn end(mut self) -> Result<()> {
+        self.over = true;
+        while self.clients.values().any(|client| !client.ended) {
+            self.receive()?;
+        }
+        Ok(())
+    }
+}
+
+/// ns between two messages that arrive.
+pub fn serve(how: &str, clients: usize, size: usize, ms: usize) -> Result<()> {
+    let mut serving = Serving::open(how, clients, size)?;
+    println!("{}", measure(64, ms, 1.0, |count| (0..count).try_for_each(|_| serving.receive()))?);
+    serving.end()
+}
+
+/// ns between two messages over the whole time, how many there were, and those of the clients that had least and most.
+pub fn shares(how: &str, clients: usize, size: usize, ms: usize) -> Result<()> {
+    let mut serving = Serving::open(how, clients, size)?;
+    // Until every client is at work.
+    while serving.clients.values().any(|client| client.total < 2 * WINDOW as u64) {
+        serving.receive()?;
+    }
+    serving.clients.values_mut().for_each(|client| client.total = 0);
+    let (begun, time, mut count) = (Instant::now(), Duration::from_millis(ms as u64), 0u64);
+    while begun.elapsed() < time {
+        for _ in 0..64 {
+            serving.receive()?;
+        }
+        count += 64;
+    }
+    let each = begun.elapsed().as_nanos() as f64 / count as f64;
+    let totals = || serving.clients.values().map(|client| client.total);
+    let (least, most) = (totals().min().unwrap_or(0), totals().max().unwrap_or(0));
+    println!("{each:.1} {count} {least} {most}");
+    serving.end()
+}
+
+/// Sends until it is told that it is over.
+pub fn call(how: &str, at: [&str; 2], size: usize) -> Result<()> {
+    let (node, channel) = join(how, at[0], at[1])?;
+    let memory: &'static [u8] = vec![1u8; size].leak();
+    let mut begun = Vec::with_capacity(WINDOW);
+    while node.receive(channel, &mut [], None)?.tag != END {
+        for _ in 0..WINDOW {
+            windows::begin(&node, channel, memory, &mut begun)?;
+        }
+        for operation in begun.drain(..) {
+            node.finish_operation(operation, None)?;
+        }
+    }
+    Ok(())
+}

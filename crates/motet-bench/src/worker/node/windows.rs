@@ -1,0 +1,112 @@
+//! One way, a window of messages at a time: what `tests/bench/messages.h` does over the interfaces of others.
+//!
+//! A window has up to 64 messages and 16 MiB and is answered by four bytes. They are begun together, then waited for. The receiver has
+//! one buffer, or several in turn, and receives one message after the other.
+
+use super::{END, PATIENCE, SERVICE, TAKE, join, open, reception, tell};
+use crate::worker::measure;
+use anyhow::{Result, bail};
+use motet::node::{Channel, Mode, Node, Notice, OperationId, Outgoing};
+use std::hint::black_box;
+
+const WINDOW: usize = 64;
+const MOST: usize = 16 << 20;
+/// What comes: size, messages, buffers.
+const PLAN: u64 = 5;
+const RESULT: [u8; 4] = [0; 4];
+
+#[derive(Clone, Copy)]
+struct Plan {
+    size: usize,
+    count: usize,
+    buffers: usize,
+}
+
+impl Plan {
+    fn window(&self) -> usize {
+        if self.buffers > 1 { 1 } else { (MOST / self.size.max(1)).clamp(1, WINDOW) }
+    }
+
+    fn bytes(&self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        let words = [self.size, self.count, self.buffers].map(|word| (word as u64).to_le_bytes());
+        bytes.copy_from_slice(words.as_flattened());
+        bytes
+    }
+
+    fn of(bytes: &[u8; 24]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n])) as usize;
+        Self { size: word(0), count: word(8), buffers: word(16) }
+    }
+}
+
+/// Receives whatever is planned.
+pub fn serve(how: &str) -> Result<()> {
+    let node = open(how)?;
+    node.serve(SERVICE, reception(&node, how)?)?;
+    tell(&node, how)?;
+    let channel = node.accept(SERVICE, Some(PATIENCE))?;
+    let mut memory = Vec::new();
+    loop {
+        let mut told = [0; 24];
+        match node.receive(channel, &mut told, None)?.tag {
+            PLAN => {}
+            END => return Ok(()),
+            tag => bail!("a message of tag {tag} where a plan was expected"),
+        }
+        let plan = Plan::of(&told);
+        if memory.len() < plan.size * plan.buffers {
+            memory = vec![1; plan.size * plan.buffers];
+        }
+        let mut window = plan.window();
+        for done in 0..plan.count {
+            let into = &mut memory[done % plan.buffers * plan.size..][..plan.size];
+            let length = node.receive(channel, into, None)?.length;
+            if black_box(length) != plan.size {
+                bail!("a message of {length} bytes instead of {}", plan.size);
+            }
+            window -= 1;
+            if window == 0 || done + 1 == plan.count {
+                node.send(channel, TAKE, &RESULT, None)?;
+                window = plan.window();
+            }
+        }
+    }
+}
+
+/// What a message takes.
+pub fn call(how: &str, at: [&str; 2], size: usize, buffers: usize, ms: usize) -> Result<()> {
+    let (node, channel) = join(how, at[0], at[1])?;
+    // Memory that stays as long as the process: a window's messages are begun from it and waited for later.
+    let memory: &'static [u8] = vec![1u8; size * buffers].leak();
+    let mut begun = Vec::with_capacity(WINDOW);
+    let count = if buffers > 1 { 1 } else { (MOST / size.max(1)).clamp(1, 16384) };
+    let mut turn = 0;
+    let result = measure(count, ms, 1.0, |count| {
+        let plan = Plan { size, count, buffers };
+        node.send(channel, PLAN, &plan.bytes(), None)?;
+        for first in (0..count).step_by(plan.window()) {
+            for _ in first..(first + plan.window()).min(count) {
+                begin(&node, channel, &memory[turn % buffers * size..][..size], &mut begun)?;
+                turn += 1;
+            }
+            for operation in begun.drain(..) {
+                node.finish_operation(operation, None)?;
+            }
+            let mut answer = RESULT;
+            node.receive(channel, &mut answer, None)?;
+        }
+        Ok(())
+    })?;
+    node.send(channel, END, &[], None)?;
+    println!("{result}");
+    Ok(())
+}
+
+/// Begins to send; what has not gone at once is kept.
+#[inline(always)]
+pub fn begin(node: &Node, channel: Channel, body: &'static [u8], begun: &mut Vec<OperationId>) -> Result<()> {
+    let message = Outgoing { channel, tag: TAKE, headers: &[], mode: Mode::Automatic };
+    begun.extend(node.begin_send(&message, black_box(body), Notice::default(), None)?);
+    Ok(())
+}
