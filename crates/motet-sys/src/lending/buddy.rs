@@ -39,6 +39,12 @@ pub fn size(order: u8) -> usize {
     1 << (u32::from(order) + SMALLEST)
 }
 
+impl Default for Buddy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Buddy {
     /// All free.
     pub fn new() -> Self {
