@@ -71,7 +71,7 @@ pub fn call(what: &str, port: &str, size: usize, ms: usize) -> Result<()> {
             })?
         }
         "copy" => measure(count, ms, 1.0, |count| {
-            (0..count).for_each(|_| black_box(&mut to).copy_from_slice(black_box(&mut from)));
+            (0..count).for_each(|_| black_box(&mut to).copy_from_slice(black_box(&from)));
             Ok(())
         })?,
         _ => bail!("no such measurement of loans: {what}"),

@@ -130,7 +130,7 @@ mod tests {
         let mut buddy = Buddy::new();
         let (mut pages, mut blocks, mut state) = (vec![false; PAGES], Vec::<(usize, u8)>::new(), 7);
         for _ in 0..20_000 {
-            if next(&mut state) % 2 == 0 || blocks.is_empty() {
+            if next(&mut state).is_multiple_of(2) || blocks.is_empty() {
                 let order = (next(&mut state) % 11) as u8;
                 let Some(offset) = buddy.take(order) else { continue };
                 assert!(offset.is_multiple_of(size(order)) && offset + size(order) <= SEGMENT);
