@@ -50,7 +50,7 @@ pub fn call(what: &str, port: &str, size: usize, ms: usize) -> Result<()> {
     node.receive(channel, &mut key, Some(PATIENCE))?;
     let key = Key(u64::from_le_bytes(key));
     let count = (BLOCK / size.max(1)).clamp(4, ACCESSES);
-    let (mut from, mut to) = (vec![7u8; size], vec![1u8; size]);
+    let (from, mut to) = (vec![7u8; size], vec![1u8; size]);
     let result = match what {
         "ping" => measure(ROUND_TRIPS, ms, 2.0, |count| {
             (0..count).try_for_each(|_| {
