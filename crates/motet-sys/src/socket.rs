@@ -276,7 +276,7 @@ pub fn drain(fd: RawFd) {
 }
 
 /// Most descriptors of one message.
-const MOST_FDS: usize = 4;
+pub const MOST_FDS: usize = 4;
 
 // ---- rendezvous ------------------------------------------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ impl Side {
             for _ in 0..4 {
                 match self.begin_one() {
                     Ok(()) | Err(Error::WouldBlock | Error::Full) => {}
-                    Err(Error::Lost(_) | Error::Closed) => self.gone = true,
+                    Err(Error::Lost(_) | Error::Closed | Error::Unknown) => self.gone = true,
                     Err(error) => panic!("an operation was refused: {error}"),
                 }
             }
@@ -324,7 +324,10 @@ impl Side {
     fn cancel_something(&mut self) -> Result<(), Error> {
         let idle = |doing: &Doing| matches!(doing, Doing::NeverReceived | Doing::NeverSent);
         let found = self.doing.values().find(|(_, doing)| idle(doing)).map(|(operation, _)| *operation);
-        found.map_or(Ok(()), |operation| self.node.cancel(operation))
+        match found.map_or(Ok(()), |operation| self.node.cancel(operation)) {
+            Err(Error::Unknown) => Ok(()), // it has ended, and the group has not been asked yet
+            cancelled => cancelled,
+        }
     }
 
     // ---- ends --------------------------------------------------------------------------------------------------------

@@ -9,13 +9,23 @@ use motet_sys::rustix::{fs, io, pipe};
 use motet_sys::socket::{connect_abstract, eventfd, receive_with_fds, send_message, send_with_fds};
 use motet_torture::random::Random;
 use motet_torture::{LIMIT, seconds, seed, skip, system};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const LINES: usize = 128;
 /// Bytes of a lane: 384 of control, then lines of 64.
 const LANE: usize = 384 + 64 * LINES;
-const SIZE: usize = (2 * LANE).next_multiple_of(4096);
+/// Both lanes and the lines of their rings, which are there from the beginning; then the rings.
+const DENSE: usize = (2 * LANE + 2 * 128).next_multiple_of(4096);
+const SIZE: usize = DENSE + 2 * (4 << 20);
 const VERSION_AT: usize = 8;
+
+/// Descriptors are counted for the whole process: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn node() -> Node {
     let node = Node::open("").unwrap();
@@ -42,7 +52,7 @@ fn greeting() -> Vec<u8> {
 }
 
 fn sealed(size: usize) -> OwnedFd {
-    memory::make("hostile", size, &[], size).unwrap()
+    memory::make("hostile", size, &[], DENSE).unwrap()
 }
 
 /// The node goes on until the door has answered, or closed: the answer.
@@ -97,6 +107,7 @@ fn forget_all(node: &Node) {
 
 #[test]
 fn greetings_that_are_none_are_refused_and_cost_nothing() {
+    let _alone = alone();
     let node = node();
     serves(&node);
     forget_all(&node);
@@ -167,6 +178,7 @@ fn greetings_that_are_none_are_refused_and_cost_nothing() {
 
 #[test]
 fn guests_that_never_speak_keep_nobody_out_and_nobody_awake() {
+    let _alone = alone();
     let node = node();
     let silent: Vec<_> = (0..100).map(|_| connect_abstract(&door(&node)).unwrap()).collect();
     serves(&node);
@@ -182,6 +194,7 @@ fn guests_that_never_speak_keep_nobody_out_and_nobody_awake() {
 
 #[test]
 fn a_link_that_is_gone_lets_its_node_sleep() {
+    let _alone = alone();
     let (node, friend) = (node(), Node::open("").unwrap());
     let link = std::thread::scope(|scope| {
         scope.spawn(|| node.accept(1, Some(LIMIT)).unwrap());
@@ -209,6 +222,7 @@ fn processor_time() -> Duration {
 
 #[test]
 fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
+    let _alone = alone();
     let mut random = Random(seed());
     let node = node();
     let good = greeting();
@@ -282,6 +296,6 @@ fn rubbish(random: &mut Random, file: &OwnedFd, position: &mut u64) {
         // The victim's producer is told that anything was consumed.
         9 => put(LANE + 128, &random.number().to_le_bytes()),
         10 => put(LANE + 128 + 8 * random.below(16) as usize, &random.below(1 << 20).to_le_bytes()),
-        _ => put(8 * random.below(SIZE as u64 / 8) as usize, &random.number().to_le_bytes()),
+        _ => put(8 * random.below(DENSE as u64 / 8) as usize, &random.number().to_le_bytes()),
     }
 }

@@ -55,7 +55,7 @@ fn kills(driver: &str) {
             slowest = slowest.max(began.elapsed());
             total += began.elapsed();
         }
-        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         kills += 1;
         assert!(mesh.sides.contains_key(&to_other), "whoever is left is linked as before");
     }

@@ -2,7 +2,7 @@
 //!
 //! What it is: what the session has to send goes to the sockets, at best in the very call that puts it; what they have is
 //! received in large chunks; and when they break the caller connects again while the other side waits, and asks meanwhile
-//! whether there still is a caller ([`connections`]). What it is not: order, numbers and what is sent again are the session's.
+//! whether there still is a caller (`connections`). What it is not: order, numbers and what is sent again are the session's.
 
 mod connections;
 

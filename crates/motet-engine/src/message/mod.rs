@@ -10,12 +10,12 @@
 //! | [`regions`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
 //! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
 //! | [`operations`] | what has begun and how it ended; completion groups |
-//! | [`progress`], [`wait`], [`pace`] | the one loop, who drives it, and how long a wait stays outside the kernel |
-//! | [`core`], [`links`], [`desk`], [`packets`] | the state behind the node's lock: links, and what the protocol calls back |
+//! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
+//! | `core`, `links`, `desk`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
 //! | [`medium`] | what a driver brings: lanes or frames |
 //!
-//! To follow a short message read downwards: [`channels`] (send) → [`links`] → the protocol → [`packets`] → the lane; and at the
-//! other end [`progress`] → [`links`] → the protocol → [`desk`] → [`operations`], or the handler.
+//! To follow a short message read downwards: [`channels`] (send) → `links` → the protocol → `packets` → the lane; and at the
+//! other end `progress` → `links` → the protocol → `desk` → [`operations`], or the handler.
 
 pub mod calls;
 pub mod channels;

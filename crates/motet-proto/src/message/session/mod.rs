@@ -1,7 +1,7 @@
 //! Packets over byte streams that may break: exactly once and in order, or not at all any more.
 //!
-//! What it is: one side of a *session* between two nodes. What is put becomes a numbered frame in a log ([`log`]) and stays
-//! there until the other side says that it has come; frames travel over one or several byte streams, *rails* ([`rail`]), which
+//! What it is: one side of a *session* between two nodes. What is put becomes a numbered frame in a log (`log`) and stays
+//! there until the other side says that it has come; frames travel over one or several byte streams, *rails* (`rail`), which
 //! take turns with runs of the log. When a rail breaks all of them are void; whoever called calls again, each side says what
 //! it expects next ([`greeting`]), and what is missing is sent again.
 //!
@@ -31,7 +31,7 @@ use retry::Retry;
 /// Longest packet that a side takes: a piece of 64 KiB with what goes before it.
 pub const LARGEST: usize = (64 << 10) + 64;
 /// Bytes that may be put and not acknowledged: at most, and where answers are quick. What is kept is written once more than sent,
-/// so it should stay in a cache; a round trip at [`RATE`] must fit in it.
+/// so it should stay in a cache; a round trip at `RATE` must fit in it.
 pub const KEPT: u64 = 8 << 20;
 const KEPT_NEAR: u64 = 1 << 20;
 /// Bytes a ns that no link exceeds.
