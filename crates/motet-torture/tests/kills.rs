@@ -5,7 +5,15 @@ use motet_torture::mesh::{Mesh, way};
 use motet_torture::random::Random;
 use motet_torture::worker::Worker;
 use motet_torture::{LIMIT, seconds, seed, system};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Descriptors are counted for the whole process: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 const KILLS: u32 = 1000;
@@ -93,10 +101,12 @@ fn until_line(mesh: &mut Mesh, worker: &mut Worker, expected: &str) {
 
 #[test]
 fn killed_peers_end_what_was_under_way_over_shared_memory() {
+    let _alone = alone();
     kills("shm");
 }
 
 #[test]
 fn killed_peers_end_what_was_under_way_over_tcp() {
+    let _alone = alone();
     kills("tcp");
 }

@@ -6,7 +6,15 @@ use motet_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use motet_torture::mesh::way;
 use motet_torture::worker::Worker;
 use motet_torture::{LIMIT, system};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Descriptors are counted for the whole process: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 
@@ -23,6 +31,7 @@ fn apart(check: &str) {
 
 #[test]
 fn without_descriptors_calls_fail_and_later_ones_do_not() {
+    let _alone = alone();
     apart("descriptors");
 }
 
@@ -67,6 +76,7 @@ fn without_descriptors(address: &str) -> i32 {
 
 #[test]
 fn a_thousand_come_at_once() {
+    let _alone = alone();
     for driver in ["shm", "tcp"] {
         let host = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
         let address = way(&host.address().unwrap(), driver);
@@ -116,6 +126,7 @@ fn a_thousand_come_at_once() {
 
 #[test]
 fn operations_beyond_all_places_are_refused_and_the_group_stays_whole() {
+    let _alone = alone();
     let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
     far.serve(1, Serve::Queue).unwrap();
     let (link, here) = std::thread::scope(|scope| {
