@@ -287,7 +287,14 @@ fn rubbish(random: &mut Random, file: &OwnedFd, position: &mut u64) {
                 payload[8..24].copy_from_slice(&[0, 16, 0, 0, 0, 4, 0, 0, 0, 64, 0, 0, 0, 1, 0, 0]);
             }
             put(384 + line * 64 + 8, &payload);
-            let word = (*position + 1) & 0xffff_ffff | length << 32 | kind << 48;
+            // Now and then its last bytes are said to lie in the ring: mostly as many as that has, or nearly.
+            let in_ring = random.once_in(4) && *position > 0 && length >= 8;
+            if in_ring {
+                kind = [kind, 5][usize::from(random.once_in(2))];
+                let bytes = if random.once_in(4) { random.number() as u32 } else { random.below(20_000) as u32 };
+                payload[length as usize - 4..length as usize].copy_from_slice(&bytes.to_le_bytes());
+            }
+            let word = (*position + 1) & 0xffff_ffff | length << 32 | kind << 48 | u64::from(in_ring) << 56;
             put(384 + line * 64, &word.to_le_bytes());
             *position += 1;
         }
