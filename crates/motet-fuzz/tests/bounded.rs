@@ -49,6 +49,11 @@ fn offer() {
 }
 
 #[test]
+fn news() {
+    run(target("news"));
+}
+
+#[test]
 fn greeting() {
     run(target("greeting"));
 }

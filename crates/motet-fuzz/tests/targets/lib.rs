@@ -15,6 +15,7 @@ use motet_config::profile::{Machine, Profile};
 use motet_driver_shm::greeting::{Answer, Greeting};
 use motet_driver_shm::offer::{Offer, REFUSAL_SIZE, Refusal};
 use motet_engine::message::medium::NodeId;
+use motet_engine::message::segments::News;
 use motet_engine::reason::Reason;
 use motet_sys::diag;
 use motet_wire::segment::{Geometry, HEAD_WORDS};
@@ -36,6 +37,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "segment_head", run: segment_head, seeds: segment_seeds, rounds: 200_000 },
     Target { name: "offer", run: offer, seeds: offer_seeds, rounds: 200_000 },
+    Target { name: "news", run: news, seeds: news_seeds, rounds: 200_000 },
     Target { name: "greeting", run: greeting, seeds: greeting_seeds, rounds: 200_000 },
     Target { name: "diag_answer", run: diag_answer, seeds: diag_seeds, rounds: 200_000 },
     Target { name: "profile", run: profile, seeds: profile_seeds, rounds: 50_000 },
@@ -44,6 +46,20 @@ pub const TARGETS: &[Target] = &[
     Target { name: "message", run: message::run, seeds: message::seeds, rounds: 200_000 },
     Target { name: "session", run: session::run, seeds: session::seeds, rounds: 200_000 },
 ];
+
+/// What nodes that have met say of the segments of their pools.
+pub fn news(input: &[u8]) {
+    let Some(news) = News::decode(input) else { return };
+    assert_eq!(News::decode(&news.encode()), Some(news));
+    if let News::Shown { number, address, length, .. } = news {
+        assert!(number != 0 && address != 0 && length != 0 && address.checked_add(length).is_some());
+    }
+}
+
+fn news_seeds() -> Vec<Vec<u8>> {
+    let shown = News::Shown { number: 1, writable: true, address: 1 << 40, length: 64 << 20 };
+    [shown, News::Gone { number: 1 }].map(|news| news.encode().to_vec()).to_vec()
+}
 
 /// What two nodes of a host say when they meet, either way.
 pub fn greeting(input: &[u8]) {
