@@ -67,6 +67,23 @@ fn send(entered: &Entered, message: &Outgoing<'_>, body: &[&[u8]], deadline: Dea
     node.send_until(message, body, deadline.at()).map(|()| 0).map_err(|error| deadline.errno(error))
 }
 
+/// A message without headers.
+///
+/// # Safety
+/// The body is readable.
+#[inline(always)]
+unsafe fn send_plain(
+    node: u64,
+    (to, tag, mode): (u64, u64, Mode),
+    (body, length): (*const u8, usize),
+    deadline: i64,
+) -> Result<i32, Errno> {
+    // SAFETY: the caller's promise.
+    let body = unsafe { shape::bytes(body, length) }?;
+    let message = Outgoing { channel: channel(to), tag, headers: &[], mode };
+    send(&enter(node)?, &message, &[body], Deadline(deadline))
+}
+
 /// # Safety
 /// See `motet.h`.
 #[unsafe(no_mangle)]
@@ -78,12 +95,8 @@ pub unsafe extern "C" fn motet_message_send(
     length: usize,
     deadline: i64,
 ) -> i32 {
-    call(|| {
-        // SAFETY: the caller's promise.
-        let body = unsafe { shape::bytes(body, length) }?;
-        let message = Outgoing { channel: channel(to), tag, headers: &[], mode: Mode::Automatic };
-        send(&enter(node)?, &message, &[body], Deadline(deadline))
-    })
+    // SAFETY: the caller's promise.
+    call(|| unsafe { send_plain(node, (to, tag, Mode::Automatic), (body, length), deadline) })
 }
 
 /// # Safety
@@ -97,12 +110,8 @@ pub unsafe extern "C" fn motet_message_inject(
     length: usize,
     deadline: i64,
 ) -> i32 {
-    call(|| {
-        // SAFETY: the caller's promise.
-        let body = unsafe { shape::bytes(body, length) }?;
-        let message = Outgoing { channel: channel(to), tag, headers: &[], mode: Mode::Inject };
-        send(&enter(node)?, &message, &[body], Deadline(deadline))
-    })
+    // SAFETY: the caller's promise.
+    call(|| unsafe { send_plain(node, (to, tag, Mode::Inject), (body, length), deadline) })
 }
 
 /// # Safety
