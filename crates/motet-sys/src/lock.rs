@@ -40,6 +40,18 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 #[derive(Debug)]
 pub struct Guard<'a, T>(&'a Lock<T>);
 
+/// Whoever else waits for the lock.
+#[derive(Debug, Clone, Copy)]
+pub struct Others<'a>(&'a AtomicU32);
+
+impl Others<'_> {
+    /// Whether somebody does.
+    #[inline(always)]
+    pub fn are_waiting(self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+}
+
 impl<T> Lock<T> {
     /// For any number of threads.
     pub fn new(value: T) -> Self {
@@ -143,11 +155,17 @@ impl<T> Drop for Lock<T> {
     }
 }
 
-impl<T> Guard<'_, T> {
+impl<'a, T> Guard<'a, T> {
     /// Whether another thread waits for it.
     #[inline(always)]
     pub fn is_wanted(&self) -> bool {
-        self.0.wanted.load(Ordering::Relaxed) != 0
+        self.others().are_waiting()
+    }
+
+    /// To ask the same while the value is borrowed.
+    #[inline(always)]
+    pub fn others(&self) -> Others<'a> {
+        Others(&self.0.wanted)
     }
 
     /// Runs `f` without the lock.

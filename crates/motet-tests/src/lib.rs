@@ -183,15 +183,16 @@ impl Outcome {
             eprintln!("SKIPPED the proof of the fast path: libmotet.so.0 is not built (make build)");
             return;
         }
-        assert!(self.sent_fast() >= bytes, "only {} bytes over shared memory: {:?}", self.sent_fast(), self.streams);
+        let some = &self.streams[..self.streams.len().min(8)];
+        assert!(self.sent_fast() >= bytes, "only {} bytes over shared memory: {some:?}", self.sent_fast());
     }
 }
 
-/// Asserts that some bytes of a run took the fast path: of one of three, where connections are short and the machine may be busy.
+/// Asserts that so many bytes of a run took the fast path: of one of three, where connections are short and the machine may be busy.
 #[track_caller]
-pub fn takes_the_fast_path_at_times(run: impl Fn() -> u64) {
-    let sums: Vec<u64> = (0..3).map(|_| run()).take_while(|&bytes| bytes == 0).collect();
-    assert!(sums.len() < 3 || engine().is_none(), "nothing went over shared memory");
+pub fn takes_the_fast_path_at_times(least: u64, run: impl Fn() -> u64) {
+    let sums: Vec<u64> = (0..3).map(|_| run()).take_while(|&bytes| bytes < least).collect();
+    assert!(sums.len() < 3 || engine().is_none(), "only {sums:?} bytes over shared memory");
 }
 
 /// A program that runs; killed, with all its children, when it is dropped or has hung.

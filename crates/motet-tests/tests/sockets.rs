@@ -93,7 +93,7 @@ fn a_child_that_only_exits_moves_no_bytes() {
 
 #[test]
 fn children_forked_among_busy_threads_hang_on_nothing() {
-    takes_the_fast_path_at_times(|| both("fork_among_threads", &[]).sent_fast());
+    takes_the_fast_path_at_times(1, || both("fork_among_threads", &[]).sent_fast());
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn a_close_under_a_reader_wakes_it() {
 #[test]
 fn a_descriptor_may_be_closed_under_calls_of_many_threads() {
     let fast = |how| both("racing", &[how, "40"]).sent_fast();
-    takes_the_fast_path_at_times(|| ["close", "replace", "range", "reset"].map(fast).iter().sum());
+    takes_the_fast_path_at_times(1, || ["close", "replace", "range", "reset"].map(fast).iter().sum());
 }
 
 // ---- what is left behind -------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 //! What a program calls to open channels, send and receive.
 
-use super::core::Core;
+use super::core::{Core, Guard};
 use super::desk::{self, Phase, Place};
 use super::operations::{DIRECT, Got, Kind, Notice, Operation};
 use super::{Channel, Context, Error, LinkId, Mode, Node, OperationId, Serve};
@@ -8,7 +8,7 @@ use crate::reason::Reason;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source};
 use motet_proto::message::packet;
 use motet_proto::message::{Broken, Held, Outcome, Reception, Refusal, Send, Sent};
-use motet_sys::span::Memory;
+use motet_sys::span::{Memory, Span};
 
 /// A body that most likely goes in one packet, bytes.
 const SHORT: usize = 3840;
@@ -353,20 +353,36 @@ impl Node {
     ///
     /// When this returns an error, the operation has not ended if it is [`DIRECT`] that is under way: [`Node::detach`] it, or
     /// [`Node::wait_direct`] again.
-    #[inline]
+    #[inline(always)]
     pub fn receive(
         &self,
         from: From,
         tag: u64,
         ignore: u64,
-        memory: Memory,
+        span: Span,
         headers: Option<&mut Vec<u8>>,
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
-        let mut core = self.core()?;
+        let (mut core, mut headers) = (self.core()?, headers);
         let selector = core.selector(from, tag, ignore)?;
-        let capacity = memory.len() as u64;
-        if !core.desk.operations.begin_direct(memory) {
+        if let Some(got) = self.expect(&mut core, selector, span, &mut headers) {
+            return Ok(got);
+        }
+        self.receive_posted(core, selector, span, headers, deadline)
+    }
+
+    /// The same the long way.
+    #[inline(never)]
+    fn receive_posted(
+        &self,
+        mut core: Guard<'_>,
+        selector: Selector,
+        span: Span,
+        mut headers: Option<&mut Vec<u8>>,
+        deadline: Option<u64>,
+    ) -> Result<Got, Error> {
+        let capacity = span.len() as u64;
+        if !core.desk.operations.begin_direct(Memory::Span(span)) {
             return Err(Error::Full);
         }
         match core.desk.table.post(selector, Receive { operation: u64::from(DIRECT.0), capacity }) {
@@ -380,7 +396,6 @@ impl Node {
                 core.desk.operations.complete(u64::from(DIRECT.0), Outcome { status, length: 0 });
             }
         }
-        let mut headers = headers;
         self.wait(core, deadline, |core| core.desk.operations.take_direct(headers.as_deref_mut()))
     }
 

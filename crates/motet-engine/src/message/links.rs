@@ -10,7 +10,7 @@ use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
 use motet_proto::bulk::Copying;
 use motet_proto::message::{Broken, ChannelId, CopyRequest, Link, Refusal};
-use motet_sys::{copy, memory, socket};
+use motet_sys::{copy, memory};
 use motet_wire::lane::Buffer;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -105,6 +105,12 @@ impl Joined {
         true
     }
 
+    /// Whether nothing is to be done for it but to look at what comes.
+    #[inline(always)]
+    pub fn is_quiet(&self) -> bool {
+        !self.ending && !self.blocked && !self.back.copies_wait() && !self.proto.is_due()
+    }
+
     /// When it must be looked at although nothing comes.
     pub fn due(&self) -> Option<u64> {
         match &self.medium {
@@ -184,7 +190,7 @@ impl Joined {
     #[cold]
     fn wake(&self) {
         if let Some(Medium::Lanes(lanes)) = &self.medium {
-            socket::ring(lanes.bell.as_fd().as_raw_fd());
+            lanes.ring();
         }
     }
 
@@ -341,7 +347,7 @@ fn take_from_lane(
         }
     }
     if lanes.inward.take_wake() {
-        socket::ring(lanes.bell.as_fd().as_raw_fd());
+        lanes.ring();
     }
     Ok(look)
 }

@@ -7,10 +7,11 @@
 use crate::reason::Reason;
 use motet_proto::message::Packets;
 use motet_sys::fds::PrivateFd;
+use motet_sys::socket;
 use motet_wire::lane::bulk::{BulkIn, BulkOut};
 use motet_wire::lane::{Consumer, Producer};
 use motet_wire::record::Tx;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 /// A node's number: random, another one for each node that ever was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,6 +55,14 @@ pub struct Lanes {
     pub pid: u32,
     /// What must stay as long as the lanes do.
     pub keep: Box<dyn std::any::Any + Send>,
+}
+
+impl Lanes {
+    /// Wakes the peer.
+    #[cold]
+    pub fn ring(&self) {
+        socket::ring(self.bell.as_fd().as_raw_fd());
+    }
 }
 
 /// Packets over something that is not memory. Putting ([`Packets::put`]) hands a packet over or refuses; what was put arrives

@@ -10,6 +10,7 @@
 //! | [`regions`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
 //! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
 //! | [`operations`] | what has begun and how it ended; completion groups |
+//! | `expect` | the short way of a message that somebody waits for right there |
 //! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
 //! | `core`, `links`, `desk`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
 //! | [`medium`] | what a driver brings: lanes or frames |
@@ -23,6 +24,7 @@ mod core;
 mod desk;
 pub mod direct;
 pub mod error;
+mod expect;
 mod links;
 pub mod loans;
 pub mod medium;

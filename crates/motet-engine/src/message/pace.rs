@@ -64,6 +64,12 @@ impl Pace {
         0
     }
 
+    /// Looks that a wait of at most `ns` begins with, whatever the clock says.
+    #[inline(always)]
+    pub fn looks(&self, ns: u64) -> u32 {
+        if self.skip > 0 || self.lent || ns == 0 { 1 } else { EAGER }
+    }
+
     /// What was waited for has come outside the kernel.
     #[inline(always)]
     pub fn paid(&mut self) {

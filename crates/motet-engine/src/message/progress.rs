@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// Rounds between two looks at one of the links that are not busy.
 const SWEEP: u32 = 4;
 /// Rounds between two looks at the clock, and time (ns) between two at the kernel.
-const SLOW: u32 = 512;
+pub(super) const SLOW: u32 = 512;
 const ASK: u64 = 1_000_000;
 /// Busy links beyond so many are let go once they have been silent for so many looks.
 const BUSY: usize = 8;

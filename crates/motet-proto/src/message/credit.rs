@@ -124,6 +124,19 @@ impl Grants {
         Ok(())
     }
 
+    /// Whether a message of this cost may come.
+    #[inline(always)]
+    pub fn covers(&self, cost: u32) -> bool {
+        cost <= self.granted
+    }
+
+    /// A message of this cost has come and is gone already.
+    #[inline(always)]
+    pub fn use_and_free(&mut self, cost: u32) {
+        self.granted -= cost;
+        self.owed += cost;
+    }
+
     /// Its space is free again.
     #[inline(always)]
     pub fn free(&mut self, cost: u32) {

@@ -258,6 +258,31 @@ impl Table {
         self.take_waiting(first?.1)
     }
 
+    /// A receive that nobody posts: whether it would wait, and no other does. Then this is what it waits for, by
+    /// [`Table::admits`].
+    #[inline(always)]
+    pub fn alone(&self, selector: Selector) -> Option<Selector> {
+        if self.waiting.count() > 0 || self.firsts > 0 || self.look(selector).is_some() {
+            return None;
+        }
+        let place = self.scopes.get(self.scopes.find(selector.from.number())?)?;
+        let ignore = if place.ordered { u64::MAX } else { selector.ignore };
+        place.ended.is_none().then_some(Selector { ignore, ..selector })
+    }
+
+    /// Whether a message that arrives in a scope is for a receive that waits [alone](Table::alone).
+    #[inline(always)]
+    pub fn admits(&self, selector: &Selector, scope: Scope, tag: u64) -> bool {
+        let source = match selector.from {
+            Source::One(one) => one == scope,
+            Source::Any(Context(context)) => {
+                let place = self.scopes.find(scope.0).and_then(|index| self.scopes.get(index));
+                place.is_some_and(|place| place.parent == Some(context.index()))
+            }
+        };
+        source && (tag ^ selector.tag) & !selector.ignore == 0
+    }
+
     /// Posts a receive, unless a message is there already.
     pub fn post(&mut self, selector: Selector, receive: Receive) -> Posted {
         if let Some(held) = self.claim(selector) {
@@ -454,10 +479,12 @@ impl Table {
     // ---- inside -----------------------------------------------------------------------------------------------------
 
     /// The first kept message that a selector matches.
+    #[inline(always)]
     fn look(&self, selector: Selector) -> Option<u32> {
-        if self.kept.count() == 0 {
-            return None;
-        }
+        if self.kept.count() == 0 { None } else { self.find_kept(selector) }
+    }
+
+    fn find_kept(&self, selector: Selector) -> Option<u32> {
         let scope = self.scopes.find(selector.from.number())?;
         if self.is_ordered(scope) {
             return self.scopes.get(scope)?.held.first();

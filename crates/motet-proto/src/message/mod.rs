@@ -21,6 +21,7 @@
 pub mod atomic;
 pub mod channels;
 pub mod credit;
+pub mod expected;
 pub mod inward;
 pub mod link;
 pub mod matching;

@@ -230,7 +230,7 @@ impl Link {
     }
 
     /// Whether [`Link::flush`] has something to put.
-    #[inline]
+    #[inline(always)]
     pub fn is_due(&self) -> bool {
         !self.greeted
             || self.grants.is_due()
@@ -279,6 +279,7 @@ impl Outbounds {
         (self.pool.count(), self.pool.bytes())
     }
 
+    #[inline(always)]
     fn is_due(&self) -> bool {
         !self.due.is_empty()
     }

@@ -71,6 +71,16 @@ impl Consumer {
     /// word is then the one that is used, which is worth 10 to 20 ns (docs/hot-path.md).
     #[inline(always)]
     pub fn poll(&mut self, buffer: &mut Buffer) -> Result<Option<Packet>, Broken> {
+        let packet = self.peek(buffer)?;
+        if let Some(packet) = &packet {
+            self.consume(packet);
+        }
+        Ok(packet)
+    }
+
+    /// The same, and leaves it where it is: it comes again, unless it is consumed.
+    #[inline(always)]
+    pub fn peek(&mut self, buffer: &mut Buffer) -> Result<Option<Packet>, Broken> {
         let line = self.lane.line(self.head);
         let word = Word(line.word.load(Ordering::Acquire)); // edge: publish -> poll
         if !word.is_at(self.head) {
@@ -82,14 +92,17 @@ impl Consumer {
             return Err(Broken);
         }
         copy(line, &mut buffer.0, 0);
-        let mut lines = 1;
         if length > IN_LINE {
-            lines = lines_of(length);
-            self.rest(word, lines, buffer)?;
+            self.rest(word, lines_of(length), buffer)?;
         }
-        self.head += lines;
-        self.tell(self.lag);
         Ok(Some(Packet { kind: word.kind(), flags: word.flags(), length: length as u16 }))
+    }
+
+    /// Takes the packet that [`Consumer::peek`] has just seen.
+    #[inline(always)]
+    pub fn consume(&mut self, packet: &Packet) {
+        self.head += lines_of(usize::from(packet.length));
+        self.tell(self.lag);
     }
 
     /// Copies the lines behind a packet's first.

@@ -42,6 +42,10 @@ pub(super) fn words(parts: &[&[u8]], mut emit: impl FnMut(u64)) {
 pub(super) fn line<const N: usize>(head: [u64; 2], body: &[u8]) -> [u64; N] {
     let mut words = [0; N];
     words[..2].copy_from_slice(&head.map(u64::to_le));
+    if let (Ok(body), Some(word)) = (<&[u8; 8]>::try_from(body), words.get_mut(2)) {
+        *word = u64::from_ne_bytes(*body); // what most short messages are
+        return words;
+    }
     let (chunks, rest) = body.as_chunks();
     for (word, chunk) in words[2..].iter_mut().zip(chunks) {
         *word = u64::from_ne_bytes(*chunk);

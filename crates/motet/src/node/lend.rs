@@ -45,7 +45,7 @@ pub(super) fn lent<R>(buffer: &mut [u8], with: impl FnOnce(Span) -> R) -> R {
 }
 
 /// Receives into memory that stays for the time of the call.
-#[inline]
+#[inline(always)]
 pub(super) fn receive(
     node: &Inner,
     from: From,
@@ -56,17 +56,38 @@ pub(super) fn receive(
     deadline: Option<u64>,
 ) -> Result<Got, Error> {
     let loan = Loan { node, operation: DIRECT };
-    let mut got = node.receive(from, tag, ignore, Memory::Span(span), headers.as_deref_mut(), deadline);
+    let got = node.receive(from, tag, ignore, span, headers.as_deref_mut(), deadline);
+    match got {
+        Ok(got) if got.status != Status::Cancelled => {
+            std::mem::forget(loan);
+            Ok(got)
+        }
+        other => receive_after_all(loan, other, (from, tag, ignore), span, headers, deadline),
+    }
+}
+
+/// What is left to do where that has not simply received.
+#[cold]
+#[inline(never)]
+fn receive_after_all(
+    loan: Loan<'_>,
+    mut got: Result<Got, Error>,
+    selector: (From, u64, u64),
+    span: Span,
+    mut headers: Option<&mut Vec<u8>>,
+    deadline: Option<u64>,
+) -> Result<Got, Error> {
+    let node = loan.node;
     if let Err(error) = got {
         got = match error {
             Error::Full => {
                 std::mem::forget(loan); // it is another thread's
-                return receive_by_record(node, (from, tag, ignore), span, headers, deadline);
+                return receive_by_record(node, selector, span, headers, deadline);
             }
             Error::TimedOut => {
                 // Without a message it ends at once; with one it ends when that has landed.
                 node.cancel(DIRECT)?;
-                node.wait_direct(headers, None)
+                node.wait_direct(headers.take(), None)
             }
             Error::WouldBlock | Error::NoNode(_) => return Err(error), // in a handler, or shut meanwhile: the loan takes it back
             error => {
