@@ -11,12 +11,15 @@
 //!   256  SleepLine: asleep                           written around a sleep; looked at by the producer after each put
 //!   384  line 0, line 1, …                           each 64 bytes: word · 56 bytes of payload
 //!
-//!   word = stamp 32 (position of the line + 1) | length 16 (of the packet) | kind 8 | flags 8
+//!   word = stamp 32 (position of the line + 1) | length 13 (of the packet) | more 3 | kind 8 | flags 8
 //! ```
 //!
 //! A longer packet takes the lines that follow, around the end of the ring if need be. Each has a word of its own, so payload
 //! of an earlier lap is never where a word is expected. The first line's word is written last: whoever sees it has the whole
 //! packet, and a producer that dies before has shown nothing.
+//!
+//! A packet of one line may be *open*: so many more lines without payload follow it, each when something else that belongs to the
+//! packet is there (bytes in a ring, [`bulk`]), so that both ends copy at the same time. It is whole with the last of them.
 //!
 //! Positions count lines since the lane was prepared and do not wrap; a stamp is the low half of one. The line of a position
 //! held the position one lap before until it is written, so a stamp that matches is never an old one.
@@ -48,6 +51,8 @@ const WORDS: usize = if cfg!(loom) { 2 } else { 7 };
 pub const IN_LINE: usize = 8 * WORDS;
 /// The longest packet of a lane that has room for it ([`Lane::most`]).
 pub const MOST: usize = 4096;
+/// Most lines that follow an open packet.
+pub const MORE: u8 = 7;
 /// Lines of a lane, unless somebody knows better. Both directions, 16 KiB, stay in a core's first-level cache: a line that has
 /// gone to the second one costs 15 to 50 ns more to hand over, a third of the floor (docs/hot-path.md).
 pub const LINES: usize = 128;
@@ -76,6 +81,24 @@ impl Word {
         Self(stamp | (length as u64) << 32 | u64::from(kind) << 48 | u64::from(flags) << 56)
     }
 
+    /// The same of an open packet.
+    #[inline(always)]
+    fn open(position: u64, length: usize, more: u8, kind: u8, flags: u8) -> Self {
+        Self(Self::first(position, length, kind, flags).0 | u64::from(more) << 45)
+    }
+
+    /// That of a line which follows an open packet.
+    #[inline(always)]
+    fn follows(position: u64) -> Self {
+        Self::first(position, 0, 0, CONTINUATION)
+    }
+
+    /// Lines that follow.
+    #[inline(always)]
+    fn more(self) -> u8 {
+        (self.0 >> 45) as u8 & 7
+    }
+
     /// Whether this is the word of the line at `position`.
     #[inline(always)]
     pub(crate) fn is_at(self, position: u64) -> bool {
@@ -90,7 +113,7 @@ impl Word {
 
     #[inline(always)]
     pub(crate) fn length(self) -> usize {
-        (self.0 >> 32) as usize & 0xffff
+        (self.0 >> 32) as usize & 0x1fff
     }
 
     #[inline(always)]

@@ -11,7 +11,7 @@ use motet_proto::message::{Broken, Held, Outcome, Reception, Refusal, Send, Sent
 use motet_sys::span::{Memory, Span};
 
 /// A body that most likely goes in one packet, bytes.
-const SHORT: usize = 3840;
+const SHORT: usize = 16 << 10;
 
 /// Where a receive looks for its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

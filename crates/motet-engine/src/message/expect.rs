@@ -6,18 +6,22 @@
 use super::core::{Core, Guard};
 use super::desk::View;
 use super::links::Joined;
-use super::medium::Medium;
+use super::medium::{Lanes, Medium};
 use super::operations::Got;
-use super::packets::IN_RING;
+use super::packets::{IN_RING, chunk_of, in_ring};
 use super::progress::SLOW;
 use super::{Channel, Node};
 use motet_proto::message::Status;
+use motet_proto::message::expected::Expected;
 use motet_proto::message::matching::Selector;
 use motet_proto::message::pool::Number;
 use motet_sys::span::Span;
+use motet_wire::lane::Packet;
 
 /// Looks between two rounds of the long way, where links are not busy.
 const OTHERS: u32 = 64;
+/// Looks for the next bytes of a message that its sender is copying.
+const PATIENCE: u32 = 2000;
 
 impl Node {
     /// The message, if it comes within the looks that a wait begins with.
@@ -34,7 +38,9 @@ impl Node {
             return None;
         }
         let others = core.others();
-        let Core { links, desk, landing: Some(landing), rounds, pace, now, asleep, .. } = &mut **core else { return None };
+        let Core { links, desk, landing: Some(landing), rounds, pace, now, asleep, .. } = &mut **core else {
+            return None;
+        };
         let selector = desk.table.alone(selector)?;
         let until_slow = if links.count() > 1 { OTHERS } else { SLOW };
         let joined = links.named(Number(link.0))?;
@@ -52,15 +58,23 @@ impl Node {
                 std::hint::spin_loop();
                 continue;
             };
-            if packet.flags & IN_RING != 0 {
-                return None;
-            }
-            let (mut view, bytes) = (View::of(desk, back, link), packet.bytes(&landing.lane));
-            let message = proto.expected(&mut view, &selector, packet.kind, bytes, *now)?;
+            let bytes = packet.bytes(&landing.lane);
+            let (front, rest) = bytes.split_first_chunk()?;
+            let length = if packet.flags & IN_RING == 0 { rest.len() } else { in_ring(bytes)?.1 };
+            let message = proto.expects(&desk.table, &selector, packet.kind, front, length)?;
+            let body = length - message.headers;
+            let landed = if packet.flags & IN_RING == 0 {
+                span.fill(0, &rest[message.headers..])
+            } else {
+                land_from_ring(lanes, &packet, &message, length, span)?
+            };
+            proto.take_expected(&mut View::of(desk, back, link), &message, *now).ok()?;
             lanes.inward.consume(&packet);
-            let (tag, length, full) = (message.tag, span.fill(0, message.body) as u64, message.body.len() as u64);
-            if let (Some(headers), false) = (headers, message.headers.is_empty()) {
-                headers.extend_from_slice(message.headers);
+            if packet.flags & IN_RING != 0 {
+                lanes.bulk.1.release(length);
+                lanes.inward.freed();
+            } else if let (Some(headers), 1..) = (headers, message.headers) {
+                headers.extend_from_slice(&rest[..message.headers]);
             }
             let channel = Some(Channel { link, id: message.channel });
             if lanes.inward.take_wake() {
@@ -74,9 +88,32 @@ impl Node {
             if desk.stirred {
                 core.stir();
             }
-            let status = if length < full { Status::Truncated } else { Status::Done };
-            return Some(Got { status, length, tag, full, channel });
+            let status = if landed < body { Status::Truncated } else { Status::Done };
+            return Some(Got { status, length: landed as u64, tag: message.tag, full: body as u64, channel });
         }
         None
     }
+}
+
+/// Copies a body as its sender shows it, chunk by chunk. None: it has headers, or its sender does not go on: the long way.
+#[inline(never)]
+fn land_from_ring(lanes: &mut Lanes, packet: &Packet, message: &Expected, length: usize, span: Span) -> Option<usize> {
+    let chunk = chunk_of(length);
+    if message.headers > 0 || length.div_ceil(chunk) != 1 + usize::from(packet.more()) {
+        return None;
+    }
+    let run = lanes.bulk.1.next(length).ok()?;
+    for more in 0..=packet.more() {
+        let mut looks = 0;
+        while more > 0 && !lanes.inward.follows(more).ok()? {
+            looks += 1;
+            if looks > PATIENCE {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
+        let from = usize::from(more) * chunk;
+        span.write(from, chunk, |into| run.read_from(from, into));
+    }
+    Some(span.len().min(length))
 }

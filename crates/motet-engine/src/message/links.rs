@@ -4,14 +4,14 @@
 
 use super::desk::{Back, Desk, View};
 use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
-use super::packets::{IN_RING, Landing, Outward, Way};
+use super::packets::{IN_RING, LONGEST, Landing, Outward, Way, in_ring};
 use super::segments::Segments;
 use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
 use motet_proto::bulk::Copying;
 use motet_proto::message::{Broken, ChannelId, CopyRequest, Link, Refusal};
 use motet_sys::{copy, memory};
-use motet_wire::lane::Buffer;
+use motet_wire::lane::Packet;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Packets taken from one link before others have their turn.
@@ -200,7 +200,7 @@ impl Joined {
         match &mut self.medium {
             Some(Medium::Lanes(lanes)) => {
                 let mut view = View::of(desk, &mut self.back, id);
-                let look = take_from_lane(lanes, &mut self.proto, &mut view, &mut landing.lane, now);
+                let look = take_from_lane(lanes, &mut self.proto, &mut view, landing, now);
                 let broken = match look {
                     Ok(Look::Silent) => {
                         self.silent = self.silent.saturating_add(1);
@@ -208,7 +208,6 @@ impl Joined {
                     }
                     Ok(look) => {
                         self.silent = 0;
-                        landing.frame = None;
                         return look;
                     }
                     Err(broken) => broken,
@@ -326,16 +325,17 @@ fn take_from_lane(
     lanes: &mut Lanes,
     proto: &mut Link,
     view: &mut View<'_>,
-    buffer: &mut Buffer,
+    landing: &mut Landing,
     now: u64,
 ) -> Result<Look, Broken> {
     let mut look = Look::Silent;
     for _ in 0..TURN {
-        let Some(packet) = lanes.inward.poll(buffer).map_err(|_| BROKEN_LANE)? else { break };
+        let Some(packet) = lanes.inward.poll(&mut landing.lane).map_err(|_| BROKEN_LANE)? else { break };
+        landing.is_long = false;
         if packet.flags & IN_RING == 0 {
-            proto.arrived(view, packet.kind, packet.bytes(buffer), now)?;
+            proto.arrived(view, packet.kind, packet.bytes(&landing.lane), now)?;
         } else {
-            take_from_ring(lanes, proto, view, (packet.kind, packet.bytes(buffer)), now)?;
+            take_from_ring(lanes, proto, view, packet, landing, now)?;
         }
         look = Look::Came;
         if view.desk.delivery.is_some() {
@@ -352,19 +352,31 @@ fn take_from_lane(
     Ok(look)
 }
 
-/// A packet whose last bytes lie in the ring: its last word says how many.
+/// A packet of which only the first bytes lie in the lane: behind them it says how many lie in the ring.
+#[inline(never)]
 fn take_from_ring(
     lanes: &mut Lanes,
     proto: &mut Link,
     view: &mut View<'_>,
-    (kind, packet): (u8, &[u8]),
+    packet: Packet,
+    landing: &mut Landing,
     now: u64,
 ) -> Result<(), Broken> {
-    let (head, length) = packet.split_last_chunk::<4>().ok_or(BROKEN_LANE)?;
-    let length = u32::from_le_bytes(*length) as usize;
+    let (front, length) = in_ring(packet.bytes(&landing.lane)).ok_or(BROKEN_LANE)?;
     let inward = &mut lanes.bulk.1;
     let run = inward.next(length).map_err(|_| BROKEN_LANE)?;
-    let result = proto.arrived_with(view, kind, head, run, now);
+    let result = if proto.reads_from_ring(packet.kind, front) {
+        proto.arrived_with(view, packet.kind, front, run, now)
+    } else if length > LONGEST {
+        Err(BROKEN_LANE)
+    } else {
+        landing.long.clear();
+        landing.long.extend_from_slice(front);
+        landing.long.resize(front.len() + length, 0);
+        run.read(&mut landing.long[front.len()..]);
+        landing.is_long = true;
+        proto.arrived(view, packet.kind, &landing.long, now)
+    };
     inward.release(length);
     lanes.inward.freed();
     result
@@ -390,7 +402,9 @@ fn take_frames(
         proto.arrived(view, kind, bytes, now).map_err(Failed::Peer)?;
         look = Look::Came;
         if view.desk.delivery.is_some() {
-            landing.frame = Some(bytes.to_vec());
+            landing.long.clear();
+            landing.long.extend_from_slice(bytes);
+            landing.is_long = true;
             look = Look::Deliver;
             break;
         }

@@ -6,7 +6,7 @@ use motet_proto::message::Packets;
 use motet_proto::message::packet::{self, Kind};
 use motet_sys::{clock, memory};
 use motet_wire::lane::bulk::BulkOut;
-use motet_wire::lane::{Broken, Buffer, IN_LINE, Producer, Put};
+use motet_wire::lane::{Broken, Buffer, IN_LINE, MORE, Producer, Put};
 use motet_wire::record::Tx;
 use std::ops::Range;
 
@@ -20,10 +20,28 @@ pub enum Way<'a> {
     Nowhere,
 }
 
-/// A packet whose last bytes lie in the ring beside the lane: behind its head it says how many.
+/// A packet all of which but its first bytes ([`packet::MESSAGE`]) lies in the ring beside the lane: behind those it says how many.
 pub const IN_RING: u8 = 1;
 /// Bytes of the longest piece in the ring: several fit, so that both ends copy at the same time.
 const PIECE: usize = 16 << 10;
+/// Packets from so many bytes on lie there: a line holds [`IN_LINE`] of a packet, and a word per line costs more than a ring.
+const LINES: usize = 2 * IN_LINE + 1;
+
+/// Most bytes of one packet that lie there.
+pub const LONGEST: usize = PIECE;
+
+/// What a line says of such a packet: its first bytes, and how many lie in the ring.
+#[inline(always)]
+pub fn in_ring(line: &[u8]) -> Option<(&[u8; packet::MESSAGE], usize)> {
+    let (front, length) = line.split_first_chunk()?;
+    Some((front, u32::from_le_bytes(length.try_into().ok()?) as usize))
+}
+
+/// Bytes of a message of so many that are shown at a time, so that both ends copy at the same time.
+pub fn chunk_of(length: usize) -> usize {
+    const { assert!(PIECE.div_ceil(4096) <= 1 + MORE as usize) };
+    if length <= 4096 { 2048 } else { 4096 }
+}
 
 /// The sending half of a lane.
 pub struct Outward<'a> {
@@ -62,14 +80,62 @@ impl Outward<'_> {
     }
 }
 
+impl Outward<'_> {
+    /// Puts a long packet: its first bytes in a line, the others in the ring.
+    #[inline(never)]
+    fn put_in_ring(&mut self, kind: u8, parts: &[&[u8]], length: usize) -> bool {
+        let behind = length - packet::MESSAGE;
+        let chunk = if kind == Kind::Message as u8 { chunk_of(behind) } else { behind };
+        let more = behind.div_ceil(chunk) as u8 - 1;
+        let ready = self.bulk.has_pages(behind, memory::populate_part);
+        let fits = self.bulk.fits(behind);
+        self.broken |= !ready || fits.is_err();
+        if !ready || fits != Ok(true) || self.lane.room(IN_LINE * (1 + usize::from(more))) != Ok(true) {
+            return false;
+        }
+        let (mut line, mut filled) = ([0; packet::MESSAGE + 4], 0);
+        line[packet::MESSAGE..].copy_from_slice(&(behind as u32).to_le_bytes());
+        let (mut left, mut shown) = (chunk, false);
+        for part in parts {
+            let (first, mut rest) = part.split_at(part.len().min(packet::MESSAGE - filled));
+            line[filled..][..first.len()].copy_from_slice(first);
+            filled += first.len();
+            while !rest.is_empty() {
+                if left == 0 {
+                    self.show(kind, &line, more, &mut shown);
+                    left = chunk;
+                }
+                let (now, later) = rest.split_at(rest.len().min(left));
+                self.bulk.write(&[now], false);
+                (left, rest) = (left - now.len(), later);
+            }
+        }
+        self.show(kind, &line, more, &mut shown);
+        !self.broken
+    }
+
+    /// Shows the next bytes of a long packet: there is room in the lane.
+    fn show(&mut self, kind: u8, line: &[u8], more: u8, shown: &mut bool) {
+        let put = match std::mem::replace(shown, true) {
+            false => self.lane.try_put_open(kind, IN_RING, line, more),
+            true => Ok(self.lane.follow()),
+        };
+        self.put_was(put);
+    }
+}
+
 impl Packets for Outward<'_> {
     #[inline(always)]
     fn largest(&self) -> usize {
-        self.lane.most()
+        packet::MESSAGE + PIECE
     }
 
     fn longest_piece(&self) -> usize {
         PIECE
+    }
+
+    fn are_pieces_apart(&self) -> bool {
+        true
     }
 
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
@@ -100,7 +166,7 @@ impl Packets for Outward<'_> {
             0..=BEHIND_WORDS => self.lane.try_put_line(kind, head, body),
             _ => {
                 let [first, second] = head.map(u64::to_le_bytes);
-                self.lane.try_put(kind, 0, &[&first, &second, body])
+                return self.put(kind, &[&first, &second, body]);
             }
         };
         self.put_was(put)
@@ -115,6 +181,10 @@ impl Packets for Outward<'_> {
 
     #[inline(always)]
     fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
+        let length = parts.iter().map(|part| part.len()).sum();
+        if length >= LINES {
+            return self.put_in_ring(kind, parts, length);
+        }
         let put = self.lane.try_put(kind, 0, parts);
         self.put_was(put)
     }
@@ -148,6 +218,10 @@ impl Packets for Way<'_> {
             Self::Frames(frames) => frames.longest_piece(),
             Self::Nowhere => self.largest() - packet::MESSAGE,
         }
+    }
+
+    fn are_pieces_apart(&self) -> bool {
+        matches!(self, Self::Lane(_))
     }
 
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
@@ -190,14 +264,16 @@ impl Packets for Way<'_> {
 pub struct Landing {
     /// One from a lane.
     pub lane: Box<Buffer>,
-    /// One that came otherwise, if a handler is to see it.
-    pub frame: Option<Vec<u8>>,
+    /// One that came otherwise.
+    pub long: Vec<u8>,
+    /// That is the one.
+    pub is_long: bool,
 }
 
 impl Landing {
     /// Bytes of the packet.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
-        let packet = self.frame.as_deref().unwrap_or_else(|| self.lane.as_bytes());
+        let packet = if self.is_long { &self.long } else { self.lane.as_bytes() };
         packet.get(range).unwrap_or(&[])
     }
 }

@@ -3,53 +3,58 @@
 //! What it is not: it decides nothing. Whatever is not plainly that message is left, untouched, to [`Link::arrived`].
 
 use super::link::{Link, Phase};
-use super::matching::Selector;
+use super::matching::{Selector, Table};
 use super::packet::{self, Head, Kind};
-use super::{ChannelId, Owner, Reception, credit};
+use super::{Broken, ChannelId, Owner, Reception, credit};
 
-/// The message.
+/// The message: its headers come first behind the packet's [`packet::MESSAGE`] bytes, then its body.
 #[derive(Debug)]
-pub struct Expected<'a> {
+pub struct Expected {
     /// On which channel it came.
     pub channel: ChannelId,
     /// Its tag.
     pub tag: u64,
-    /// Its headers, the outermost first.
-    pub headers: &'a [u8],
-    /// Its body.
-    pub body: &'a [u8],
+    /// Bytes of its headers.
+    pub headers: usize,
+    units: u32,
+    grant: u16,
 }
 
 impl Link {
-    /// A packet has come, and a receive waits [alone](super::Table::alone): its message, if that is what the packet is. None: nothing
-    /// has been done.
+    /// A packet has come, of which these are the first bytes and `length` others follow, and a receive waits
+    /// [alone](Table::alone): its message, if that is what the packet is.
     #[inline(always)]
-    pub fn expected<'a, O: Owner>(
-        &mut self,
-        owner: &mut O,
+    pub fn expects(
+        &self,
+        table: &Table,
         selector: &Selector,
         kind: u8,
-        packet: &'a [u8],
-        now: u64,
-    ) -> Option<Expected<'a>> {
+        front: &[u8; packet::MESSAGE],
+        length: usize,
+    ) -> Option<Expected> {
         if kind != Kind::Message as u8 || !matches!(self.phase, Phase::Up) || !self.met {
             return None;
         }
-        let (head, rest) = Head::read(packet).ok()?;
-        let (tag, rest) = packet::word(rest).ok()?;
-        let (headers, body) = packet::headers(rest, head.own).ok()?;
-        let units = credit::cost(rest.len() as u64)?;
+        let (head, rest) = Head::read(front).ok()?;
+        let (tag, _) = packet::word(rest).ok()?;
+        let (headers, units) = (packet::length_of_headers(head.own, length).ok()?, credit::cost(length as u64)?);
         let channel = self.channels.receiving(head.to).ok()?;
         let Reception::Matched(scope) = channel.reception else { return None };
-        if channel.is_released() || !self.grants.covers(units) || !owner.matching().admits(selector, scope, tag) {
+        if channel.is_released() || !self.grants.covers(units) || !table.admits(selector, scope, tag) {
             return None;
         }
-        if head.grant != 0 && self.allowance.granted(u32::from(head.grant)).ok()? {
+        Some(Expected { channel: ChannelId(head.to), tag, headers, units, grant: head.grant })
+    }
+
+    /// It is taken. An error: the packet says what cannot be; nothing has been done.
+    #[inline(always)]
+    pub fn take_expected<O: Owner>(&mut self, owner: &mut O, message: &Expected, now: u64) -> Result<(), Broken> {
+        if message.grant != 0 && self.allowance.granted(u32::from(message.grant))? {
             owner.unblocked();
         }
         self.heard = now;
-        self.grants.use_and_free(units);
-        Some(Expected { channel: ChannelId(head.to), tag, headers, body })
+        self.grants.use_and_free(message.units);
+        Ok(())
     }
 
     /// Whether credit must go back that does not wait for a message to ride on.

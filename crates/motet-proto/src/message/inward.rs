@@ -8,7 +8,9 @@ use super::link::{Phase, end, land};
 use super::packet::{self, Head, Hello, Kind, Long, Place};
 use super::pool::{MOST, Number};
 use super::rendezvous::{CANCELLED, DISCARDED, Payload, TAKEN};
-use super::{Arrival, Broken, ChannelId, Envelope, Event, Held, Link, Outcome, Owner, Reception, Status, credit};
+use super::{
+    Arrival, Broken, ChannelId, Envelope, Event, Held, Link, Outcome, Owner, Reception, Status, credit, stack,
+};
 use motet_wire::lane::bulk::Run;
 
 impl Link {
@@ -26,40 +28,51 @@ impl Link {
         result
     }
 
-    /// The same of a packet whose last bytes lie in a ring.
+    /// Whether a packet that lies in a ring but for its first bytes can be read from there ([`Link::arrived_with`]).
+    #[inline]
+    pub fn reads_from_ring(&self, kind: u8, front: &[u8]) -> bool {
+        let matched = |number| {
+            let channel = self.channels.receiving(number).ok();
+            channel.is_some_and(|channel| matches!(channel.reception, Reception::Matched(_)))
+        };
+        let message = || Head::read(front).is_ok_and(|(head, _)| matched(head.to));
+        self.met && (kind == Kind::Piece as u8 || kind == Kind::Message as u8 && message())
+    }
+
+    /// The same of a piece, or of a message that is matched, which lies in a ring but for its first [`packet::MESSAGE`] bytes.
     pub fn arrived_with<O: Owner>(
         &mut self,
         owner: &mut O,
         kind: u8,
-        head: &[u8],
+        front: &[u8],
         run: Run,
         now: u64,
     ) -> Result<(), Broken> {
-        if kind != Kind::Piece as u8 || !self.met {
-            let mut packet = vec![0; head.len() + run.len()];
-            packet[..head.len()].copy_from_slice(head);
-            run.read(&mut packet[head.len()..]);
-            return self.arrived(owner, kind, &packet, now);
-        }
         if let Phase::Down(broken) = self.phase {
             return Err(broken);
         }
         self.heard = now;
-        let result = self.piece_in_ring(owner, head, run);
+        let result = self.read_in_ring(owner, kind, front, run);
         if let Err(broken) = result {
             self.reset(owner, broken);
         }
         result
     }
 
-    fn piece_in_ring<O: Owner>(&mut self, owner: &mut O, head: &[u8], run: Run) -> Result<(), Broken> {
-        let (head, rest) = Head::read(head)?;
-        let (at, rest) = packet::word(rest)?;
+    fn read_in_ring<O: Owner>(&mut self, owner: &mut O, kind: u8, front: &[u8], run: Run) -> Result<(), Broken> {
+        let (head, rest) = Head::read(front)?;
+        let (word, rest) = packet::word(rest)?;
         packet::end(rest)?;
         if head.grant != 0 && self.allowance.granted(u32::from(head.grant))? {
             owner.unblocked();
         }
-        self.inbounds.piece(owner, head.to, at, Payload::Run(run))
+        if kind == Kind::Piece as u8 {
+            return self.inbounds.piece(owner, head.to, word, Payload::Run(run));
+        }
+        let mut headers = [0; stack::MOST];
+        let headers = &mut headers[..packet::length_of_headers(head.own, run.len())?];
+        run.read(headers);
+        self.message(owner, head, word, headers, Payload::Run(run))
     }
 
     #[inline(always)]
@@ -73,7 +86,11 @@ impl Link {
             owner.unblocked();
         }
         match kind {
-            Kind::Message => self.message(owner, head, rest),
+            Kind::Message => {
+                let (tag, rest) = packet::word(rest)?;
+                let (headers, _) = packet::headers(rest, head.own)?;
+                self.message(owner, head, tag, headers, Payload::Here(rest))
+            }
             Kind::Piece => {
                 let (at, bytes) = packet::word(rest)?;
                 self.inbounds.piece(owner, head.to, at, Payload::Here(bytes))
@@ -97,28 +114,38 @@ impl Link {
         }
     }
 
-    /// A whole message.
+    /// A whole message: `all` is its headers and its body.
     #[inline(always)]
-    fn message<O: Owner>(&mut self, owner: &mut O, head: Head, rest: &[u8]) -> Result<(), Broken> {
-        let (tag, rest) = packet::word(rest)?;
-        let (headers, body) = packet::headers(rest, head.own)?;
-        let length = body.len() as u64;
-        let units = credit::cost(rest.len() as u64).ok_or(Broken("a message longer than any window"))?;
+    fn message<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        head: Head,
+        tag: u64,
+        headers: &[u8],
+        all: Payload<'_>,
+    ) -> Result<(), Broken> {
+        let length = (all.len() - headers.len()) as u64;
+        let units = credit::cost(all.len() as u64).ok_or(Broken("a message longer than any window"))?;
         let channel = self.channels.receiving(head.to)?;
         let (released, reception) = (channel.is_released(), channel.reception);
         self.grants.spend(units)?;
         let (source, channel) = (self.source, ChannelId(head.to));
         let envelope = Envelope { source, channel, tag, length, headers };
-        match reception {
+        match (reception, all) {
             _ if released => {}
-            Reception::Handler => owner.deliver(&envelope, Arrival::Whole(body)),
-            Reception::Matched(scope) => match owner.matching().arrive(scope, tag) {
+            (Reception::Handler, Payload::Here(all)) => {
+                owner.deliver(&envelope, Arrival::Whole(&all[headers.len()..]));
+            }
+            (Reception::Handler, Payload::Run(_)) => return Err(Broken("a message for a handler in a ring")),
+            (Reception::Matched(scope), all) => match owner.matching().arrive(scope, tag) {
                 Some(receive) => {
                     owner.matched(receive.operation, &envelope);
-                    land(owner, receive.operation, receive.capacity, body);
+                    land(owner, receive.operation, receive.capacity, all.behind(headers.len()));
                 }
                 None => {
-                    let (headers, bytes) = (head.own, rest.into());
+                    let (headers, mut bytes) = (head.own, Vec::new());
+                    all.append_to(&mut bytes);
+                    let bytes = bytes.into_boxed_slice();
                     let held = Held { source, channel, headers, tag, length, units, long: None, bytes };
                     if let Err(held) = owner.matching().keep(scope, held) {
                         self.discard(held);

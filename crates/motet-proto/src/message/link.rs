@@ -10,7 +10,7 @@ use super::outward::Outbounds;
 use super::packet::Hello;
 use super::pool::{MOST, Number};
 use super::remote::Remote;
-use super::rendezvous::Inbounds;
+use super::rendezvous::{Inbounds, Payload};
 use super::{Broken, ChannelId, Event, Held, Limits, Outcome, Owner, Reception, Refusal, Status};
 
 /// One side of a link between two nodes.
@@ -153,7 +153,7 @@ impl Link {
             return;
         }
         self.grants.free(held.units);
-        land(owner, operation, capacity, held.body().unwrap_or(&[]));
+        land(owner, operation, capacity, Payload::Here(held.body().unwrap_or(&[])));
     }
 
     /// Throws a message away.
@@ -235,10 +235,12 @@ impl Link {
 
 /// Puts a whole body into the buffer of a receive and completes it.
 #[inline(always)]
-pub(super) fn land<O: Owner>(owner: &mut O, operation: u64, capacity: u64, body: &[u8]) {
+pub(super) fn land<O: Owner>(owner: &mut O, operation: u64, capacity: u64, body: Payload<'_>) {
     let fits = capacity.min(body.len() as u64);
-    if fits > 0 {
-        owner.place(operation, 0, &body[..fits as usize]);
+    match body {
+        _ if fits == 0 => {}
+        Payload::Here(body) => owner.place(operation, 0, &body[..fits as usize]),
+        Payload::Run(run) => owner.place_run(operation, 0, run.front(fits as usize)),
     }
     let status = if fits < body.len() as u64 { Status::Truncated } else { Status::Done };
     owner.completed(operation, Outcome { status, length: fits });

@@ -195,6 +195,10 @@ pub trait Packets {
     fn longest_piece(&self) -> usize {
         self.largest() - packet::MESSAGE
     }
+    /// Whether pieces go another way than packets, so that all of a long body is better in pieces.
+    fn are_pieces_apart(&self) -> bool {
+        false
+    }
     /// Whether a piece fits now, and leaves `reserve` bytes to others.
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
         self.room() >= packet::MESSAGE + length + reserve

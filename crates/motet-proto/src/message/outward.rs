@@ -151,7 +151,7 @@ impl Link {
         let own = send.headers.len() as u16;
         let first = (packets.largest() - packet::FIRST - send.headers.len()) as u64;
         // A medium with a way of its own for pieces takes all of the body there.
-        let apart = packets.longest_piece() > packets.largest();
+        let apart = packets.are_pieces_apart();
         let mut cost = None;
         if length > first && length <= self.limits.eager && send.mode == Mode::Automatic {
             let units = credit::cost_of_long(own, length).ok_or(Refusal::TooLong)?;

@@ -188,10 +188,17 @@ pub fn word(rest: &[u8]) -> Result<(u64, &[u8]), Broken> {
 /// Headers and what follows them.
 #[inline(always)]
 pub fn headers(rest: &[u8], length: u16) -> Result<(&[u8], &[u8]), Broken> {
-    if usize::from(length) > stack::MOST {
-        return Err(Broken("headers longer than allowed"));
+    rest.split_at_checked(length_of_headers(length, rest.len())?).ok_or(SHORT)
+}
+
+/// So many bytes of headers, of all the bytes behind a packet's fixed ones.
+#[inline(always)]
+pub fn length_of_headers(length: u16, all: usize) -> Result<usize, Broken> {
+    match usize::from(length) {
+        length if length > stack::MOST => Err(Broken("headers longer than allowed")),
+        length if length > all => Err(SHORT),
+        length => Ok(length),
     }
-    rest.split_at_checked(usize::from(length)).ok_or(SHORT)
 }
 
 /// Nothing may follow.

@@ -407,8 +407,8 @@ impl Remote {
 
 /// Room for a piece of so many bytes, and for what is short beside it.
 fn room<P: Packets>(packets: &mut P, left: u64, reserve: usize) -> Option<usize> {
-    let length = left.min((packets.largest() - packet::MESSAGE) as u64) as usize;
-    (packets.room() >= packet::MESSAGE + length + reserve).then_some(length)
+    let length = left.min(packets.longest_piece().min(packets.largest() - packet::MESSAGE) as u64) as usize;
+    packets.piece_fits(length, reserve).then_some(length)
 }
 
 const _: () = assert!(LONG <= 56 && AT + 8 + 8 <= 56, "one line of a lane");

@@ -425,7 +425,6 @@ impl Inbounds {
 }
 
 /// Bytes of a piece, where they are.
-#[derive(Debug, Clone, Copy)]
 pub enum Payload<'a> {
     /// In the packet.
     Here(&'a [u8]),
@@ -434,7 +433,9 @@ pub enum Payload<'a> {
 }
 
 impl Payload<'_> {
-    fn len(&self) -> usize {
+    /// How many bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
         match self {
             Payload::Here(bytes) => bytes.len(),
             Payload::Run(run) => run.len(),
@@ -445,7 +446,17 @@ impl Payload<'_> {
         self.len() == 0
     }
 
-    fn append_to(&self, store: &mut Vec<u8>) {
+    /// All but the first ones.
+    #[inline(always)]
+    pub fn behind(self, front: usize) -> Self {
+        match self {
+            Payload::Here(bytes) => Payload::Here(bytes.get(front..).unwrap_or(&[])),
+            Payload::Run(run) => Payload::Run(run.behind(front)),
+        }
+    }
+
+    /// Copies them behind what is in `store`.
+    pub fn append_to(&self, store: &mut Vec<u8>) {
         match self {
             Payload::Here(bytes) => store.extend_from_slice(bytes),
             Payload::Run(run) => {

@@ -188,6 +188,19 @@ impl Run {
         self.ring.read_one(self.at, &mut into[..fits]);
     }
 
+    /// The same of its bytes from `from` on.
+    #[inline]
+    pub fn read_from(&self, from: usize, into: &mut [u8]) {
+        let from = from.min(self.length);
+        Self { at: self.at + from as u64, length: self.length - from, ..*self }.read(into);
+    }
+
+    /// Its bytes but for the first ones.
+    pub fn behind(self, front: usize) -> Self {
+        let front = front.min(self.length);
+        Self { at: self.at + front as u64, length: self.length - front, ..self }
+    }
+
     /// Its first bytes, at most so many.
     pub fn front(self, length: usize) -> Self {
         Self { length: self.length.min(length), ..self }

@@ -34,10 +34,18 @@ pub struct Packet {
     pub kind: u8,
     /// As it was put, without the highest bit.
     pub flags: u8,
+    /// Lines that follow it.
+    more: u8,
     length: u16,
 }
 
 impl Packet {
+    /// Lines that make it whole.
+    #[inline(always)]
+    pub fn more(&self) -> u8 {
+        self.more
+    }
+
     /// Its bytes, of the buffer that it was received into.
     #[inline(always)]
     pub fn bytes<'a>(&self, buffer: &'a Buffer) -> &'a [u8] {
@@ -71,14 +79,15 @@ impl Consumer {
     /// word is then the one that is used, which is worth 10 to 20 ns (docs/hot-path.md).
     #[inline(always)]
     pub fn poll(&mut self, buffer: &mut Buffer) -> Result<Option<Packet>, Broken> {
-        let packet = self.peek(buffer)?;
-        if let Some(packet) = &packet {
-            self.consume(packet);
+        let Some(packet) = self.peek(buffer)? else { return Ok(None) };
+        if packet.more > 0 && !self.follows(packet.more)? {
+            return Ok(None); // not all of it is there
         }
-        Ok(packet)
+        self.consume(&packet);
+        Ok(Some(packet))
     }
 
-    /// The same, and leaves it where it is: it comes again, unless it is consumed.
+    /// The same, and leaves it where it is: it comes again, unless it is consumed. One that is open may not be whole.
     #[inline(always)]
     pub fn peek(&mut self, buffer: &mut Buffer) -> Result<Option<Packet>, Broken> {
         let line = self.lane.line(self.head);
@@ -88,20 +97,32 @@ impl Consumer {
             return Ok(None);
         }
         let length = word.length();
-        if length > self.most || word.flags() & CONTINUATION != 0 {
+        if length > self.most || word.flags() & CONTINUATION != 0 || word.more() > 0 && length > IN_LINE {
             return Err(Broken);
         }
         copy(line, &mut buffer.0, 0);
         if length > IN_LINE {
             self.rest(word, lines_of(length), buffer)?;
         }
-        Ok(Some(Packet { kind: word.kind(), flags: word.flags(), length: length as u16 }))
+        Ok(Some(Packet { kind: word.kind(), flags: word.flags(), more: word.more(), length: length as u16 }))
     }
 
-    /// Takes the packet that [`Consumer::peek`] has just seen.
+    /// Whether so many lines have followed the open packet that is the next one.
+    #[inline]
+    pub fn follows(&self, more: u8) -> Result<bool, Broken> {
+        let position = self.head + u64::from(more);
+        let word = Word(self.lane.line(position).word.load(Ordering::Acquire)); // edge: publish -> poll
+        match word.is_at(position) {
+            true if word == Word::follows(position) => Ok(true),
+            true => Err(Broken),
+            false => Ok(false),
+        }
+    }
+
+    /// Takes the packet that [`Consumer::peek`] has just seen, which is whole.
     #[inline(always)]
     pub fn consume(&mut self, packet: &Packet) {
-        self.head += lines_of(usize::from(packet.length));
+        self.head += lines_of(usize::from(packet.length)) + u64::from(packet.more);
         self.tell(self.lag);
     }
 
@@ -144,10 +165,11 @@ impl Consumer {
         std::mem::take(&mut self.wake)
     }
 
-    /// Whether there is nothing to receive.
+    /// Whether there is nothing to receive, or nothing whole.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        !Word(self.lane.line(self.head).word.load(Ordering::Relaxed)).is_at(self.head)
+        let word = Word(self.lane.line(self.head).word.load(Ordering::Relaxed));
+        !word.is_at(self.head) || word.more() > 0 && self.follows(word.more()) == Ok(false)
     }
 
     /// Says that this end is about to sleep until it is woken. True: it may; the next put says [`super::Put::Wake`]. False:

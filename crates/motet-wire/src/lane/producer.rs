@@ -1,6 +1,6 @@
 //! The end of a lane that sends.
 
-use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, WORDS, Word, find_asleep, gather, lines_of};
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, MORE, WORDS, Word, find_asleep, gather, lines_of};
 use crate::sync::Ordering;
 
 /// What became of a packet.
@@ -65,6 +65,29 @@ impl Producer {
             slot.store(word, Ordering::Relaxed);
         }
         Ok(self.publish(Word::first(self.tail, 16 + body.len(), kind, 0), 1))
+    }
+
+    /// Puts an open packet of one line: `more` times [`Producer::follow`] makes it whole, and nothing else may be put before.
+    #[inline]
+    pub fn try_put_open(&mut self, kind: u8, flags: u8, bytes: &[u8], more: u8) -> Result<Put, Broken> {
+        debug_assert!(bytes.len() <= IN_LINE && more <= MORE);
+        let lines = 1 + u64::from(more);
+        if self.full(lines) && self.still_full(lines)? {
+            return Ok(Put::Full);
+        }
+        let line = self.lane.line(self.tail);
+        for (slot, bytes) in line.payload.iter().zip(bytes.chunks(8)) {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            slot.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
+        Ok(self.publish(Word::open(self.tail, bytes.len(), more, kind, flags & !CONTINUATION), 1))
+    }
+
+    /// The next line of an open packet: there is room for it.
+    #[inline]
+    pub fn follow(&mut self) -> Put {
+        self.publish(Word::follows(self.tail), 1)
     }
 
     /// A packet of several lines; only the first one's word makes it visible.
