@@ -5,7 +5,7 @@
 //! An address is one or more ways to a node, separated by commas, each `DRIVER://WHERE`; a bare word is a name on this host. Every
 //! way that a driver offers is tried, the fastest first; the reason of the last one that fails is the call's.
 
-use super::core::{Call, Core, Service};
+use super::core::{Call, Core, Guard, Service};
 use super::desk::Phase;
 use super::medium::NodeId;
 use super::operations::{Completion, GroupId};
@@ -212,16 +212,18 @@ impl Node {
     /// One round of progress, unless another thread makes some. True: something has come.
     pub fn progress(&self) -> Result<bool, Error> {
         let mut core = self.core()?;
-        if core.driving {
-            return Ok(false);
-        }
+        Ok(!core.driving && self.look_around(&mut core))
+    }
+
+    /// The same where nobody drives.
+    pub(super) fn look_around(&self, core: &mut Guard<'_>) -> bool {
         core.driving = true;
         if std::mem::take(&mut core.asleep) {
-            self.ask(&mut core, Some(0)); // the caller has slept outside
+            self.ask(core, Some(0)); // the caller has slept outside
         }
-        let came = self.round(&mut core);
+        let came = self.round(core);
         core.driving = std::mem::take(&mut core.ousted);
-        Ok(came)
+        came
     }
 
     /// Waits for the end of one operation; it is forgotten then.

@@ -189,7 +189,10 @@ impl Node {
         notice: Notice,
     ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
         match self.core() {
-            Ok(mut core) => self.start_send_here(&mut core, message, memory, more, notice),
+            Ok(mut core) => {
+                self.look_for_credit(&mut core, message, &memory, &more);
+                self.start_send_here(&mut core, message, memory, more, notice)
+            }
             Err(error) => Err((error, memory, more)),
         }
     }
@@ -203,8 +206,10 @@ impl Node {
         notice: Notice,
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, Error> {
+        let mut core = self.core()?;
+        self.look_for_credit(&mut core, message, &memory, &more);
         let mut body = Some((memory, more));
-        self.wait(self.core()?, deadline, |core| {
+        self.wait(core, deadline, |core| {
             let (memory, more) = body.take()?;
             match self.start_send_here(core, message, memory, more, notice) {
                 Ok(operation) => Some(Ok(operation)),
@@ -215,6 +220,18 @@ impl Node {
                 Err((error, ..)) => Some(Err(error)),
             }
         })?
+    }
+
+    /// Credit may have come that nobody has looked at: better than to announce a short message for lack of it.
+    #[inline]
+    fn look_for_credit(&self, core: &mut Guard<'_>, message: &Outgoing<'_>, memory: &Memory, more: &[Memory]) {
+        let length = more.iter().fold(memory.len(), |sum, part| sum.saturating_add(part.len())) as u64;
+        let lacks = |core: &mut Core| {
+            core.link(message.channel.link).is_ok_and(|(joined, _)| joined.proto.lacks_credit(length))
+        };
+        if !core.driving && lacks(core) {
+            self.look_around(core);
+        }
     }
 
     pub(super) fn start_send_here(

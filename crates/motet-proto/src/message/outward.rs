@@ -139,6 +139,12 @@ impl Link {
         Ok(())
     }
 
+    /// Whether a short message with a body of so many bytes would be announced for lack of credit.
+    pub fn lacks_credit(&self, length: u64) -> bool {
+        let units = credit::cost_of_long(stack::MOST as u16, length);
+        length <= self.limits.eager && units.is_some_and(|units| !self.allowance.covers(units))
+    }
+
     /// One that does not go in a packet, or for which there is no credit.
     #[cold]
     fn send_long<P: Packets>(

@@ -235,6 +235,10 @@ mod tests {
             let mut few = [0; 10];
             run.front(7).read(&mut few);
             assert_eq!((&few[..7], &few[7..]), (&body[..7], &[0; 3][..]));
+            let mut rest = vec![0; 2990];
+            run.behind(4).read_from(6, &mut rest);
+            assert_eq!(rest, body[10..]);
+            assert!(run.behind(3001).is_empty());
             inward.release(3000);
         }
     }

@@ -122,6 +122,27 @@ fn a_full_lane_has_room_again_once_the_producer_is_told() {
 }
 
 #[test]
+fn an_open_packet_is_whole_with_the_last_of_its_lines() {
+    let lane = lane(8);
+    let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+    assert_eq!(producer.try_put_open(3, 1, b"front", 2), Ok(Put::Published));
+    for shown in 1..=2 {
+        assert_eq!((consumer.poll(&mut buffer), consumer.is_empty()), (Ok(None), true));
+        let packet = consumer.peek(&mut buffer).unwrap().unwrap();
+        assert_eq!((packet.more(), packet.bytes(&buffer)), (2, &b"front"[..]));
+        assert_eq!(consumer.follows(shown), Ok(false));
+        producer.follow();
+        assert_eq!(consumer.follows(shown), Ok(true));
+    }
+    producer.try_put(4, 0, &[]).unwrap();
+    assert!(!consumer.is_empty());
+    assert_eq!(consumer.poll(&mut buffer).unwrap().map(|packet| (packet.kind, packet.flags)), Some((3, 1)));
+    assert_eq!(consumer.poll(&mut buffer).unwrap().map(|packet| packet.kind), Some(4));
+    assert_eq!(consumer.poll(&mut buffer), Ok(None));
+    assert_eq!(producer.try_put_open(3, 0, &[], MORE), Ok(Put::Published), "all eight lines");
+}
+
+#[test]
 fn a_packet_shows_with_its_first_line_only() {
     let lane = lane(8);
     let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());

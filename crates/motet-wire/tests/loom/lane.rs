@@ -7,7 +7,7 @@ use super::model;
 use loom::sync::Arc;
 use loom::thread;
 use motet_wire::lane::{Buffer, Consumer, Control, Fence, IN_LINE, Lane, Line, Producer, Put};
-use motet_wire::sync::Ordering::{AcqRel, Acquire, SeqCst};
+use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use motet_wire::sync::{AtomicU32, fence};
 
 /// Both ends of a lane of four lines. Its memory stays, as a mapping does.
@@ -37,6 +37,25 @@ fn a_packet_is_visible_with_its_first_word() {
         let (mut producer, mut consumer) = ends();
         let producer = thread::spawn(move || put(&mut producer, 5, IN_LINE + 1));
         let seen = poll(&mut consumer, IN_LINE + 1);
+        producer.join().unwrap();
+        usize::from(seen.is_some())
+    });
+}
+
+/// Who sees that a line has followed an open packet sees what was written before it.
+#[test]
+fn an_open_packet_is_whole_with_its_last_line() {
+    model(&[0, 1], || {
+        let (mut producer, mut consumer) = ends();
+        let beside = Arc::new(AtomicU32::new(0));
+        let ring = beside.clone();
+        let producer = thread::spawn(move || {
+            producer.try_put_open(5, 0, &[5], 1).unwrap();
+            ring.store(7, Relaxed);
+            producer.follow();
+        });
+        let seen = poll(&mut consumer, 1);
+        assert!(seen.is_none() || beside.load(Relaxed) == 7, "whole before its bytes");
         producer.join().unwrap();
         usize::from(seen.is_some())
     });
