@@ -103,7 +103,7 @@ impl Node {
 
     /// The same, and waits until there is one: blocks come back. So the pool bounds how far a sender is ahead of its receivers.
     ///
-    /// Errors: [`Error::TooLong`] when the pool could never have it; [`Error::TimedOut`].
+    /// Errors: [`Error::TooLong`] when the pool could never have it; [`Error::TimedOut`]; [`Error::WouldBlock`] in a handler.
     pub fn alloc_until(&self, length: usize, deadline: Option<u64>) -> Result<Loan, Error> {
         let pool = self.core()?.desk.pool.clone();
         if !pool.holds(length) {
