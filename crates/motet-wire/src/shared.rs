@@ -81,6 +81,13 @@ impl Shared {
         self.base
     }
 
+    /// Its words, for a program that computes in it while others write; `None`: it does not begin and end at a multiple of 8.
+    pub fn words(&self) -> Option<&[AtomicU64]> {
+        let fits = self.base.addr().is_multiple_of(8) && self.length.is_multiple_of(8);
+        // SAFETY: aligned, and mapped as long as this view is used (see `new`); atomics may be written by others meanwhile.
+        fits.then(|| unsafe { std::slice::from_raw_parts(self.base.cast(), self.length / 8) })
+    }
+
     /// The address of `length` bytes at `at`.
     fn run(&self, at: usize, length: usize) -> Result<*mut u8, Misplaced> {
         let end = at.checked_add(length).filter(|&end| end <= self.length);
@@ -221,6 +228,18 @@ mod tests {
             view.read(0, &mut all).unwrap();
             assert_eq!(all.iter().filter(|&&byte| byte == 0).count(), size);
         }
+    }
+
+    #[test]
+    fn words_are_those_of_the_memory_and_only_whole_ones() {
+        let (memory, view) = memory();
+        view.words().unwrap()[3].store(7, Ordering::Relaxed);
+        assert_eq!((memory[3].load(Ordering::Relaxed), view.words().unwrap().len()), (7, 8));
+        assert_eq!(view.part(24, 16).unwrap().words().unwrap()[0].load(Ordering::Relaxed), 7);
+        for (at, length) in [(4, 8), (8, 12), (1, 16), (0, 63)] {
+            assert!(view.part(at, length).unwrap().words().is_none(), "{at} {length}");
+        }
+        assert!(view.part(64, 0).unwrap().words().unwrap().is_empty());
     }
 
     #[test]

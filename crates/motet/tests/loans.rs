@@ -170,6 +170,28 @@ fn a_pool_that_is_used_up_says_so_and_recovers() {
 }
 
 #[test]
+fn whoever_waits_for_a_block_gets_one_that_comes_back() {
+    const QUARTER: usize = POOL / 4;
+    let Pair { near, far, here, there, .. } = pair("shm");
+    assert_eq!(near.alloc_within(POOL + 1, None).map(drop), Err(Error::TooLong), "it would wait for ever");
+    let mut own: Vec<_> = (0..3).map(|_| near.alloc_within(QUARTER, None).unwrap()).collect();
+    near.lend(here, 0, near.alloc(QUARTER).unwrap(), LIMIT).unwrap();
+    let got = beside(&near, || far.receive_in_place(From::Channel(there), 0, ANY, POOL, LIMIT).unwrap());
+    assert_eq!(near.alloc_within(1, Some(Duration::from_millis(5))).map(drop), Err(Error::TimedOut));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| near.alloc_within(QUARTER, LIMIT));
+        let Content::Lent(lent) = got.body else { panic!("it was lent") };
+        far.give_back(lent).unwrap();
+        own.push(waiting.join().unwrap().unwrap());
+    });
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| near.alloc_within(QUARTER, LIMIT));
+        own.pop(); // by this thread, and nobody is told
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn loans_outlive_the_link_at_the_receiver_and_come_back_to_the_sender() {
     for ends in ["near", "far", "link"] {
         let Pair { near, far, link, here, there, .. } = pair("shm");

@@ -34,7 +34,7 @@ pub enum Error {
     Lost(Reason),
     /// The node: no path to a peer, or a name or address that cannot be had; and why.
     Unreachable(Reason),
-    /// The node: too many operations, channels or groups.
+    /// The node: too many operations, channels or groups, or its pool is used up.
     Full,
     /// The node: it was made by the process that this one was forked from, or the system refuses what it needs.
     NoNode(i32),
@@ -91,7 +91,7 @@ impl std::fmt::Display for Error {
             Self::Refused => "the peer serves no such service",
             Self::Lost(reason) => return write!(f, "the link is gone: {}", crate::reason::text(reason.0)),
             Self::Unreachable(reason) => return f.write_str(crate::reason::text(reason.0)),
-            Self::Full => "too many operations, channels or groups",
+            Self::Full => "too many operations, channels or groups, or the pool is used up",
             Self::NoNode(errno) => return write!(f, "no node: {}", std::io::Error::from_raw_os_error(*errno)),
         };
         f.write_str(text)

@@ -18,6 +18,7 @@ use crate::reason::Reason;
 use motet_proto::message::packet::Place;
 use motet_proto::message::pool::Number;
 use motet_proto::message::{Broken, CopyRequest, Held};
+use motet_sys::clock;
 use motet_sys::fds::PrivateFd;
 pub use motet_sys::lending::{Block as Loan, Part};
 use motet_sys::rustix::fd::AsFd;
@@ -29,6 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longest loan that goes with its bytes, so that the block is free at once.
 const SHORT: usize = 3840;
+/// Longest time between two looks for a free block, ns.
+const LOOK: u64 = 20_000_000;
 const NONSENSE: Broken = Broken("the peer says what cannot be of its memory");
 
 /// Loans that were dropped, until the node gives them back.
@@ -96,6 +99,25 @@ impl Node {
     pub fn alloc(&self, length: usize) -> Result<Loan, Error> {
         let pool = self.core()?.desk.pool.clone();
         pool.take(length).map_err(|_| Error::Full)
+    }
+
+    /// The same, and waits until there is one: blocks come back. So the pool bounds how far a sender is ahead of its receivers.
+    ///
+    /// Errors: [`Error::TooLong`] when the pool could never have it; [`Error::TimedOut`]; [`Error::WouldBlock`] in a handler.
+    pub fn alloc_until(&self, length: usize, deadline: Option<u64>) -> Result<Loan, Error> {
+        let pool = self.core()?.desk.pool.clone();
+        if !pool.holds(length) {
+            return Err(Error::TooLong);
+        }
+        loop {
+            // Of a block that another thread drops nobody is told.
+            let look = clock::nanoseconds().saturating_add(LOOK);
+            let until = deadline.map_or(look, |deadline| deadline.min(look));
+            match self.wait(self.core()?, Some(until), |_| pool.take(length).ok()) {
+                Err(Error::TimedOut) if deadline.is_none_or(|deadline| clock::nanoseconds() < deadline) => {}
+                taken => return taken,
+            }
+        }
     }
 
     /// Sends the first `length` bytes of a loan. The block is the pool's again when the receiver has given it back, or copied it, or the

@@ -72,6 +72,12 @@ impl Pool {
         Ok(Block { pool: self.clone(), segment, offset: offset as u32, length, order: Some(order) })
     }
 
+    /// Whether an empty pool would have such a block.
+    pub fn holds(&self, length: usize) -> bool {
+        let size = buddy::order(length).map_or_else(|| length.checked_next_power_of_two(), |_| Some(SEGMENT));
+        size.is_some_and(|size| size <= self.most)
+    }
+
     fn take_long(self: &Arc<Self>, shelves: &mut Shelves, length: usize) -> Result<Block, Errno> {
         let size = length.checked_next_power_of_two().ok_or(Errno::NOBUFS)?;
         let idle = shelves.idle.iter().rposition(|segment| segment.length() == size);
@@ -238,6 +244,8 @@ mod tests {
         assert_eq!((pool.size(), long.len()), ([2, 3 * SEGMENT, 3 * SEGMENT], SEGMENT + 1));
         assert_eq!(pool.take(1).map(drop), Err(Errno::NOBUFS), "used up");
         assert_eq!(pool.take(usize::MAX).map(drop), Err(Errno::NOBUFS));
+        assert!([0, 1, SEGMENT, SEGMENT + 1, 2 * SEGMENT].iter().all(|&length| pool.holds(length)));
+        assert!([2 * SEGMENT + 1, 4 * SEGMENT, usize::MAX].iter().all(|&length| !pool.holds(length)));
         let address = long.address();
         drop(long);
         assert_eq!(pool.take(SEGMENT + 9).unwrap().address(), address, "the last long one was kept");

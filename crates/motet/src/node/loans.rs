@@ -62,6 +62,11 @@ impl Content {
 }
 
 impl Node {
+    /// A block of the pool ([`super::Inner::alloc`]); waits until there is one.
+    pub fn alloc_within(&self, length: usize, limit: Option<Duration>) -> Result<Loan, Error> {
+        self.0.alloc_until(length, deadline(limit))
+    }
+
     /// Sends a loan and forgets it: the block is the pool's again when the receiver has given it back. See
     /// [`super::Inner::send_loan`] for an end that is told.
     #[inline]
