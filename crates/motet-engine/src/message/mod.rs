@@ -7,7 +7,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`calls`], [`channels`] | what a program calls: meeting others; channels, sending, receiving |
-//! | [`regions`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
+//! | [`regions`], [`remote`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
 //! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
 //! | [`operations`] | what has begun and how it ended; completion groups |
 //! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
@@ -32,6 +32,7 @@ mod packets;
 mod progress;
 pub mod regions;
 pub mod registrations;
+pub mod remote;
 pub mod segments;
 mod wait;
 
