@@ -235,7 +235,7 @@ impl Node {
     }
 
     /// Whether a fork lies between the process that made it and ours.
-    fn is_inherited(&self) -> bool {
+    pub fn is_inherited(&self) -> bool {
         self.birth.process() != self.process
     }
 

@@ -184,9 +184,12 @@ impl Node {
 
 impl Core {
     fn revoke(&mut self, key: Key, name: u64) {
+        let segment = self.desk.hosts.get(name).and_then(|host| host.segment.clone());
         for index in self.links.indices() {
             let link = LinkId(self.links.number(index).0);
-            if let Ok((joined, desk)) = self.link(link) {
+            let Ok((joined, desk)) = self.link(link) else { continue };
+            // Who has never been told where it lies has nothing to answer, and nobody waits for him.
+            if segment.as_ref().is_some_and(|segment| joined.back.segments.has_shown(segment)) {
                 // A link that is gone has no access.
                 let _ = joined.with(link, desk, |proto, _, view| proto.revoke(view, key));
                 joined.flush(link, desk);
