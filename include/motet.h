@@ -520,7 +520,8 @@ int motet_handler_free(motet_node node, motet_handler handler);
 /* ---- regions
  * A region is memory of one node that others reach without its program's help: they get from it, put into it and change it by atomics, by
  * its key and an offset in bytes. Its owner tells them the key as it likes, in a message say: 8 bytes, of which 32 bits cannot be guessed.
- * Each access is checked by the owner's side against key, rights and bounds; one that is refused has changed nothing.
+ * Each access is checked by the owner's side against key, rights and bounds; one that is refused has changed nothing. (One of more than put_size
+ * bytes whose region is revoked meanwhile may have written some of them.)
  *
  * Order: puts up to put_size bytes, gets up to fetch_size, and atomics on one link take effect and end in the order in which they were begun,
  * longer ones in none; what is begun after a fence has ended comes after all that was begun before it. A put has ended when its bytes are
