@@ -217,7 +217,8 @@ int motet_set_idle(motet_set *set); /* 1 when no stream of the set is upgraded: 
  *     wait, -EAGAIN instead.
  *   - Nothing runs in the background: whoever waits makes progress for the whole node, handlers and deferred work included; a program that
  *     does not wait calls motet_node_progress(). Bodies up to a few KiB leave at once, longer ones as progress is made.
- *   - Memory handed to motet_message_post(), motet_message_start() or motet_message_accept() stays the caller's and is used in place:
+ *   - Memory handed to motet_message_post(), motet_message_start(), motet_message_accept() or one of motet_region_*_start() stays the
+ *     caller's and is used in place:
  *     of a receive it is written, of a send read (by the peer, too), until the operation has ended. Until then it must neither be freed
  *     nor, of a send, be changed. motet_operation_cancel() does not end an operation, it only hastens the end. motet_node_close() ends all.
  *     Every other call is done with its memory when it returns.
@@ -232,6 +233,10 @@ typedef uint64_t motet_handler;
 typedef uint64_t motet_group;
 typedef uint64_t motet_operation;
 typedef uint64_t motet_message;
+typedef uint64_t motet_key;  /* of a region: what its owner tells its peers */
+typedef uint64_t motet_view; /* a region of a peer's, mapped */
+typedef uint64_t motet_loan; /* memory for a message that is received in place */
+typedef uint64_t motet_lent; /* such a message, received */
 
 #define MOTET_HEADERS_MOST 256
 
@@ -254,6 +259,7 @@ struct motet_node_options {
     uint64_t eager_memory; /* longest body that goes before a receive is there, through shared memory (64 KiB) */
     uint64_t eager_network; /* and otherwise (64 KiB) */
     uint64_t single_copy; /* smallest body that the receiver copies out of the sender's memory (16 MiB; 512 KiB where the CPUs share no cache) */
+    uint64_t pool;        /* most bytes for loans and regions of motet_region_alloc() (4 GiB); pages come as they are touched */
 };
 
 /* Joins. options may be NULL.
@@ -371,13 +377,16 @@ struct motet_completion {
     motet_operation operation; /* 0: of a call that waited itself */
     uint64_t context;          /* the notice's */
     int32_t status;            /* 0, -EMSGSIZE (longer than the buffer, which is full), -ECANCELED, -EPIPE (the channel has ended), */
-                               /* -ECONNRESET, -EPROTO (the peer broke the protocol), -ENOBUFS */
+                               /* -ECONNRESET, -EPROTO (the peer broke the protocol), -ENOBUFS; on regions also -EACCES (no such region, */
+                               /* or it does not allow that), -ERANGE (not inside it), -EINVAL (an atomic that cannot be done there) */
     uint32_t headers_length;
     uint64_t length;           /* bytes sent, or in the buffer */
     uint64_t full;             /* of a receive: bytes of the message's body, those that did not fit included */
     uint64_t tag;              /* of a receive: the message's */
     motet_channel channel;     /* of a receive: where it came */
     unsigned char headers[MOTET_HEADERS_MOST]; /* of a receive: the outermost first; bytes beyond headers_length are not written */
+    motet_lent lent;           /* of a receive in place: to be given back; 0: nothing is. Not written by motet_message_receive(), */
+    const void *body;          /* _receive_from(), _peek() and _claim(), nor when `size` ends before it. lent != 0: the body, length bytes */
 };
 
 /* Takes note of an operation's end, which is forgotten then. test: 1, it has ended; 0, not yet (progress is not made).
@@ -507,6 +516,161 @@ int motet_handler_new(motet_node node, motet_handle_message function, void *user
 
 /* The function is not entered any more when this returns (from within a handler: by others); messages for it are discarded. */
 int motet_handler_free(motet_node node, motet_handler handler);
+
+/* ---- regions
+ * A region is memory of one node that others reach without its program's help: they get from it, put into it and change it by atomics, by
+ * its key and an offset in bytes. Its owner tells them the key as it likes, in a message say: 8 bytes, of which 32 bits cannot be guessed.
+ * Each access is checked by the owner's side against key, rights and bounds; one that is refused has changed nothing. (One of more than put_size
+ * bytes whose region is revoked meanwhile may have written some of them.)
+ *
+ * Order: puts up to put_size bytes, gets up to fetch_size, and atomics on one link take effect and end in the order in which they were begun,
+ * longer ones in none; what is begun after a fence has ended comes after all that was begun before it. A put has ended when its bytes are
+ * in the region. All of them need progress of the owner's node, too, but where the region is open.
+ *
+ * Errors of the calls below: -EBADF (node, link), -EINVAL, -EAGAIN (no room now: after progress), -ENOBUFS, -ECONNRESET or -EPROTO (the link
+ * is gone), -EPIPE (the peer has no regions). How an operation has ended is its status; a call that waits returns that. A refusal that is known
+ * at once (the region is open) is returned, where there is no group to tell. */
+
+enum motet_region_rights { MOTET_REGION_GET = 1, MOTET_REGION_PUT = 2, MOTET_REGION_ATOMIC = 4, MOTET_REGION_ALL = 7 };
+
+/* Makes memory of the caller's a region; without PUT and ATOMIC it is never written. It stays until the region has ended.
+ * Errors: -EINVAL (also: atomics, and `base` is no multiple of 8), -ENOBUFS (1048575 regions). */
+int motet_region_register(motet_node node, void *base, size_t length, uint32_t rights, motet_key *out);
+
+/* Makes a region of zeros that peers of this host can open. *base is the caller's until the region has ended; it shows zeros then.
+ * Errors: -ENOBUFS (the pool is used up). */
+int motet_region_alloc(motet_node node, size_t length, uint32_t rights, void **base, motet_key *out);
+
+/* Ends a region of this node: no access begins any more, those under way end with -EACCES. When it returns 0 nobody uses the memory any
+ * more. -ETIMEDOUT (or -EAGAIN) while somebody does, or a peer has not answered: call it again, or close that link. -EBADF: there
+ * is no such region, or it has ended since such a call. motet_node_close() ends all regions. */
+int motet_region_revoke(motet_node node, motet_key key, int64_t deadline);
+
+struct motet_region_limits {
+    size_t size;
+    uint64_t put_size;    /* longest put whose bytes are free as soon as it has begun */
+    uint64_t atomic_size; /* most bytes of an atomic's operands, what it compares with included: at least 256; beyond: -E2BIG */
+    uint64_t fetch_size;  /* most bytes of values before: 256 */
+};
+int motet_link_region_limits(motet_node node, motet_link link, struct motet_region_limits *limits);
+
+/* Bytes of a region of a peer's, from there on. */
+struct motet_remote {
+    size_t size;
+    motet_link link;
+    motet_key key;    /* the peer's */
+    uint64_t offset;  /* bytes */
+};
+
+/* Writes, reads; and waits for the end. -ETIMEDOUT: it may still happen to the region, but the memory here is not used any more. (A put of
+ * more than put_size bytes that has begun is waited for whatever the deadline: the peer may be fetching them.) Deadline 0: where the region is
+ * open it is done, else -EAGAIN. Within a handler likewise, with -EDEADLK. */
+int motet_region_put(motet_node node, const struct motet_remote *to, const void *from, size_t length, int64_t deadline);
+int motet_region_get(motet_node node, const struct motet_remote *at, void *into, size_t length, int64_t deadline);
+
+/* Begins it and never waits. *out: the operation, until whose end the memory stays in use (but for a put of at most put_size bytes); or 0, when
+ * it has been done already: nothing more is reported then. With a group there is always an operation. Up to 256 are under way on a link:
+ * -EAGAIN beyond. motet_operation_cancel() does nothing to them. */
+int motet_region_put_start(motet_node node, const struct motet_remote *to, const void *from, size_t length,
+                           const struct motet_notice *notice, motet_operation *out);
+int motet_region_get_start(motet_node node, const struct motet_remote *at, void *into, size_t length, const struct motet_notice *notice,
+                           motet_operation *out);
+
+/* What is done to each element of the target. Of the swaps: operand, if compare == (!=, <= ...) target; MASKED: of the bits set in compare. */
+enum motet_atomic_operation {
+    MOTET_ATOMIC_SUM = 0,
+    MOTET_ATOMIC_PRODUCT = 1,
+    MOTET_ATOMIC_MINIMUM = 2,
+    MOTET_ATOMIC_MAXIMUM = 3,
+    MOTET_ATOMIC_LOGICAL_AND = 4,
+    MOTET_ATOMIC_LOGICAL_OR = 5,
+    MOTET_ATOMIC_LOGICAL_XOR = 6,
+    MOTET_ATOMIC_BIT_AND = 7, /* those on bits: integers only */
+    MOTET_ATOMIC_BIT_OR = 8,
+    MOTET_ATOMIC_BIT_XOR = 9,
+    MOTET_ATOMIC_REPLACE = 10,
+    MOTET_ATOMIC_READ = 11, /* no operand; `before` */
+    MOTET_ATOMIC_SWAP_EQUAL = 12,
+    MOTET_ATOMIC_SWAP_UNEQUAL = 13,
+    MOTET_ATOMIC_SWAP_LESS_OR_EQUAL = 14,
+    MOTET_ATOMIC_SWAP_LESS = 15,
+    MOTET_ATOMIC_SWAP_GREATER_OR_EQUAL = 16,
+    MOTET_ATOMIC_SWAP_GREATER = 17,
+    MOTET_ATOMIC_SWAP_MASKED = 18,
+};
+
+enum motet_atomic_type {
+    MOTET_ATOMIC_I8 = 0, MOTET_ATOMIC_U8 = 1, MOTET_ATOMIC_I16 = 2, MOTET_ATOMIC_U16 = 3, MOTET_ATOMIC_I32 = 4,
+    MOTET_ATOMIC_U32 = 5, MOTET_ATOMIC_I64 = 6, MOTET_ATOMIC_U64 = 7, MOTET_ATOMIC_F32 = 8, MOTET_ATOMIC_F64 = 9,
+};
+
+/* An atomic on a row of elements: each is changed in one step, the row is not. Integers wrap, values are little-endian, the offset is a multiple of
+ * the element's size. In memory that the owner or who has opened it changes as well, the processor's atomic instructions (C11: seq_cst) fit. */
+struct motet_atomic {
+    size_t size;
+    uint32_t operation;  /* enum motet_atomic_operation */
+    uint32_t type;       /* enum motet_atomic_type */
+    uint32_t count;      /* elements */
+    uint32_t reserved;   /* 0 */
+    const void *operand; /* one for each; free when the call returns, as what it compares with. Not looked at by READ */
+    const void *compare; /* one for each; of the swaps only */
+    void *before;        /* where the values go that were there before, or NULL */
+};
+int motet_region_atomic(motet_node node, const struct motet_remote *at, const struct motet_atomic *atomic, int64_t deadline);
+int motet_region_atomic_start(motet_node node, const struct motet_remote *at, const struct motet_atomic *atomic,
+                              const struct motet_notice *notice, motet_operation *out);
+
+/* Ends when all that was begun on the link before it has ended: puts, gets and atomics. */
+int motet_region_fence(motet_node node, motet_link link, int64_t deadline);
+int motet_region_fence_start(motet_node node, motet_link link, const struct motet_notice *notice, motet_operation *out);
+
+struct motet_region_sight {
+    size_t size;
+    void *base;        /* for loads and stores until motet_region_close() */
+    uint64_t length;
+    uint32_t rights;   /* with neither PUT nor ATOMIC a store is a fault (SIGSEGV) */
+    uint32_t reserved;
+};
+
+/* Opens a region of a peer's: its memory lies at sight->base. From then on the calls above use it, too, and need no help of the peer; but while others
+ * of this node are under way on the link they wait in line. Loads and stores by address do not. After the owner has revoked the region, or is
+ * gone, the memory stays until it is closed here, but it is nobody else's any more: motet_region_stands() is 0 then, before 1.
+ * Errors: -EOPNOTSUPP (registered memory, another host, or the system does not let us see it: use the calls above), -EACCES (no such region),
+ * -EAGAIN (deadline 0, and it is not open). */
+int motet_region_open(motet_node node, motet_link link, motet_key key, int64_t deadline, struct motet_region_sight *sight,
+                      motet_view *out);
+int motet_region_close(motet_node node, motet_view view);
+int motet_region_stands(motet_node node, motet_view view);
+
+/* ---- loans
+ * A loan is memory of the node's pool that goes as a message without being copied: where the receiver can see it and wants to, it reads it where it
+ * is, in constant time whatever the length, and gives it back. Everywhere else it is a message like any other. */
+
+/* Memory for a message: what an earlier one left there, or zeros. -ENOBUFS when the pool is used up: after loans have come back. */
+int motet_loan_alloc(motet_node node, size_t length, void **memory, motet_loan *out);
+
+/* Gives it up unsent. */
+int motet_loan_free(motet_node node, motet_loan loan);
+
+/* Sends the first `length` bytes of a loan, which is the caller's no more. Waits until there is room for that; deadline 0: -EAGAIN instead. The operation ends
+ * when the receiver has given it back, or has a copy; *out is 0 when that is so already. Where `out` is NULL nobody is told (nor is `notice` possible). On an
+ * error the loan is still the caller's, but cut to `length`; -EINVAL: also where it is shorter. message->mode is MOTET_SEND_AUTOMATIC. */
+int motet_loan_send(motet_node node, const struct motet_outgoing *message, motet_loan loan, size_t length, const struct motet_notice *notice,
+                    int64_t deadline, motet_operation *out);
+
+/* Receives where the message lies, be it a loan or not, as motet_message_receive_from(), _post() and _accept() receive into a buffer. What does not lie
+ * where it can be seen is copied, at most `most` bytes, and ends with -EMSGSIZE if it was longer. If end->lent is not 0, the body is at end->body until that is given
+ * back; without a body nothing is. Where the end is told to nobody (NULL, a struct of an earlier version), the message goes back. Its sender has promised
+ * not to write there meanwhile: whoever does not trust it copies before looking. */
+int motet_message_receive_in_place(motet_node node, const struct motet_source *source, uint64_t most, int64_t deadline,
+                                   struct motet_completion *end);
+int motet_message_post_in_place(motet_node node, const struct motet_source *source, uint64_t most, const struct motet_notice *notice,
+                                motet_operation *out);
+int motet_message_accept_in_place(motet_node node, motet_message message, uint64_t most, const struct motet_notice *notice,
+                                  motet_operation *out);
+
+/* Gives a message back: its memory is not there any more. Also after its link has gone; motet_node_close() gives back all. */
+int motet_message_give_back(motet_node node, motet_lent lent);
 
 /* ---- headers: a stack that grows towards its front */
 

@@ -244,9 +244,34 @@ static void tags(void)
 struct heard {
     int count, longs;
     unsigned char *buffer;
-    motet_operation operation;
+    motet_operation operation, remote;
     motet_message kept;
+    motet_key key;
 };
+
+/* Where nobody may wait, what can be begun or done at once is. */
+static void in_a_handler(motet_node node, struct heard *heard, motet_link link)
+{
+    uint64_t one = 1;
+    struct motet_remote at = MOTET_INIT(struct motet_remote);
+    struct motet_atomic add = MOTET_INIT(struct motet_atomic);
+    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    motet_key key;
+    motet_view view;
+    at.link = link;
+    at.key = heard->key;
+    add.type = MOTET_ATOMIC_U64;
+    add.count = 1;
+    add.operand = &one;
+    CHECK(motet_region_put(node, &at, &one, 8, SOON), -EDEADLK);
+    CHECK(motet_region_get(node, &at, &one, 8, SOON), -EDEADLK);
+    CHECK(motet_region_atomic(node, &at, &add, SOON), -EDEADLK);
+    CHECK(motet_region_open(node, link, heard->key, SOON, &sight, &view), -EDEADLK);
+    CHECK(motet_region_atomic_start(node, &at, &add, NULL, &heard->remote), 0);
+    CHECK(motet_region_fence(node, link, SOON), -EDEADLK);
+    CHECK(motet_region_register(node, heard->buffer, 8, MOTET_REGION_GET, &key), 0);
+    CHECK(motet_region_revoke(node, key, SOON), 0); /* nobody has used it */
+}
 
 static int hear(motet_node node, const struct motet_arrival *arrival, void *user)
 {
@@ -258,6 +283,8 @@ static int hear(motet_node node, const struct motet_arrival *arrival, void *user
     CHECK(motet_message_receive(node, arrival->channel, &byte, 1, SOON, NULL), -EPIPE); /* a handler has its messages */
     if (!arrival->message) {
         CHECK(arrival->length == 4 && memcmp(arrival->body, "ping", 4) == 0, 1);
+        if (arrival->tag == 0)
+            in_a_handler(node, heard, motet_channel_link(arrival->channel));
         CHECK(motet_message_inject(node, arrival->channel, arrival->tag + 1, "pong", 4, SOON), 0);
         CHECK(motet_message_send(node, arrival->channel, 0, heard->buffer, LONG, SOON), -EDEADLK);
         return 0;
@@ -288,6 +315,8 @@ static void handlers(void)
     motet_handler handler;
     motet_channel near_end, far_end;
     struct motet_completion end = MOTET_INIT(struct motet_completion);
+    uint64_t word = 40;
+    CHECK(motet_region_register(near_node, &word, sizeof word, MOTET_REGION_ALL, &heard.key), 0);
     CHECK(motet_handler_new(far_node, hear, &heard, &handler), 0);
     struct motet_reception theirs = handled(handler), ours = queue();
     CHECK(motet_service_open(far_node, HANDLED, &theirs), 0);
@@ -299,6 +328,9 @@ static void handlers(void)
         CHECK(end.tag == (uint64_t)i + 1 && memcmp(answer, "pong", 4) == 0, 1);
     }
     CHECK(heard.count, 100);
+    CHECK(motet_operation_wait(far_node, heard.remote, SOON, &end), 0);
+    CHECK(end.status == 0 && word == 41, 1);
+    CHECK(motet_region_revoke(near_node, heard.key, SOON), 0);
     fill(body, LONG, 3);
     CHECK(motet_message_send(near_node, near_end, 0, body, LONG, SOON), -EPIPE); /* it is discarded */
     CHECK(motet_message_send(near_node, near_end, 1, body, LONG, SOON), 0);

@@ -13,6 +13,11 @@ static void arguments(motet_node node)
     CHECK(motet_node_open(&options, &other), -EINVAL);
     CHECK(other, 0);
     CHECK(motet_node_open(NULL, NULL), -EINVAL);
+    options.size = offsetof(struct motet_node_options, pool); /* of the first version */
+    options.pool = 1;
+    CHECK(motet_node_open(&options, &other), 0);
+    CHECK(motet_node_close(other), 0);
+    options.pool = 0;
     options.size = sizeof options + 64; /* of a later version: what is beyond is not ours */
     options.flags = 2;
     CHECK(motet_node_open(&options, &other), -EINVAL);
@@ -144,6 +149,36 @@ static void strangers(motet_node node)
     CHECK(motet_channel_finish(node, 3), -EBADF);
     CHECK(motet_channel_close(node, UINT64_MAX), -EBADF);
     CHECK(motet_link_close(node, 3), -EBADF);
+
+    struct motet_remote at = MOTET_INIT(struct motet_remote);
+    struct motet_atomic add = MOTET_INIT(struct motet_atomic);
+    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    struct motet_region_limits limits = MOTET_INIT(struct motet_region_limits);
+    at.link = 0x100001;
+    add.count = 1;
+    add.operand = bytes;
+    CHECK(motet_region_put(node, &at, bytes, 8, SOON), -EBADF);
+    CHECK(motet_region_get(node, &at, bytes, 8, SOON), -EBADF);
+    CHECK(motet_region_atomic(node, &at, &add, SOON), -EBADF);
+    CHECK(motet_region_put_start(node, &at, bytes, 8, NULL, &operation), -EBADF);
+    CHECK(motet_region_get_start(node, &at, bytes, 8, NULL, &operation), -EBADF);
+    CHECK(motet_region_atomic_start(node, &at, &add, NULL, &operation), -EBADF);
+    CHECK(motet_region_fence(node, at.link, SOON), -EBADF);
+    CHECK(motet_region_fence_start(node, at.link, NULL, &operation), -EBADF);
+    CHECK(motet_region_open(node, at.link, 1, SOON, &sight, &operation), -EBADF);
+    CHECK(motet_link_region_limits(node, at.link, &limits), -EBADF);
+    CHECK(motet_region_revoke(node, 1, SOON), -EBADF);
+    CHECK(motet_region_close(node, 1), -EBADF);
+    CHECK(motet_region_stands(node, 1), -EBADF);
+    CHECK(motet_loan_free(node, 1), -EBADF);
+    CHECK(motet_loan_send(node, &outgoing, 1, 8, NULL, SOON, NULL), -EINVAL); /* the mode */
+    outgoing.mode = MOTET_SEND_AUTOMATIC;
+    CHECK(motet_loan_send(node, &outgoing, 1, 8, NULL, SOON, NULL), -EBADF);
+    source = from(0x100000000100001, 0, 1, 0);
+    CHECK(motet_message_receive_in_place(node, &source, 8, SOON, &end), -EBADF);
+    CHECK(motet_message_post_in_place(node, &source, 8, NULL, &operation), -EBADF);
+    CHECK(motet_message_accept_in_place(node, 5, 8, NULL, &operation), -EBADF);
+    CHECK(motet_message_give_back(node, 5), -EBADF);
 }
 
 /* A node that is not there. */
@@ -176,6 +211,38 @@ static void nobody(motet_node node, int error)
     CHECK(motet_group_new(node, &operation), error);
     CHECK(motet_group_wait(node, 0x100001, &end, 1, SOON), error);
     CHECK(motet_group_signal(node, 0x100001), error);
+
+    static uint64_t words[8];
+    void *memory;
+    struct motet_remote at = MOTET_INIT(struct motet_remote);
+    struct motet_atomic add = MOTET_INIT(struct motet_atomic);
+    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    struct motet_region_limits limits = MOTET_INIT(struct motet_region_limits);
+    struct motet_outgoing outgoing = message(source.channel, 1, MOTET_SEND_AUTOMATIC);
+    at.link = 0x100001;
+    add.count = 1;
+    add.operand = bytes;
+    CHECK(motet_region_register(node, words, sizeof words, MOTET_REGION_ALL, &operation), error);
+    CHECK(motet_region_alloc(node, 8, MOTET_REGION_ALL, &memory, &operation), error);
+    CHECK(motet_region_revoke(node, 0x100001, SOON), error);
+    CHECK(motet_link_region_limits(node, at.link, &limits), error);
+    CHECK(motet_region_put(node, &at, bytes, 8, SOON), error);
+    CHECK(motet_region_get(node, &at, bytes, 8, SOON), error);
+    CHECK(motet_region_atomic(node, &at, &add, SOON), error);
+    CHECK(motet_region_put_start(node, &at, bytes, 8, NULL, &operation), error);
+    CHECK(motet_region_get_start(node, &at, bytes, 8, NULL, &operation), error);
+    CHECK(motet_region_atomic_start(node, &at, &add, NULL, &operation), error);
+    CHECK(motet_region_fence(node, at.link, SOON), error);
+    CHECK(motet_region_fence_start(node, at.link, NULL, &operation), error);
+    CHECK(motet_region_open(node, at.link, 0x100001, SOON, &sight, &operation), error);
+    CHECK(motet_region_close(node, 0x100001), error);
+    CHECK(motet_region_stands(node, 0x100001), error);
+    CHECK(motet_loan_alloc(node, 8, &memory, &operation), error);
+    CHECK(motet_loan_free(node, 0x100001), error);
+    CHECK(motet_loan_send(node, &outgoing, 0x100001, 8, NULL, SOON, NULL), error);
+    CHECK(motet_message_receive_in_place(node, &source, 8, SOON, &end), error);
+    CHECK(motet_message_post_in_place(node, &source, 8, NULL, &operation), error);
+    CHECK(motet_message_give_back(node, 0x100001), error);
 }
 
 static void *wait_for_ever(void *of)

@@ -92,7 +92,21 @@ static void step(void)
     reception.with = some();
     outgoing.headers = memory;
     outgoing.headers_length = (uint32_t)below(300);
-    switch (below(40)) {
+    struct motet_remote at = MOTET_INIT(struct motet_remote);
+    struct motet_atomic atomic = MOTET_INIT(struct motet_atomic);
+    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    struct motet_region_limits limits = MOTET_INIT(struct motet_region_limits);
+    void *address;
+    at.link = some();
+    at.key = some();
+    at.offset = below(4) ? below(100) * 8 : draw();
+    atomic.operation = (uint32_t)below(20);
+    atomic.type = (uint32_t)below(11);
+    atomic.count = (uint32_t)below(40);
+    atomic.operand = memory;
+    atomic.compare = memory + 512;
+    atomic.before = below(2) ? memory + 1024 : NULL;
+    switch (below(60)) {
     case 0: is_sane(motet_node_name(node(), text, below(sizeof text))); break;
     case 1: is_sane(motet_node_address(node(), text, below(sizeof text))); break;
     case 2: is_sane(motet_node_descriptor(node())); break;
@@ -132,10 +146,34 @@ static void step(void)
     case 36: is_sane(motet_message_claim(node(), &source, &end, &out)); break;
     case 37: is_sane(motet_message_accept(node(), some(), memory, below(100000), told_so, &out)); break;
     case 38: is_sane(motet_message_discard(node(), some())); break;
+    case 40: is_sane(motet_region_register(node(), memory, below(sizeof memory), (uint32_t)below(9), &out)); break;
+    case 41: is_sane(motet_region_alloc(node(), below(100000), (uint32_t)below(9), &address, &out)); break;
+    case 42: is_sane(below(4) ? 0 : motet_region_revoke(node(), some(), in(0.0005))); break;
+    case 43: is_sane(motet_link_region_limits(node(), some(), &limits)); break;
+    case 44: is_sane(motet_region_put(node(), &at, memory, below(100), in(0.0005))); break;
+    case 45: is_sane(motet_region_get(node(), &at, memory, below(100000), in(0.0005))); break;
+    case 46: is_sane(motet_region_atomic(node(), &at, &atomic, in(0.0005))); break;
+    case 47: is_sane(motet_region_put_start(node(), &at, memory, below(100000), told_so, &out)); break;
+    case 48: is_sane(motet_region_get_start(node(), &at, memory, below(100000), told_so, &out)); break;
+    case 49: is_sane(motet_region_atomic_start(node(), &at, &atomic, told_so, &out)); break;
+    case 50: is_sane(motet_region_fence(node(), some(), in(0.0005))); break;
+    case 51: is_sane(motet_region_fence_start(node(), some(), told_so, &out)); break;
+    case 52: is_sane(motet_region_open(node(), some(), some(), in(0.001), &sight, &out)); break;
+    case 53: is_sane(below(2) ? motet_region_close(node(), some()) : motet_region_stands(node(), some())); break;
+    case 54: is_sane(motet_loan_alloc(node(), below(100000), &address, &out)); break;
+    case 55: is_sane(motet_loan_free(node(), some())); break;
+    case 56: is_sane(motet_loan_send(node(), &outgoing, some(), below(100000), told_so, in(0.0005), below(2) ? &out : NULL)); break;
+    case 57: is_sane(motet_message_receive_in_place(node(), &source, below(100000), 0, &end)); break;
+    case 58:
+        is_sane(below(2) ? motet_message_post_in_place(node(), &source, below(100000), told_so, &out)
+                         : motet_message_accept_in_place(node(), some(), below(100000), told_so, &out));
+        break;
+    case 59: is_sane(motet_message_give_back(node(), some())); break;
     case 39: is_sane(below(2) ? motet_handler_new(node(), hear, NULL, &out) : motet_handler_free(node(), some())); break;
     }
     keep(out);
     keep(end.channel);
+    keep(end.lent);
 }
 
 static void open_node(int at)

@@ -1,23 +1,29 @@
 //! Nodes, links, channels and messages: the header's section "messages" over `motet::node`.
 //!
 //! What it is: translation. Handles become the engine's numbers, C structs its arguments, its errors negative errnos. What it is not:
-//! it knows no rule of messages; whether a number means something is the engine's to say, but for nodes and claimed messages, whose
-//! tables are here ([`table`]).
+//! it knows no rule of messages; whether a number means something is the engine's to say, but for nodes, claimed messages and memory in
+//! the program's hands, whose tables are here ([`table`], [`holdings`]).
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`table`] | nodes by handle: entering one, and leaving it before it may be closed |
 //! | [`nodes`], [`links`] | joining, progress, sleep; meeting others, services, contexts |
 //! | [`sending`], [`receiving`] | channels and what goes over them |
+//! | [`regions`], [`remote`] | memory that others reach by key; operations on theirs |
+//! | [`loans`], [`holdings`] | messages that are read in place; memory that the program holds by handle |
 //! | [`operations`] | ends: one, any, groups |
 //! | [`handlers`] | functions that get messages, and work put off |
 //! | [`shape`] | the structs |
 
 mod handlers;
+mod holdings;
 mod links;
+mod loans;
 mod nodes;
 mod operations;
 mod receiving;
+mod regions;
+mod remote;
 mod sending;
 mod shape;
 mod table;
@@ -28,10 +34,12 @@ use motet_proto::message::ChannelId;
 
 const EAGAIN: i32 = 11;
 const EBADF: i32 = 9;
+const ECHILD: i32 = 10;
 const EDEADLK: i32 = 35;
 const EINVAL: i32 = 22;
 const EMFILE: i32 = 24;
 const ENOBUFS: i32 = 105;
+const EOPNOTSUPP: i32 = 95;
 const EPERM: i32 = 1;
 const ETIMEDOUT: i32 = 110;
 

@@ -16,6 +16,20 @@ fn every_end_is_told() {
     }
 }
 
+#[test]
+fn regions_are_what_they_say() {
+    if let Some(program) = Native::compile("cc", "tests/messages/regions.c") {
+        assert_eq!(program.run(&[]), "regions are what they say\n");
+    }
+}
+
+#[test]
+fn loans_come_back() {
+    if let Some(program) = Native::compile("cc", "tests/messages/loans.c") {
+        assert_eq!(program.run(&[]), "loans come back\n");
+    }
+}
+
 /// `MOTET_FUZZ_ROUNDS=n` makes n calls with each seed.
 #[test]
 fn made_up_handles_do_no_harm() {

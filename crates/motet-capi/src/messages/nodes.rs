@@ -53,7 +53,7 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
     }
     // SAFETY: the caller's promise.
     let (wanted, name, listen) = unsafe {
-        let wanted = shape::read(wanted)?;
+        let wanted = shape::read_grown(wanted, shape::NodeOptions::FIRST)?;
         (wanted, text(wanted.name)?, text(wanted.listen)?)
     };
     let listen = match listen {
@@ -77,7 +77,7 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
         channels: or(wanted.channels.into(), channels.into()) as u32,
         eager: [or(wanted.eager_memory, eager[0]), or(wanted.eager_network, eager[1])],
         single_copy: single_copy.map(|default| or(wanted.single_copy, default)),
-        pool,
+        pool: or(wanted.pool, pool as u64) as usize,
     };
     Ok((options, wanted.flags & SINGLE != 0))
 }

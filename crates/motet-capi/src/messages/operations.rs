@@ -1,6 +1,7 @@
 //! Ends of operations: one, any of several, those of a group.
 
-use super::shape::{self, CompletionShape, End, GroupCounts};
+use super::holdings;
+use super::shape::{self, CompletionShape, GroupCounts};
 use super::table::{Entered, enter};
 use super::{Deadline, EAGAIN, EINVAL, Errno, call, errno, number};
 use motet_api::node::{Completion, Error, GroupId, OperationId};
@@ -13,13 +14,14 @@ fn group(handle: u64) -> Result<GroupId, Errno> {
     number(handle).map(GroupId)
 }
 
-/// Tells an end.
+/// Tells an end, where there is so much room for it.
 ///
 /// # Safety
-/// As of [`End::write`].
-unsafe fn tell(completion: &Completion, end: *mut CompletionShape) {
+/// As of [`shape::End::write`].
+unsafe fn tell(entered: &Entered, mut completion: Completion, end: *mut CompletionShape, room: usize) {
+    let told = holdings::end_of(entered, &mut completion, shape::tells_in_place(room));
     // SAFETY: the caller's promise.
-    unsafe { End::of(completion).write(end) };
+    unsafe { told.write(end, room) };
 }
 
 /// # Safety
@@ -28,11 +30,12 @@ unsafe fn tell(completion: &Completion, end: *mut CompletionShape) {
 pub unsafe extern "C" fn motet_operation_test(node: u64, handle: u64, end: *mut CompletionShape) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { shape::check(end) }?;
-        let ended = enter(node)?.node.test(operation(handle)?).map_err(errno)?;
+        let room = unsafe { shape::check(end) }?;
+        let entered = enter(node)?;
+        let ended = entered.node.test(operation(handle)?).map_err(errno)?;
         let Some(completion) = ended else { return Ok(0) };
         // SAFETY: as above.
-        unsafe { tell(&completion, end) };
+        unsafe { tell(&entered, completion, end, room) };
         Ok(1)
     })
 }
@@ -55,10 +58,11 @@ fn wait_for(entered: &Entered, operation: OperationId, deadline: Deadline) -> Re
 pub unsafe extern "C" fn motet_operation_wait(node: u64, handle: u64, deadline: i64, end: *mut CompletionShape) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { shape::check(end) }?;
-        let completion = wait_for(&enter(node)?, operation(handle)?, Deadline(deadline))?;
+        let room = unsafe { shape::check(end) }?;
+        let entered = enter(node)?;
+        let completion = wait_for(&entered, operation(handle)?, Deadline(deadline))?;
         // SAFETY: as above.
-        unsafe { tell(&completion, end) };
+        unsafe { tell(&entered, completion, end, room) };
         Ok(0)
     })
 }
@@ -78,10 +82,7 @@ pub unsafe extern "C" fn motet_operation_wait_any(
             return Err(EINVAL);
         }
         // SAFETY: the caller's promise, of both.
-        let handles = unsafe {
-            shape::check(end)?;
-            std::slice::from_raw_parts(operations, count as usize)
-        };
+        let (room, handles) = unsafe { (shape::check(end)?, std::slice::from_raw_parts(operations, count as usize)) };
         // No number of the engine's: an operation that is not known has ended.
         let numbers: Vec<_> =
             handles.iter().map(|&handle| operation(handle).unwrap_or(OperationId(u32::MAX))).collect();
@@ -92,7 +93,7 @@ pub unsafe extern "C" fn motet_operation_wait_any(
         let waited = entered.node.wait_any(&numbers, deadline.at());
         let (at, completion) = waited.map_err(|error| deadline.errno(error))?;
         // SAFETY: as above.
-        unsafe { tell(&completion, end) };
+        unsafe { tell(&entered, completion, end, room) };
         Ok(at as i32)
     })
 }
@@ -158,7 +159,7 @@ pub unsafe extern "C" fn motet_group_wait(
         let mut taken = 0;
         while let Some(completion) = next {
             // SAFETY: the caller's promise: `most` ends, so far apart. (Only the first one's size is read.)
-            unsafe { tell(&completion, ends.byte_add(taken as usize * distance)) };
+            unsafe { tell(&entered, completion, ends.byte_add(taken as usize * distance), distance) };
             taken += 1;
             next =
                 if taken < most.min(i32::MAX as u32) { entered.node.test_group(group).unwrap_or(None) } else { None };

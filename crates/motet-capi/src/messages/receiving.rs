@@ -2,26 +2,10 @@
 
 use super::shape::{self, CompletionShape, End, NoticeShape, Source};
 use super::table::{Entered, Record, enter};
-use super::{Deadline, EAGAIN, EBADF, EINVAL, ENOBUFS, Errno, call, channel, errno, number};
-use motet_api::node::{Channel, From, LinkId, Memory, Span};
+use super::{Deadline, EAGAIN, EBADF, ENOBUFS, Errno, call, channel, errno, number};
+use motet_api::node::{Channel, From, LinkId, Memory};
 use motet_proto::message::Held;
 use motet_proto::message::pool::{self, Number};
-
-/// A buffer of the caller's.
-///
-/// # Safety
-/// As of [`Span::new`].
-#[inline(always)]
-unsafe fn span(buffer: *mut u8, capacity: usize) -> Result<Span, Errno> {
-    if capacity > isize::MAX as usize || (capacity > 0 && buffer.is_null()) {
-        return Err(EINVAL);
-    }
-    if capacity == 0 {
-        return Ok(Span::EMPTY);
-    }
-    // SAFETY: the caller's promise.
-    Ok(unsafe { Span::new(buffer, capacity) })
-}
 
 /// # Safety
 /// As of a call that has buffer and end.
@@ -34,10 +18,7 @@ unsafe fn receive(
     end: *mut CompletionShape,
 ) -> Result<i32, Errno> {
     // SAFETY: the caller's promise; the span is not used after this call.
-    let span = unsafe {
-        shape::check(end)?;
-        span(buffer, capacity)?
-    };
+    let (room, span) = unsafe { (shape::check(end)?, shape::span(buffer, capacity)?) };
     if deadline.is_now() {
         entered.node.progress().map_err(errno)?;
         entered.node.peek(from, tag, ignore).map_err(errno)?.ok_or(EAGAIN)?;
@@ -47,7 +28,7 @@ unsafe fn receive(
     let got = got.map_err(|error| deadline.errno(error))?;
     let told = End::of_call(&got, &headers);
     // SAFETY: as above.
-    unsafe { told.write(end) };
+    unsafe { told.write(end, room) };
     Ok(told.status)
 }
 
@@ -103,7 +84,7 @@ pub unsafe extern "C" fn motet_message_post(
         // SAFETY: the caller's promise.
         let ((from, tag, ignore), notice, span) = unsafe {
             shape::put(out, 0)?;
-            (shape::source(source)?, shape::notice(notice)?, span(buffer, capacity)?)
+            (shape::source(source)?, shape::notice(notice)?, shape::span(buffer, capacity)?)
         };
         let posted = entered.node.post(from, tag, ignore, Memory::Span(span), notice).map_err(errno)?;
         // SAFETY: as above.
@@ -120,16 +101,14 @@ pub unsafe extern "C" fn motet_message_peek(node: u64, source: *const Source, se
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        let (from, tag, ignore) = unsafe {
-            shape::check(seen)?;
-            shape::source(source)?
-        };
+        let (room, (from, tag, ignore)) = unsafe { (shape::check(seen)?, shape::source(source)?) };
         let Some(found) = entered.node.peek(from, tag, ignore).map_err(errno)? else { return Ok(0) };
         let (length, tag, channel) = (found.length, found.tag, Some(found.channel));
+        let headers = &found.headers[..];
         let end =
-            End { operation: 0, context: 0, status: 0, length, full: length, tag, channel, headers: &found.headers };
+            End { operation: 0, context: 0, status: 0, length, full: length, tag, channel, headers, in_place: None };
         // SAFETY: as above.
-        unsafe { end.write(seen) };
+        unsafe { end.write(seen, room) };
         Ok(1)
     })
 }
@@ -146,10 +125,9 @@ pub unsafe extern "C" fn motet_message_claim(
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        let (from, tag, ignore) = unsafe {
+        let (room, (from, tag, ignore)) = unsafe {
             shape::put(out, 0)?;
-            shape::check(seen)?;
-            shape::source(source)?
+            (shape::check(seen)?, shape::source(source)?)
         };
         let mut messages = entered.messages();
         if messages.count() >= pool::MOST {
@@ -158,7 +136,7 @@ pub unsafe extern "C" fn motet_message_claim(
         let Some(held) = entered.node.claim(from, tag, ignore).map_err(errno)? else { return Ok(0) };
         let channel = Channel { link: LinkId(held.source), id: held.channel };
         // SAFETY: as above.
-        unsafe { End::of_held(&held, channel).write(seen) };
+        unsafe { End::of_held(&held, channel).write(seen, room) };
         let number = messages.insert(Some(held)).ok_or(ENOBUFS)?;
         // SAFETY: as above.
         unsafe { shape::put(out, number.0.into()) }.map(|()| 1)
@@ -194,7 +172,7 @@ pub unsafe extern "C" fn motet_message_accept(
         // SAFETY: the caller's promise.
         let (notice, span) = unsafe {
             shape::put(out, 0)?;
-            (shape::notice(notice)?, span(buffer, capacity)?)
+            (shape::notice(notice)?, shape::span(buffer, capacity)?)
         };
         let message = Number(number(message)?);
         let held = take(&entered, message)?;

@@ -1,9 +1,10 @@
 //! The structs of the section "messages" of `motet.h`, read and written no further than their `size`.
 
 use super::{EBADF, EINVAL, Errno, channel, channel_handle, number};
-use motet_api::node::{Channel, Completion, Context, From, Got, GroupId, Mode, Notice, Outgoing, Status};
+use motet_api::node::{Channel, Completion, Context, From, Got, GroupId, Mode, Notice, Outgoing, Span, Status};
 use motet_proto::message::Held;
 use std::ffi::c_char;
+use std::mem::{MaybeUninit, offset_of};
 
 /// MOTET_HEADERS_MOST.
 pub const HEADERS: usize = motet_proto::message::stack::MOST;
@@ -23,6 +24,12 @@ pub struct NodeOptions {
     pub eager_memory: u64,
     pub eager_network: u64,
     pub single_copy: u64,
+    pub pool: u64,
+}
+
+impl NodeOptions {
+    /// Bytes of its first version.
+    pub const FIRST: usize = offset_of!(NodeOptions, pool);
 }
 
 /// struct motet_link_state.
@@ -77,7 +84,12 @@ pub struct CompletionShape {
     tag: u64,
     channel: u64,
     headers: [u8; HEADERS],
+    lent: u64,
+    body: *const u8,
 }
+
+/// Bytes of its first version.
+const FIRST_END: usize = offset_of!(CompletionShape, lent);
 
 /// struct motet_counts.
 #[repr(C)]
@@ -140,6 +152,27 @@ pub unsafe fn read<T: Copy>(from: *const T) -> Result<T, Errno> {
     }
 }
 
+/// The same of a struct that has grown since its first version of `first` bytes: what the caller's has not is zeros.
+///
+/// # Safety
+/// As of [`read`]; zeros are a `T`.
+pub unsafe fn read_grown<T: Copy>(from: *const T, first: usize) -> Result<T, Errno> {
+    if from.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: the caller's promise: it begins with its size.
+    let size = unsafe { *from.cast::<usize>() };
+    if size != first && size < size_of::<T>() {
+        return Err(EINVAL);
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: the caller's promise, as above; what is not copied is zeros, which are a `T`.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast(), size.min(size_of::<T>()));
+        Ok(value.assume_init())
+    }
+}
+
 /// Writes a struct into the caller's, whose `size` stays.
 ///
 /// # Safety
@@ -173,6 +206,15 @@ pub unsafe fn put(out: *mut u64, handle: u64) -> Result<(), Errno> {
     }
 }
 
+/// The same for an address.
+///
+/// # Safety
+/// `out` is null or may be written.
+pub unsafe fn put_pointer(out: *mut *mut u8, pointer: *mut u8) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { out.as_mut() }.map(|out| *out = pointer).ok_or(EINVAL)
+}
+
 /// Bytes of the caller's, to read.
 ///
 /// # Safety
@@ -187,6 +229,22 @@ pub unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u8], Err
         }
         _ => Err(EINVAL),
     }
+}
+
+/// A buffer of the caller's, for an operation.
+///
+/// # Safety
+/// As of [`Span::new`].
+#[inline(always)]
+pub unsafe fn span(buffer: *mut u8, capacity: usize) -> Result<Span, Errno> {
+    if capacity > isize::MAX as usize || (capacity > 0 && buffer.is_null()) {
+        return Err(EINVAL);
+    }
+    if capacity == 0 {
+        return Ok(Span::EMPTY);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { Span::new(buffer, capacity) })
 }
 
 /// What to do at the end, by the caller's struct or none.
@@ -270,32 +328,51 @@ pub struct End<'a> {
     pub tag: u64,
     pub channel: Option<Channel>,
     pub headers: &'a [u8],
+    /// Of operations: the message, if it was received in place. `None`: that is not told.
+    pub in_place: Option<InPlace>,
+}
+
+/// A message in the program's hands.
+#[derive(Clone, Copy)]
+pub struct InPlace {
+    /// Its handle; 0: there is none.
+    pub lent: u64,
+    /// Its body.
+    pub body: *const u8,
+}
+
+impl Default for InPlace {
+    fn default() -> Self {
+        Self { lent: 0, body: std::ptr::null() }
+    }
 }
 
 impl<'a> End<'a> {
     pub fn of(completion: &'a Completion) -> Self {
         let &Completion { operation, context, status: how, length, tag, full, ref headers, channel, .. } = completion;
-        Self { operation: operation.0.into(), context, status: status(how), length, full, tag, channel, headers }
+        let (operation, status, in_place) = (operation.0.into(), status(how), None);
+        Self { operation, context, status, length, full, tag, channel, headers, in_place }
     }
 
     #[inline(always)]
     pub fn of_call(got: &Got, headers: &'a [u8]) -> Self {
         let &Got { status: how, length, tag, full, channel } = got;
-        Self { operation: 0, context: 0, status: status(how), length, full, tag, channel, headers }
+        let (status, in_place) = (status(how), None);
+        Self { operation: 0, context: 0, status, length, full, tag, channel, headers, in_place }
     }
 
     pub fn of_held(held: &'a Held, channel: Channel) -> Self {
         let (length, full) = (held.length, held.length);
         let (tag, channel, headers) = (held.tag, Some(channel), held.headers());
-        Self { operation: 0, context: 0, status: 0, length, full, tag, channel, headers }
+        Self { operation: 0, context: 0, status: 0, length, full, tag, channel, headers, in_place: None }
     }
 
-    /// Writes it; a null pointer is nobody who wants to know.
+    /// Writes it, where there is so much room ([`check`]); a null pointer is nobody who wants to know.
     ///
     /// # Safety
     /// As of [`write`].
     #[inline(always)]
-    pub unsafe fn write(&self, into: *mut CompletionShape) {
+    pub unsafe fn write(&self, into: *mut CompletionShape, room: usize) {
         if into.is_null() {
             return;
         }
@@ -314,19 +391,32 @@ impl<'a> End<'a> {
                 let place = (&raw mut (*into).headers).cast::<u8>();
                 std::ptr::copy_nonoverlapping(headers.as_ptr(), place, headers.len());
             }
+            if let (Some(InPlace { lent, body }), true) = (self.in_place, tells_in_place(room)) {
+                (*into).lent = lent;
+                (*into).body = body;
+            }
         }
     }
 }
 
-/// Whether an end can be written there, before anything is done; null: nobody wants it.
+/// How much room there is for an end, before anything is done; null: nobody wants it, and there is none.
 ///
 /// # Safety
 /// As of [`read`].
 #[inline(always)]
-pub unsafe fn check(end: *const CompletionShape) -> Result<(), Errno> {
+pub unsafe fn check(end: *const CompletionShape) -> Result<usize, Errno> {
+    if end.is_null() {
+        return Ok(0);
+    }
     // SAFETY: the caller's promise.
-    let fits = end.is_null() || unsafe { *end.cast::<usize>() } >= size_of::<CompletionShape>();
-    if fits { Ok(()) } else { Err(EINVAL) }
+    let room = unsafe { *end.cast::<usize>() };
+    if room >= FIRST_END { Ok(room) } else { Err(EINVAL) }
+}
+
+/// Whether an end with so much room says where a message is that was received in place.
+#[inline(always)]
+pub fn tells_in_place(room: usize) -> bool {
+    room >= size_of::<CompletionShape>()
 }
 
 /// The distance of ends in an array.
@@ -335,11 +425,6 @@ pub unsafe fn check(end: *const CompletionShape) -> Result<(), Errno> {
 /// As of [`read`].
 pub unsafe fn distance(ends: *const CompletionShape) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
-    unsafe { check(ends) }?;
-    if ends.is_null() {
-        return Err(EINVAL);
-    }
-    // SAFETY: as above.
-    let size = unsafe { *ends.cast::<usize>() };
-    if size.is_multiple_of(align_of::<CompletionShape>()) { Ok(size) } else { Err(EINVAL) }
+    let size = unsafe { check(ends) }?;
+    if size > 0 && size.is_multiple_of(align_of::<CompletionShape>()) { Ok(size) } else { Err(EINVAL) }
 }

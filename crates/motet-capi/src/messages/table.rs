@@ -6,8 +6,9 @@
 //!
 //! A handle is the place in the table under a number that is never given twice, so that one made up or outlived is noticed.
 
-use super::{EBADF, EDEADLK, EMFILE, EPERM, Errno};
+use super::{EBADF, ECHILD, EDEADLK, EMFILE, EPERM, Errno};
 use crate::messages::handlers::Registered;
+use crate::messages::holdings::Holding;
 use motet_api::node::Node;
 use motet_proto::message::Held;
 use motet_proto::message::pool::Pool;
@@ -33,6 +34,7 @@ pub struct Record {
     /// The only thread that may use it; 0: any.
     owner: u64,
     messages: Mutex<Pool<Option<Held>>>,
+    holdings: Mutex<Pool<Option<Holding>>>,
     handlers: Mutex<HashMap<u32, Weak<Registered>>>,
 }
 
@@ -40,6 +42,11 @@ impl Record {
     /// Messages that were claimed, or kept by a handler; none where one is being accepted.
     pub fn messages(&self) -> MutexGuard<'_, Pool<Option<Held>>> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory in the hands of the program; none where a loan is being sent.
+    pub fn holdings(&self) -> MutexGuard<'_, Pool<Option<Holding>>> {
+        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Handlers by number.
@@ -206,8 +213,8 @@ pub fn keep(node: Node, single: bool) -> Result<u64, Errno> {
     BARRIER.store(barrier::join_threads(), Relaxed);
     let handle = (GIVEN.fetch_add(1, Relaxed) + 1) << 8 | at as u64;
     let owner = if single { thread::token() } else { 0 };
-    let (messages, handlers) = Default::default();
-    let record = Box::new(Record { node, owner, messages, handlers });
+    let (messages, holdings, handlers) = Default::default();
+    let record = Box::new(Record { node, owner, messages, holdings, handlers });
     SLOTS[at].record.store(Box::into_raw(record), Release);
     SLOTS[at].handle.store(handle, Release);
     Ok(handle)
@@ -215,7 +222,6 @@ pub fn keep(node: Node, single: bool) -> Result<u64, Errno> {
 
 /// Closes a node, once nobody is in it any more.
 pub fn close(handle: u64) -> Result<(), Errno> {
-    const ECHILD: i32 = 10;
     let inside = mine().is_some_and(|mark| mark.inside().any(|node| node == handle));
     if inside {
         return Err(EDEADLK);

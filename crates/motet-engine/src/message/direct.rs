@@ -16,7 +16,44 @@ use super::segments::Direct;
 use super::{Error, LinkId, Node, Notice, OperationId, Status};
 use motet_proto::message::Outcome;
 use motet_proto::message::remote::format::{SIGHT, Sight};
+use motet_sys::lending::Window;
 use motet_sys::span::Memory;
+use std::sync::Arc;
+
+/// A region of a peer's that is mapped here as long as this, revoked or not.
+///
+/// Who loads and stores by its address does so behind the engine's back: in no order with operations under way, with nobody to check
+/// rights and bounds, and after the region was revoked in memory that nobody reads any more.
+#[derive(Debug)]
+pub struct Mapped {
+    link: LinkId,
+    key: Key,
+    rights: Rights,
+    view: Shared,
+    _window: Arc<Window>,
+}
+
+impl Mapped {
+    /// The peer's key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Over which link.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+
+    /// What may be done. Without PUT and ATOMIC a store is a fault (SIGSEGV).
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// Its bytes.
+    pub fn view(&self) -> Shared {
+        self.view
+    }
+}
 
 impl Node {
     /// Makes a region of zeros in memory that peers of this host may map: what they are told the key of they may use as `rights` say, as
@@ -26,7 +63,7 @@ impl Node {
         let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
         let segment = core.desk.pool.segment(size, writable).map_err(|_| Error::Full)?;
         let view = segment.view(size).ok_or(Error::Full)?;
-        let host = Host { memory: view, keep: None, segment: Some(segment), ending: None };
+        let host = Host { memory: view, keep: None, segment: Some(segment) };
         core.desk.hosts.add(host, rights).map(|key| (view, key))
     }
 
@@ -59,6 +96,20 @@ impl Node {
         }
         segments.directs.push(Direct { key, rights, view, window });
         Ok(true)
+    }
+
+    /// A region that is used directly, for those who go by its address; `None`: it is not, or not any more.
+    pub fn mapped(&self, link: LinkId, key: Key) -> Result<Option<Mapped>, Error> {
+        let mut core = self.core()?;
+        let (joined, _) = core.link(link)?;
+        let direct = joined.back.segments.directs.iter().find(|direct| direct.key == key);
+        Ok(direct.map(|direct| Mapped {
+            link,
+            key,
+            rights: direct.rights,
+            view: direct.view,
+            _window: direct.window.clone(),
+        }))
     }
 
     fn look(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<Sight, Error> {
@@ -106,6 +157,24 @@ impl Node {
         let mut core = self.core()?;
         let Some(view) = core.direct(link, key, Rights::GET, offset, into.len()) else { return Ok(false) };
         view?.read(offset as usize, into).map_err(|_| Error::Outside)?;
+        Ok(true)
+    }
+
+    /// Does an atomic on a region that is used directly; `before` takes the values before, or is empty. False, and nothing is done:
+    /// it is not, or not now.
+    #[inline]
+    pub fn change(
+        &self,
+        link: LinkId,
+        key: Key,
+        offset: u64,
+        atomic: &Atomic<'_>,
+        before: &mut [u8],
+    ) -> Result<bool, Error> {
+        let mut core = self.core()?;
+        atomic.check(offset, !before.is_empty()).map_err(|_| Error::Unfit)?;
+        let Some(view) = core.direct(link, key, Rights::ATOMIC, offset, atomic.length()) else { return Ok(false) };
+        atomic.apply_shared(&view?, offset as usize, before).map_err(|_| Error::Unfit)?;
         Ok(true)
     }
 }

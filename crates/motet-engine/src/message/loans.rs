@@ -16,7 +16,7 @@ pub use super::segments::LoanCounts;
 use super::{Error, LinkId, Mode, Node, Notice, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::packet::Place;
-use motet_proto::message::pool::Number;
+use motet_proto::message::pool::{self, Number};
 use motet_proto::message::{Broken, CopyRequest, Held};
 use motet_sys::clock;
 use motet_sys::fds::PrivateFd;
@@ -141,6 +141,9 @@ impl Node {
             Err(error) => return Err((error, left)),
         };
         let sent = self.wait(core, deadline, |core| {
+            if let Err(error) = core.has_room_for(notice) {
+                return Some(Err(error));
+            }
             let memory = Memory::Block(left.take()?);
             match self.start_send_here(core, &message, memory, Vec::new(), notice.unwrap_or_default()) {
                 Ok(operation) => {
@@ -176,11 +179,18 @@ impl Node {
     }
 
     /// The same for a message that was claimed, or that a handler has taken.
-    pub fn accept_in_place(&self, held: Held, most: u64, notice: Notice) -> Result<OperationId, Error> {
-        let mut core = self.core()?;
-        let name = core.desk.operations.begin(in_place(most, notice))?;
-        core.give(held, name, most);
-        Ok(name)
+    pub fn accept_in_place(&self, held: Held, most: u64, notice: Notice) -> Result<OperationId, (Error, Held)> {
+        let mut core = match self.core() {
+            Ok(core) => core,
+            Err(error) => return Err((error, held)),
+        };
+        match core.desk.operations.begin(in_place(most, notice)) {
+            Ok(name) => {
+                core.give(held, name, most);
+                Ok(name)
+            }
+            Err(error) => Err((error, held)),
+        }
     }
 
     /// Gives a message back to its sender, at once.
@@ -212,6 +222,14 @@ fn in_place(most: u64, notice: Notice) -> Operation {
 }
 
 impl Core {
+    /// Whether an operation can have a record: one that has none takes its memory with it.
+    fn has_room_for(&mut self, notice: Option<Notice>) -> Result<(), Error> {
+        if notice.and_then(|notice| notice.group).is_some_and(|group| self.desk.operations.group(group).is_none()) {
+            return Err(Error::Unknown);
+        }
+        if self.desk.operations.count() < pool::MOST { Ok(()) } else { Err(Error::Full) }
+    }
+
     /// Nobody will ask for the end of an operation that has just begun.
     pub(super) fn let_go_of(&mut self, name: OperationId) {
         if let Some(operation) = self.desk.operations.get(u64::from(name.0)) {

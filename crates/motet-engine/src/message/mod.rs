@@ -7,7 +7,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`calls`], [`channels`] | what a program calls: meeting others; channels, sending, receiving |
-//! | [`regions`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
+//! | [`regions`], [`remote`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
 //! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
 //! | [`operations`] | what has begun and how it ended; completion groups |
 //! | `expect` | the short way of a message that somebody waits for right there |
@@ -34,6 +34,7 @@ mod packets;
 mod progress;
 pub mod regions;
 pub mod registrations;
+pub mod remote;
 pub mod segments;
 mod wait;
 
@@ -236,7 +237,7 @@ impl Node {
     }
 
     /// Whether a fork lies between the process that made it and ours.
-    fn is_inherited(&self) -> bool {
+    pub fn is_inherited(&self) -> bool {
         self.birth.process() != self.process
     }
 

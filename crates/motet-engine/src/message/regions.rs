@@ -1,13 +1,13 @@
-//! Regions: memory of this process that peers reach by key; and gets, puts and atomics on theirs.
+//! Regions: memory of this process that peers reach by key.
 //!
 //! Whoever owns the memory that is written copies: bytes of a put are fetched by the target, bytes of a get by the initiator, out of
 //! the other's memory where the system lets it, else they come in packets. What is checked when, is the protocol's matter
-//! (`motet_proto::message::regions` and `remote`, docs/messages.md).
+//! (`motet_proto::message::regions` and `remote`, docs/messages.md). What it is not: gets, puts and atomics on the regions of peers begin
+//! in [`super::remote`].
 
 use super::core::Core;
 use super::desk::{Back, Desk, View};
-use super::operations::{self, Kind, Notice};
-use super::{Error, LinkId, Node, OperationId};
+use super::{Error, LinkId, Node};
 pub use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 pub use motet_proto::message::regions::{Key, Rights};
 
@@ -15,11 +15,9 @@ use motet_proto::message::atomic::Unfit;
 use motet_proto::message::packet::Place;
 use motet_proto::message::pool::{Number, Pool};
 use motet_proto::message::regions::{Regions, Revoked};
-use motet_proto::message::remote::{CopyTo, Get, Memory as Remote, Put, RemoteCopy, Update};
-use motet_proto::message::{Outcome, Status};
+use motet_proto::message::remote::{CopyTo, Memory as Remote, RemoteCopy};
 use motet_sys::lending::Segment;
 use motet_sys::memory;
-use motet_sys::span::Memory;
 pub use motet_wire::shared::Shared;
 use std::any::Any;
 use std::sync::Arc;
@@ -44,8 +42,6 @@ pub(super) struct Host {
     pub keep: Option<Box<dyn Any + Send>>,
     /// Memory of the pool, which peers may see.
     pub segment: Option<Arc<Segment>>,
-    /// It was revoked, and this tells whoever waits that nobody uses it any more.
-    pub ending: Option<OperationId>,
 }
 
 impl Hosts {
@@ -133,15 +129,12 @@ impl Remote for View<'_> {
 /// Nobody uses the memory of a revoked region any more.
 fn end(desk: &mut Desk, region: u64) {
     let host = desk.hosts.hosts.find(Number(region as u32)).and_then(|index| desk.hosts.hosts.remove(index));
-    let Some(Host { keep, ending, segment, .. }) = host else { return };
+    let Some(Host { keep, segment, .. }) = host else { return };
     desk.spent.extend(keep);
     if segment.is_some() {
         desk.pool.note_gone();
     }
-    if let Some(operation) = ending {
-        desk.operations.complete(u64::from(operation.0), Outcome { status: Status::Done, length: 0 });
-        desk.stirred = true;
-    }
+    desk.stirred = true; // somebody may wait for this
 }
 
 /// Where bytes of a remote copy go: the rest of what was asked for from `done` on, `length` of it.
@@ -168,161 +161,43 @@ impl Node {
     /// any more. For atomics it must begin at a multiple of 8.
     pub fn register(&self, memory: Shared, rights: Rights, keep: Option<Box<dyn Any + Send>>) -> Result<Key, Error> {
         let mut core = self.core()?;
-        if rights != Rights::GET && rights != Rights::PUT && !memory.base().addr().is_multiple_of(8) {
+        if rights.include(Rights::ATOMIC) && !memory.base().addr().is_multiple_of(8) {
             return Err(Error::Unfit);
         }
-        core.desk.hosts.add(Host { memory, keep, segment: None, ending: None }, rights)
+        core.desk.hosts.add(Host { memory, keep, segment: None }, rights)
     }
 
     /// Ends a region: no access begins any more. Waits until none is under way and every peer that could have direct access has
     /// answered, or its link is gone: then the memory is the caller's alone again.
+    ///
+    /// Errors: [`Error::TimedOut`], [`Error::WouldBlock`] (in a handler): the memory is still used; to be called again.
+    /// [`Error::Unknown`]: there is no such region, or it has ended meanwhile.
     pub fn revoke(&self, key: Key, deadline: Option<u64>) -> Result<(), Error> {
         let mut core = self.core()?;
-        let name = core.desk.hosts.regions.reach(key, Rights(0), 0, 0).map_err(|_| Error::Closed)?;
-        let operation =
-            operations::Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, Notice::default());
-        let operation = core.desk.operations.begin(operation)?;
-        if let Some(host) = core.desk.hosts.get(name) {
-            host.ending = Some(operation);
+        let (name, revoked) = core.desk.hosts.regions.name(key).ok_or(Error::Unknown)?;
+        if !revoked {
+            core.revoke(key, name);
         }
-        for index in core.links.indices() {
-            let link = LinkId(core.links.number(index).0);
-            if let Ok((joined, desk)) = core.link(link) {
+        self.wait(core, deadline, |core| core.desk.hosts.regions.name(key).is_none().then_some(()))
+    }
+}
+
+impl Core {
+    fn revoke(&mut self, key: Key, name: u64) {
+        let segment = self.desk.hosts.get(name).and_then(|host| host.segment.clone());
+        for index in self.links.indices() {
+            let link = LinkId(self.links.number(index).0);
+            let Ok((joined, desk)) = self.link(link) else { continue };
+            // Who has never been told where it lies has nothing to answer, and nobody waits for him.
+            if segment.as_ref().is_some_and(|segment| joined.back.segments.has_shown(segment)) {
                 // A link that is gone has no access.
                 let _ = joined.with(link, desk, |proto, _, view| proto.revoke(view, key));
                 joined.flush(link, desk);
             }
         }
-        if core.desk.hosts.regions.revoke(key) == Some(Revoked::Ended) {
-            end(&mut core.desk, name);
+        if self.desk.hosts.regions.revoke(key) == Some(Revoked::Ended) {
+            end(&mut self.desk, name);
         }
-        drop(core);
-        self.wait_for(operation, deadline).map(drop)
-    }
-
-    /// Begins to write bytes into a region of the peer's. It ends when they are there.
-    pub fn put(
-        &self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        memory: Memory,
-        notice: Notice,
-    ) -> Result<OperationId, Error> {
-        let mut core = self.core()?;
-        let core = &mut *core;
-        let memory = match core.put_directly(link, key, offset, memory, notice) {
-            Ok(done) => return done,
-            Err(memory) => memory,
-        };
-        let place = core.place_of(link, &memory);
-        let name = core.desk.operations.begin(operations::Operation::new(memory, Kind::Send(None), None, notice))?;
-        let operation = u64::from(name.0);
-        // Lent for the call: nothing that the protocol does in a put touches the record.
-        let memory = match core.desk.operations.get(operation) {
-            Some(record) => std::mem::replace(&mut record.memory, Memory::Owned(Vec::new())),
-            None => return Err(Error::Full),
-        };
-        let begun = core.on_link(link, |proto, way, _| {
-            let body = [memory.bytes(0, usize::MAX)];
-            proto.put(way, &Put { key, offset, body: &body, operation, place })
-        });
-        if let Some(record) = core.desk.operations.get(operation) {
-            record.memory = memory;
-        }
-        core.begun(name, begun.map(drop))
-    }
-
-    /// Begins to read bytes of a region of the peer's, as many as fit into the memory.
-    pub fn get(
-        &self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        memory: Memory,
-        notice: Notice,
-    ) -> Result<OperationId, Error> {
-        let mut core = self.core()?;
-        let memory = match core.get_directly(link, key, offset, memory, notice) {
-            Ok(done) => return done,
-            Err(memory) => memory,
-        };
-        let length = memory.len() as u64;
-        let direct = length >= COPY && core.reads_memory_of(link);
-        let name = core.desk.operations.begin(operations::Operation::new(memory, Kind::Send(None), None, notice))?;
-        let get = Get { key, offset, length, operation: u64::from(name.0), direct };
-        let begun = core.on_link(link, |proto, way, _| proto.get(way, &get));
-        core.begun(name, begun)
-    }
-
-    /// Begins an atomic on a region of the peer's. If the memory is not empty, the values before go there.
-    pub fn atomic(
-        &self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        atomic: &Atomic<'_>,
-        before: Memory,
-        notice: Notice,
-    ) -> Result<OperationId, Error> {
-        let mut core = self.core()?;
-        let fetch = !before.is_empty();
-        if fetch && before.len() < atomic.length() {
-            return Err(Error::TooLong);
-        }
-        let before = match core.change_directly(link, key, offset, atomic, before, notice) {
-            Ok(done) => return done,
-            Err(before) => before,
-        };
-        let name = core.desk.operations.begin(operations::Operation::new(before, Kind::Send(None), None, notice))?;
-        let update = Update { key, offset, atomic: *atomic, fetch, operation: u64::from(name.0) };
-        let begun = core.on_link(link, |proto, way, _| proto.atomic(way, &update));
-        core.begun(name, begun)
-    }
-
-    /// Ends when everything that was begun before it on this link has ended: puts, gets and atomics.
-    pub fn fence(&self, link: LinkId, notice: Notice) -> Result<OperationId, Error> {
-        let mut core = self.core()?;
-        let operation = operations::Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
-        let name = core.desk.operations.begin(operation)?;
-        let begun = core.on_link(link, |proto, _, view| proto.fence(view, u64::from(name.0)));
-        core.begun(name, begun)
-    }
-}
-
-impl Core {
-    /// Where a peer can copy these bytes from, if they are many.
-    fn place_of(&mut self, link: LinkId, memory: &Memory) -> Place {
-        let shown = memory.len() as u64 >= COPY && self.reads_memory_of(link);
-        if shown { Place { address: memory.address(), key: 0 } } else { Place::default() }
-    }
-
-    /// Whether this side may copy from the peer's memory, and so most likely the peer from ours.
-    fn reads_memory_of(&mut self, link: LinkId) -> bool {
-        self.link(link).is_ok_and(|(joined, _)| joined.lanes().is_some_and(|lanes| lanes.pid != 0))
-    }
-
-    pub(super) fn on_link<R>(
-        &mut self,
-        link: LinkId,
-        f: impl FnOnce(
-            &mut motet_proto::message::Link,
-            &mut super::packets::Way<'_>,
-            &mut View<'_>,
-        ) -> Result<R, motet_proto::message::Refusal>,
-    ) -> Result<R, Error> {
-        let (joined, desk) = self.link(link)?;
-        let result = joined.with(link, desk, f);
-        joined.flush(link, desk);
-        result.map_err(|refusal| self.refused_on(link, refusal))
-    }
-
-    /// What has begun, or has not.
-    pub(super) fn begun(&mut self, name: OperationId, begun: Result<(), Error>) -> Result<OperationId, Error> {
-        if begun.is_err() {
-            self.desk.operations.withdraw(name);
-        }
-        begun.map(|()| name)
     }
 }
 

@@ -169,6 +169,11 @@ impl Segments {
         Some(Place { address, key: u64::from(number) })
     }
 
+    /// Whether the peer has been told of a segment, so that it may see it.
+    pub fn has_shown(&self, segment: &Arc<Segment>) -> bool {
+        self.told.iter().any(|(told, _)| *told == segment.number())
+    }
+
     #[cold]
     fn tell(&mut self, segment: &Arc<Segment>) -> bool {
         // The peer forgets before it learns, so that it never has more than a pool can.
@@ -318,6 +323,7 @@ mod tests {
         loan.fill(7);
         let place = ours.show(loan.segment(), loan.address()).unwrap();
         assert_eq!(ours.show(loan.segment(), loan.address()), Some(place), "said once");
+        assert!(ours.has_shown(loan.segment()));
         let part = theirs.find(place, 0, 5000).unwrap();
         assert!(part.to_vec().iter().all(|&byte| byte == 7));
         assert!(theirs.find(Place { key: place.key + 1, ..place }, 0, 1).is_none(), "nobody has said that");
@@ -326,6 +332,7 @@ mod tests {
             assert!(theirs.find(Place { address, ..place }, done, length).is_none());
         }
         let long = pool.segment(100, true).unwrap();
+        assert!(!ours.has_shown(&long));
         let region = ours.show(&long, long.address()).unwrap();
         assert!(theirs.window(region).is_some());
         drop(long);

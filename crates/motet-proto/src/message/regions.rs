@@ -91,6 +91,11 @@ impl Regions {
         if end <= region.length { Ok(region.name) } else { Err(Status::Outside) }
     }
 
+    /// The owner's name for a region, and whether it was revoked; `None`: there is none, or nothing uses its memory any more.
+    pub fn name(&self, key: Key) -> Option<(u64, bool)> {
+        self.find(key).map(|region| (region.name, region.revoked))
+    }
+
     /// The owner's name for a region, its bytes, and what peers may do; `None`: there is none, or it was revoked.
     pub fn sight(&self, key: Key) -> Option<(u64, u64, Rights)> {
         let region = self.find(key).filter(|region| !region.revoked)?;
@@ -185,9 +190,11 @@ mod tests {
         assert_eq!(regions.sight(key), Some((7, 100, Rights::ALL)));
         assert_eq!(regions.revoke(key), Some(Revoked::Held(1)));
         assert_eq!((regions.sight(key), regions.sight(Key(key.0 ^ 1 << 40))), (None, None));
+        assert_eq!((regions.name(key), regions.name(Key(key.0 ^ 1 << 40))), (Some((7, true)), None));
         assert_eq!(regions.revoke(key), None, "once");
         assert_eq!(regions.reach(key, Rights::GET, 0, 1), Err(Status::Denied));
         assert_eq!(regions.release(key), Some(7));
+        assert_eq!(regions.name(key), None);
         assert!(!regions.hold(key));
         assert_eq!((regions.release(key), regions.size().0), (None, 0));
         let next = regions.register(8, 100, Rights::ALL, RANDOM).unwrap();

@@ -1,0 +1,216 @@
+//! Loans: messages that the receiver reads where the sender has put them.
+
+use super::holdings::{self, Holding};
+use super::receiving::{forget, take};
+use super::shape::{self, CompletionShape, NoticeShape, OutgoingShape, Source};
+use super::table::enter;
+use super::{Deadline, EAGAIN, EBADF, EINVAL, call, errno, number};
+use motet_api::node::{Error, Loan, Mode, Notice};
+use motet_proto::message::pool::Number;
+
+fn a_loan(holding: Holding) -> Result<Loan, Holding> {
+    if let Holding::Loan(loan) = holding { Ok(loan) } else { Err(holding) }
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_loan_alloc(node: u64, length: usize, memory: *mut *mut u8, out: *mut u64) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            shape::put(out, 0)?;
+            shape::put_pointer(memory, std::ptr::null_mut())?;
+        }
+        let entered = enter(node)?;
+        let mut loan = entered.node.alloc(length).map_err(errno)?;
+        let base = loan.as_mut_ptr();
+        let handle = holdings::hold(&entered, Holding::Loan(loan))?;
+        // SAFETY: as above.
+        unsafe {
+            shape::put_pointer(memory, base)?;
+            shape::put(out, handle).map(|()| 0)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_loan_free(node: u64, loan: u64) -> i32 {
+    call(|| holdings::take_out(&*enter(node)?, loan, a_loan).map(|_| 0))
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_loan_send(
+    node: u64,
+    message: *const OutgoingShape,
+    loan: u64,
+    length: usize,
+    notice: *const NoticeShape,
+    deadline: i64,
+    out: *mut u64,
+) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        let (message, told) = unsafe {
+            if !out.is_null() {
+                shape::put(out, 0)?;
+            } else if !notice.is_null() {
+                return Err(EINVAL); // nobody would know which operation it is
+            }
+            (shape::outgoing(message)?, shape::notice(notice)?)
+        };
+        if message.mode != Mode::Automatic {
+            return Err(EINVAL);
+        }
+        let (number, block) = holdings::take(&entered, loan, a_loan)?;
+        if length > block.len() {
+            holdings::put_back(&entered, number, Holding::Loan(block));
+            return Err(EINVAL);
+        }
+        let (told, deadline) = ((!out.is_null()).then_some(told), Deadline(deadline));
+        match entered.node.send_loan(&message, block, length, told, deadline.at()) {
+            Ok(operation) => {
+                holdings::forget(&entered, number);
+                match out.is_null() {
+                    true => Ok(0),
+                    // SAFETY: the caller's promise.
+                    false => unsafe { shape::put(out, operation.map_or(0, |name| name.0.into())) }.map(|()| 0),
+                }
+            }
+            Err((error, block)) => {
+                match block {
+                    Some(block) => holdings::put_back(&entered, number, Holding::Loan(block)),
+                    None => holdings::forget(&entered, number),
+                }
+                Err(deadline.errno(error))
+            }
+        }
+    })
+}
+
+// ---- in place --------------------------------------------------------------------------------------------------------
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_receive_in_place(
+    node: u64,
+    source: *const Source,
+    most: u64,
+    deadline: i64,
+    end: *mut CompletionShape,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let (room, (from, tag, ignore)) = unsafe { (shape::check(end)?, shape::source(source)?) };
+        if !shape::tells_in_place(room) {
+            return Err(EINVAL); // nobody could give it back
+        }
+        let (entered, deadline) = (enter(node)?, Deadline(deadline));
+        let node = &entered.node;
+        if deadline.is_now() {
+            node.progress().map_err(errno)?;
+            node.peek(from, tag, ignore).map_err(errno)?.ok_or(EAGAIN)?;
+        }
+        let operation = node.post_in_place(from, tag, ignore, most, Notice::default()).map_err(errno)?;
+        let mut waited = node.wait_for(operation, deadline.at());
+        if matches!(waited, Err(Error::TimedOut)) {
+            // Without a message it ends at once; with one it ends when that is here.
+            node.cancel(operation).map_err(errno)?;
+            waited = node.wait_for(operation, None);
+        }
+        let mut completion = waited.map_err(|error| {
+            let _ = node.detach(operation);
+            deadline.errno(error)
+        })?;
+        if completion.status == motet_api::node::Status::Cancelled {
+            return Err(deadline.errno(Error::TimedOut));
+        }
+        let mut told = holdings::end_of(&entered, &mut completion, true);
+        told.operation = 0;
+        let status = told.status;
+        // SAFETY: as above.
+        unsafe { told.write(end, room) };
+        Ok(status)
+    })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_post_in_place(
+    node: u64,
+    source: *const Source,
+    most: u64,
+    notice: *const NoticeShape,
+    out: *mut u64,
+) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        let ((from, tag, ignore), notice) = unsafe {
+            shape::put(out, 0)?;
+            (shape::source(source)?, shape::notice(notice)?)
+        };
+        let posted = entered.node.post_in_place(from, tag, ignore, most, notice).map_err(errno)?;
+        // SAFETY: as above.
+        unsafe { shape::put(out, posted.0.into()) }.map(|()| 0)
+    })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_accept_in_place(
+    node: u64,
+    message: u64,
+    most: u64,
+    notice: *const NoticeShape,
+    out: *mut u64,
+) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        let notice = unsafe {
+            shape::put(out, 0)?;
+            shape::notice(notice)?
+        };
+        let message = Number(number(message)?);
+        let held = take(&entered, message)?;
+        match entered.node.accept_in_place(held, most, notice) {
+            Ok(operation) => {
+                forget(&entered, message);
+                // SAFETY: as above.
+                unsafe { shape::put(out, operation.0.into()) }.map(|()| 0)
+            }
+            Err((error, held)) => {
+                if let Some(place) = entered.messages().named(message) {
+                    *place = Some(held);
+                }
+                Err(errno(error))
+            }
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_message_give_back(node: u64, lent: u64) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        let held = holdings::take_out(&entered, lent, |holding| match holding {
+            held @ (Holding::Lent(_) | Holding::Copy(_)) => Ok(held),
+            other => Err(other),
+        });
+        match held? {
+            Holding::Lent(lent) => entered.node.give_back(lent).map(|()| 0).map_err(errno),
+            Holding::Copy(bytes) => {
+                drop(bytes);
+                Ok(0)
+            }
+            Holding::Loan(_) | Holding::View(_) => Err(EBADF),
+        }
+    })
+}

@@ -1,0 +1,700 @@
+/* regions.c: memory of another process through motet.h, over shared memory and over TCP: what is put is there, what is refused has changed nothing,
+ * every atomic does what it says, and what is under way ends when a region is revoked or the peer is killed. */
+#include "check.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/prctl.h>
+
+enum { SERVICE = 9, LENGTH = 1 << 20, GUARD = 64, MANY = 200 };
+/* What the owner is asked for. */
+enum { FILLED, WORD, ALL_AS_IT_WAS, REVOKE, SLEEP, BYE };
+/* Regions: registered, registered to be read, of the pool, of the pool to be read. */
+enum { PLAIN, PLAIN_READ, POOL, POOL_READ, REGIONS };
+
+struct question {
+    int32_t what, region;
+    uint64_t at, length;
+    uint32_t seed;
+};
+
+static struct { unsigned char before[GUARD], bytes[LENGTH], after[GUARD]; } mine __attribute__((aligned(64)));
+static const unsigned char to_read[5000] = { 1, 2, 3 };
+static unsigned char buffer[LENGTH];
+
+static motet_node node;
+static motet_link link_;
+static motet_channel channel;
+static motet_key keys[REGIONS];
+
+/* ---- the owner */
+
+static int64_t answer(const struct question *q, unsigned char *bytes[REGIONS])
+{
+    uint64_t word;
+    switch (q->what) {
+    case FILLED: return is_filled(bytes[q->region] + q->at, q->length, q->seed);
+    case WORD: memcpy(&word, bytes[q->region] + q->at, sizeof word); return (int64_t)word;
+    case ALL_AS_IT_WAS:
+        for (int i = 0; i < GUARD; i++)
+            if (mine.before[i] != 0xaa || mine.after[i] != 0xaa)
+                return 0;
+        return to_read[0] == 1 && to_read[4999] == 0 && bytes[POOL_READ][0] == 0 && bytes[POOL_READ][99] == 0;
+    case REVOKE: {
+        int revoked = motet_region_revoke(node, keys[q->region], SOON);
+        CHECK(motet_region_revoke(node, keys[q->region], SOON), -EBADF);
+        if (q->region == PLAIN) /* it is ours alone: nobody may change it any more */
+            fill(mine.bytes, LENGTH, 77);
+        return revoked;
+    }
+    default: return -1;
+    }
+}
+
+static void own(int asked)
+{
+    unsigned char *bytes[REGIONS] = { mine.bytes, (unsigned char *)to_read };
+    void *base = NULL;
+    memset(mine.before, 0xaa, GUARD);
+    memset(mine.after, 0xaa, GUARD);
+    CHECK(motet_region_register(node, mine.bytes, LENGTH, MOTET_REGION_ALL, &keys[PLAIN]), 0);
+    CHECK(motet_region_register(node, (void *)to_read, sizeof to_read, MOTET_REGION_GET, &keys[PLAIN_READ]), 0);
+    CHECK(motet_region_alloc(node, LENGTH, MOTET_REGION_ALL, &base, &keys[POOL]), 0);
+    bytes[POOL] = base;
+    CHECK(motet_region_alloc(node, 100, MOTET_REGION_GET, &base, &keys[POOL_READ]), 0);
+    bytes[POOL_READ] = base;
+    struct motet_reception reception = queue();
+    CHECK(motet_service_open(node, SERVICE, &reception), 0);
+    CHECK(write(asked, "!", 1), 1);
+    CHECK(motet_channel_accept(node, SERVICE, SOON, &channel), 0);
+    CHECK(motet_message_send(node, channel, 0, keys, sizeof keys, SOON), 0);
+    struct question q;
+    while (motet_message_receive(node, channel, &q, sizeof q, NEVER, NULL) == 0 && q.what != BYE) {
+        if (q.what == SLEEP)
+            raise(SIGSTOP);
+        int64_t said = answer(&q, bytes);
+        CHECK(motet_message_send(node, channel, 0, &said, sizeof said, SOON), 0);
+    }
+}
+
+/* ---- the one who asks */
+
+static int64_t ask(int what, int region, uint64_t at, uint64_t length, uint32_t seed)
+{
+    struct question q = { what, region, at, length, seed };
+    int64_t said = -1;
+    CHECK(motet_message_send(node, channel, 0, &q, sizeof q, SOON), 0);
+    CHECK(motet_message_receive(node, channel, &said, sizeof said, SOON, NULL), 0);
+    return said;
+}
+
+static struct motet_remote place(int region, uint64_t offset)
+{
+    struct motet_remote at = MOTET_INIT(struct motet_remote);
+    at.link = link_;
+    at.key = keys[region];
+    at.offset = offset;
+    return at;
+}
+
+static void puts_and_gets(int region)
+{
+    static const size_t lengths[] = { 0, 1, 8, 100, 256, 257, 4000, 20000, 700000, LENGTH - 3 };
+    for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        struct motet_remote to = place(region, 3);
+        fill(buffer, lengths[i], i);
+        CHECK(motet_region_put(node, &to, buffer, lengths[i], SOON), 0);
+        CHECK(ask(FILLED, region, 3, lengths[i], i), 1);
+        memset(buffer, 0, lengths[i]);
+        CHECK(motet_region_get(node, &to, buffer, lengths[i], SOON), 0);
+        CHECK(is_filled(buffer, lengths[i], i), 1);
+    }
+}
+
+/* Refused: the region is as before. */
+static void refusals(int region, int readable)
+{
+    static const size_t lengths[] = { 1, 8, 300, 70000 };
+    struct motet_atomic add = MOTET_INIT(struct motet_atomic);
+    uint64_t one = 1;
+    add.operation = MOTET_ATOMIC_SUM;
+    add.type = MOTET_ATOMIC_U64;
+    add.count = 1;
+    add.operand = &one;
+    struct motet_remote all = place(region, 0), read_only = place(readable, 0), wrong = place(region, 0);
+    fill(buffer, LENGTH, 5);
+    CHECK(motet_region_put(node, &all, buffer, LENGTH, SOON), 0);
+    memset(buffer, 0xee, LENGTH);
+    for (unsigned i = 0; i < 4; i++) {
+        struct motet_remote over = place(region, LENGTH - lengths[i] + 1), far = place(region, UINT64_MAX);
+        CHECK(motet_region_put(node, &over, buffer, lengths[i], SOON), -ERANGE);
+        CHECK(motet_region_get(node, &over, buffer, lengths[i], SOON), -ERANGE);
+        CHECK(motet_region_put(node, &far, buffer, lengths[i], SOON), -ERANGE);
+        CHECK(motet_region_get(node, &far, buffer, lengths[i], SOON), -ERANGE);
+        CHECK(motet_region_put(node, &read_only, buffer, lengths[i], SOON), -EACCES);
+        for (int bit = 0; bit < 64; bit += 7) {
+            wrong.key = keys[region] ^ UINT64_C(1) << bit;
+            CHECK(motet_region_put(node, &wrong, buffer, lengths[i], SOON), -EACCES);
+            CHECK(motet_region_get(node, &wrong, buffer, lengths[i], SOON), -EACCES);
+            CHECK(motet_region_atomic(node, &wrong, &add, SOON), -EACCES);
+        }
+    }
+    struct motet_remote end = place(region, LENGTH), odd = place(region, 4);
+    CHECK(motet_region_atomic(node, &end, &add, SOON), -ERANGE);
+    CHECK(motet_region_atomic(node, &odd, &add, SOON), -EINVAL);
+    CHECK(motet_region_atomic(node, &read_only, &add, SOON), -EACCES);
+    CHECK(buffer[0] == 0xee && buffer[69999] == 0xee, 1);
+    CHECK(ask(FILLED, region, 0, LENGTH, 5), 1);
+    CHECK(ask(ALL_AS_IT_WAS, 0, 0, 0, 0), 1);
+    CHECK(motet_region_get(node, &read_only, buffer, 100, SOON), 0);
+    CHECK(buffer[0] == (readable == PLAIN_READ), 1);
+}
+
+/* Ends as they may be waited for: of one, of any, of a group, or at once. */
+static void ends(int region, int opened)
+{
+    struct motet_remote at = place(region, 0), outside = place(region, LENGTH);
+    struct motet_completion end = MOTET_INIT(struct motet_completion);
+    motet_operation started[3];
+    int left = 0;
+    for (int i = 0; i < 3; i++) {
+        at.offset = (uint64_t)i * 8;
+        CHECK(motet_region_put_start(node, &at, "12345678", 8, NULL, &started[i]), 0);
+        CHECK(started[i] == 0, opened);
+        left += started[i] != 0;
+    }
+    if (!opened) {
+        CHECK(motet_operation_wait(node, started[0], SOON, &end), 0);
+        CHECK(end.status == 0 && end.operation == started[0] && end.lent == 0 && end.body == NULL, 1);
+        CHECK(motet_operation_test(node, started[0], &end), -EBADF);
+        for (left--; left > 0; left--) {
+            CHECK(motet_operation_wait_any(node, started, 3, SOON, &end) >= 1, 1);
+            CHECK(end.status == 0 && end.length == 8, 1);
+        }
+        CHECK(motet_region_get_start(node, &outside, buffer, 8, NULL, &started[0]), 0);
+        CHECK(motet_operation_wait(node, started[0], SOON, &end), 0);
+        CHECK(end.status, -ERANGE);
+    } else {
+        CHECK(motet_region_get_start(node, &outside, buffer, 8, NULL, &started[0]), -ERANGE);
+        CHECK(started[0], 0);
+    }
+
+    /* Many under way at a time, one buffer each; one of them fails, the others are only counted. */
+    motet_group group;
+    struct motet_counts counts = MOTET_INIT(struct motet_counts);
+    CHECK(motet_group_new(node, &group), 0);
+    for (unsigned i = 0; i < MANY; i++) {
+        struct motet_notice notice = told(group, i, MOTET_NOTICE_QUIET);
+        struct motet_remote to = place(region, i == 50 ? LENGTH : i * 5000);
+        unsigned char *bytes = buffer + i * 5000;
+        int begun;
+        fill(bytes, 5000, i);
+        while ((begun = motet_region_put_start(node, &to, bytes, 5000, &notice, &started[0])) == -EAGAIN)
+            CHECK(motet_node_progress(node) >= 0, 1);
+        CHECK(begun, 0);
+        CHECK(started[0] != 0, 1);
+    }
+    CHECK(motet_region_fence(node, link_, SOON), 0);
+    CHECK(motet_group_counts(node, group, &counts), 0);
+    CHECK(counts.done == MANY - 1 && counts.failed == 1 && counts.under_way == 0, 1);
+    CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
+    CHECK(end.context == 50 && end.status == -ERANGE && end.length == 0, 1);
+    CHECK(motet_group_wait(node, group, &end, 1, 0), -EAGAIN);
+    for (unsigned i = 0; i < MANY; i++)
+        if (i != 50)
+            CHECK(ask(FILLED, region, i * 5000, 5000, i), 1);
+    struct motet_notice notice = told(group, 51, 0);
+    CHECK(motet_region_fence_start(node, link_, &notice, &started[0]), 0);
+    CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
+    CHECK(end.context == 51 && end.status == 0 && end.operation == started[0], 1);
+    CHECK(motet_group_free(node, group), 0);
+}
+
+/* ---- atomics: every operation on every type, beside a model of small numbers, which no type rounds or wraps */
+
+static const size_t sizes[] = { 1, 1, 2, 2, 4, 4, 8, 8, 4, 8 };
+
+static void store(unsigned char *at, int type, long value)
+{
+    float single = (float)value;
+    double twice = (double)value;
+    const void *from = type == MOTET_ATOMIC_F32 ? (void *)&single : type == MOTET_ATOMIC_F64 ? (void *)&twice : (void *)&value;
+    memcpy(at, from, sizes[type]); /* little-endian */
+}
+
+static long model(int operation, long old, long new, long given)
+{
+    switch (operation) {
+    case MOTET_ATOMIC_SUM: return old + new;
+    case MOTET_ATOMIC_PRODUCT: return old * new;
+    case MOTET_ATOMIC_MINIMUM: return old < new ? old : new;
+    case MOTET_ATOMIC_MAXIMUM: return old > new ? old : new;
+    case MOTET_ATOMIC_LOGICAL_AND: return old && new;
+    case MOTET_ATOMIC_LOGICAL_OR: return old || new;
+    case MOTET_ATOMIC_LOGICAL_XOR: return !old != !new;
+    case MOTET_ATOMIC_BIT_AND: return old & new;
+    case MOTET_ATOMIC_BIT_OR: return old | new;
+    case MOTET_ATOMIC_BIT_XOR: return old ^ new;
+    case MOTET_ATOMIC_REPLACE: return new;
+    case MOTET_ATOMIC_READ: return old;
+    case MOTET_ATOMIC_SWAP_EQUAL: return given == old ? new : old;
+    case MOTET_ATOMIC_SWAP_UNEQUAL: return given != old ? new : old;
+    case MOTET_ATOMIC_SWAP_LESS_OR_EQUAL: return given <= old ? new : old;
+    case MOTET_ATOMIC_SWAP_LESS: return given < old ? new : old;
+    case MOTET_ATOMIC_SWAP_GREATER_OR_EQUAL: return given >= old ? new : old;
+    case MOTET_ATOMIC_SWAP_GREATER: return given > old ? new : old;
+    default: return (new & given) | (old & ~given);
+    }
+}
+
+static int is_of_bits(int operation)
+{
+    return (operation >= MOTET_ATOMIC_BIT_AND && operation <= MOTET_ATOMIC_BIT_XOR) || operation == MOTET_ATOMIC_SWAP_MASKED;
+}
+
+static void one_atomic(int region, int operation, int type)
+{
+    static const long olds[3] = { 5, 0, 3 }, news[3] = { 3, 4, 0 }, givens[3] = { 5, 1, 2 };
+    unsigned char old[24], new[24], given[24], expected[24], before[25], after[24];
+    size_t size = sizes[type], length = 3 * size;
+    struct motet_remote at = place(region, 64 + 24);
+    struct motet_atomic atomic = MOTET_INIT(struct motet_atomic);
+    for (int i = 0; i < 3; i++) {
+        store(old + i * size, type, olds[i]);
+        store(new + i * size, type, news[i]);
+        store(given + i * size, type, givens[i]);
+        store(expected + i * size, type, model(operation, olds[i], news[i], givens[i]));
+    }
+    atomic.operation = (uint32_t)operation;
+    atomic.type = (uint32_t)type;
+    atomic.count = 3;
+    atomic.operand = new;
+    atomic.compare = given;
+    for (int fetch = operation == MOTET_ATOMIC_READ; fetch < 2; fetch++) {
+        int senseless = is_of_bits(operation) && type >= MOTET_ATOMIC_F32;
+        before[24] = before[length] = 0x5a;
+        atomic.before = fetch ? before : NULL;
+        CHECK(motet_region_put(node, &at, old, length, SOON), 0);
+        CHECK(motet_region_atomic(node, &at, &atomic, SOON), senseless ? -EINVAL : 0);
+        CHECK(motet_region_get(node, &at, after, length, SOON), 0);
+        CHECK(memcmp(after, senseless ? old : expected, length), 0);
+        CHECK(!fetch || senseless || (memcmp(before, old, length) == 0 && before[length] == 0x5a), 1);
+    }
+}
+
+static void atomics(int region)
+{
+    for (int operation = 0; operation <= MOTET_ATOMIC_SWAP_MASKED; operation++)
+        for (int type = 0; type <= MOTET_ATOMIC_F64; type++)
+            one_atomic(region, operation, type);
+
+    /* Started: the values before come with the end. */
+    uint64_t one = 1, before[MANY], last;
+    struct motet_remote at = place(region, 8);
+    struct motet_atomic add = MOTET_INIT(struct motet_atomic);
+    struct motet_completion end = MOTET_INIT(struct motet_completion);
+    motet_group group;
+    motet_operation operation;
+    CHECK(motet_group_new(node, &group), 0);
+    CHECK(motet_region_put(node, &at, "\0\0\0\0\0\0\0\0", 8, SOON), 0);
+    add.operation = MOTET_ATOMIC_SUM;
+    add.type = MOTET_ATOMIC_U64;
+    add.count = 1;
+    add.operand = &one;
+    for (uint64_t i = 0; i < MANY; i++) {
+        struct motet_notice notice = told(group, i, 0);
+        int begun;
+        add.before = &before[i];
+        while ((begun = motet_region_atomic_start(node, &at, &add, &notice, &operation)) == -EAGAIN)
+            CHECK(motet_node_progress(node) >= 0, 1);
+        CHECK(begun, 0);
+    }
+    for (uint64_t i = 0; i < MANY; i++) {
+        CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
+        CHECK(end.status == 0 && end.context == i && end.length == 8 && before[i] == i, 1);
+    }
+    CHECK(ask(WORD, region, 8, 0, 0), MANY);
+    add.before = NULL;
+    CHECK(motet_region_atomic_start(node, &at, &add, NULL, &operation), 0);
+    if (operation != 0)
+        CHECK(motet_operation_wait(node, operation, SOON, NULL), 0);
+    CHECK(motet_region_get(node, &at, &last, 8, SOON), 0);
+    CHECK(last, MANY + 1);
+    CHECK(motet_group_free(node, group), 0);
+
+    /* What makes no sense is refused at once. */
+    struct motet_atomic bad = add;
+    bad.size--;
+    CHECK(motet_region_atomic(node, &at, &bad, SOON), -EINVAL);
+    CHECK(motet_region_atomic(node, &at, NULL, SOON), -EINVAL);
+    CHECK(motet_region_atomic(node, NULL, &add, SOON), -EINVAL);
+#define BAD(field, value)                                                       \
+    bad = add;                                                                  \
+    bad.field = value;                                                          \
+    CHECK(motet_region_atomic(node, &at, &bad, SOON), -EINVAL);                 \
+    CHECK(motet_region_atomic_start(node, &at, &bad, NULL, &operation), -EINVAL)
+    BAD(operation, 19);
+    BAD(operation, UINT32_MAX);
+    BAD(type, 10);
+    BAD(count, 0);
+    BAD(reserved, 1);
+    BAD(operand, NULL);
+    BAD(operation, MOTET_ATOMIC_READ);       /* for nobody */
+    BAD(operation, MOTET_ATOMIC_SWAP_EQUAL); /* with nothing */
+    CHECK(motet_region_atomic_start(node, &at, &add, NULL, NULL), -EINVAL);
+}
+
+static void arguments(void)
+{
+    struct motet_remote at = place(PLAIN, 0), bad = at;
+    motet_operation operation = 1;
+    motet_view view = 1;
+    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    struct motet_region_limits limits = MOTET_INIT(struct motet_region_limits);
+    struct motet_notice notice = told(77, 0, 0);
+    bad.size--;
+    CHECK(motet_region_put(node, NULL, buffer, 1, SOON), -EINVAL);
+    CHECK(motet_region_put(node, &bad, buffer, 1, SOON), -EINVAL);
+    CHECK(motet_region_put(node, &at, NULL, 1, SOON), -EINVAL);
+    CHECK(motet_region_put(node, &at, buffer, SIZE_MAX, SOON), -EINVAL);
+    CHECK(motet_region_get(node, &at, NULL, 1, SOON), -EINVAL);
+    CHECK(motet_region_get(node, NULL, buffer, 1, SOON), -EINVAL);
+    CHECK(motet_region_put_start(node, &at, buffer, 1, NULL, NULL), -EINVAL);
+    CHECK(motet_region_put_start(node, &at, buffer, 1, &notice, &operation), -EBADF);
+    CHECK(operation, 0);
+    CHECK(motet_region_get_start(node, &at, buffer, 1, &notice, &operation), -EBADF);
+    CHECK(motet_region_get_start(node, &at, buffer, 1, NULL, NULL), -EINVAL);
+    CHECK(motet_region_fence_start(node, link_, &notice, &operation), -EBADF);
+    CHECK(motet_region_fence_start(node, link_, NULL, NULL), -EINVAL);
+    CHECK(motet_region_open(node, link_, keys[POOL], SOON, NULL, &view), -EINVAL);
+    CHECK(motet_region_open(node, link_, keys[POOL], SOON, &sight, NULL), -EINVAL);
+    CHECK(view, 0);
+    CHECK(motet_link_region_limits(node, link_, NULL), -EINVAL);
+    CHECK(motet_link_region_limits(node, 12345, &limits), -EBADF);
+    bad = at;
+    bad.link = 12345;
+    CHECK(motet_region_put(node, &bad, buffer, 1, SOON), -EBADF);
+    CHECK(motet_region_put(node, &bad, buffer, 1, 0), -EBADF);
+    CHECK(motet_region_put_start(node, &bad, buffer, 1, NULL, &operation), -EBADF);
+    CHECK(motet_region_get(node, &bad, buffer, 1, SOON), -EBADF);
+    CHECK(motet_region_fence(node, 12345, SOON), -EBADF);
+    CHECK(motet_region_open(node, 12345, keys[POOL], SOON, &sight, &view), -EBADF);
+    CHECK(motet_region_put(node, &at, buffer, 1, 0), -EAGAIN);
+    CHECK(motet_region_open(node, link_, keys[POOL], 0, &sight, &view), -EAGAIN);
+    CHECK(motet_region_close(node, 12345), -EBADF);
+    CHECK(motet_region_close(node, 0), -EBADF);
+    CHECK(motet_region_stands(node, 12345), -EBADF);
+
+    CHECK(motet_link_region_limits(node, link_, &limits), 0);
+    CHECK(limits.put_size >= 256 && limits.atomic_size >= 256 && limits.fetch_size >= 256, 1);
+    /* A row that is too long for one packet, or one answer. */
+    struct motet_atomic row = MOTET_INIT(struct motet_atomic);
+    row.type = MOTET_ATOMIC_U8;
+    row.operand = buffer;
+    row.count = (uint32_t)limits.atomic_size + 1;
+    CHECK(motet_region_atomic(node, &at, &row, SOON), -E2BIG);
+    row.count--;
+    CHECK(motet_region_atomic(node, &at, &row, SOON), 0);
+    row.before = buffer;
+    row.count = (uint32_t)limits.fetch_size + 1;
+    CHECK(motet_region_atomic(node, &at, &row, SOON), -E2BIG);
+    /* The bytes of a put of that length are free at once. */
+    struct motet_completion end = MOTET_INIT(struct motet_completion);
+    at = place(PLAIN, 1000);
+    fill(buffer, limits.put_size, 6);
+    CHECK(motet_region_put_start(node, &at, buffer, limits.put_size, NULL, &operation), 0);
+    memset(buffer, 0, limits.put_size);
+    CHECK(motet_operation_wait(node, operation, SOON, &end), 0);
+    CHECK(end.status, 0);
+    CHECK(ask(FILLED, PLAIN, 1000, limits.put_size, 6), 1);
+}
+
+/* By address, and by the calls that go that way then. */
+static motet_view open_regions(int shm, volatile unsigned char **base)
+{
+    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    motet_view view, again, readable;
+    int seen = shm ? 0 : -EOPNOTSUPP;
+    CHECK(motet_region_open(node, link_, keys[PLAIN], SOON, &sight, &view), -EOPNOTSUPP);
+    CHECK(motet_region_open(node, link_, keys[POOL] ^ 1ull << 40, SOON, &sight, &view), shm ? -EACCES : -EOPNOTSUPP);
+    CHECK(view, 0);
+    CHECK(motet_region_open(node, link_, keys[POOL_READ], SOON, &sight, &readable), seen);
+    if (!shm)
+        return 0;
+    CHECK(sight.length == 100 && sight.rights == MOTET_REGION_GET && ((unsigned char *)sight.base)[99] == 0, 1);
+    CHECK(motet_region_open(node, link_, keys[POOL], SOON, &sight, &view), 0);
+    CHECK(sight.length == LENGTH && sight.rights == MOTET_REGION_ALL && sight.size == sizeof sight, 1);
+    CHECK(motet_region_open(node, link_, keys[POOL], 0, &sight, &again), 0); /* it is open */
+    CHECK(again != view, 1);
+    CHECK(motet_region_close(node, again), 0);
+    CHECK(motet_region_close(node, again), -EBADF);
+    CHECK(motet_region_stands(node, again), -EBADF);
+    CHECK(motet_loan_free(node, view), -EBADF); /* a handle of one kind is none of another */
+    CHECK(motet_message_give_back(node, view), -EBADF);
+    CHECK(motet_region_stands(node, view), 1);
+    CHECK(motet_region_close(node, readable), 0);
+    *base = sight.base;
+    fill((unsigned char *)sight.base + 5, 70000, 8);
+    CHECK(ask(FILLED, POOL, 5, 70000, 8), 1);
+    atomic_fetch_add((_Atomic uint64_t *)((char *)sight.base + 80000), 40);
+    struct motet_remote at = place(POOL, 80000);
+    uint64_t two = 2, old = 0;
+    struct motet_atomic add = MOTET_INIT(struct motet_atomic);
+    add.type = MOTET_ATOMIC_U64;
+    add.count = 1;
+    add.operand = &two;
+    add.before = &old;
+    uint64_t was = (uint64_t)ask(WORD, POOL, 80000, 0, 0);
+    CHECK(motet_region_atomic(node, &at, &add, 0), 0); /* even without waiting */
+    CHECK(old == was && (uint64_t)ask(WORD, POOL, 80000, 0, 0) == was + 2, 1);
+    return view;
+}
+
+/* The owner takes memory back while much is under way. */
+static void revocation(int shm, motet_view view, volatile unsigned char *base)
+{
+    struct motet_remote at = place(PLAIN, 0);
+    struct motet_completion end = MOTET_INIT(struct motet_completion);
+    motet_group group;
+    motet_operation operation;
+    int begun = 0;
+    CHECK(motet_group_new(node, &group), 0);
+    for (int i = 0; i < MANY; i++) {
+        struct motet_notice notice = told(group, (uint64_t)i, 0);
+        at.offset = (uint64_t)i * 4096;
+        begun += motet_region_put_start(node, &at, buffer + i * 4096, 200000, &notice, &operation) == 0;
+    }
+    CHECK(begun > 0, 1);
+    CHECK(ask(REVOKE, PLAIN, 0, 0, 0), 0);
+    for (int i = 0; i < begun; i++) {
+        CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
+        CHECK(end.status == 0 || end.status == -EACCES, 1);
+    }
+    CHECK(motet_group_free(node, group), 0);
+    CHECK(ask(FILLED, PLAIN, 0, LENGTH, 77), 1); /* what the owner has written after that */
+    CHECK(motet_region_put(node, &at, buffer, 8, SOON), -EACCES);
+    CHECK(motet_region_get(node, &at, buffer, 100000, SOON), -EACCES);
+    CHECK(ask(FILLED, PLAIN, 0, LENGTH, 77), 1);
+
+    CHECK(ask(REVOKE, POOL, 0, 0, 0), 0);
+    at = place(POOL, 0);
+    CHECK(motet_region_put(node, &at, buffer, 8, SOON), -EACCES);
+    if (shm) {
+        CHECK(motet_region_stands(node, view), 0);
+        base[LENGTH - 1] = 1; /* where nobody else is any more */
+        CHECK(base[LENGTH - 1], 1);
+        CHECK(motet_region_close(node, view), 0);
+        CHECK(motet_region_close(node, view), -EBADF);
+    }
+}
+
+static pid_t meet(const char *way)
+{
+    struct motet_node_options options = MOTET_INIT(struct motet_node_options);
+    struct motet_reception reception = queue();
+    int to_here[2];
+    char name[64], address[256] = "", scheme[16], ready;
+    snprintf(name, sizeof name, "regions-%d", getpid());
+    snprintf(scheme, sizeof scheme, "%s://", way);
+    options.name = name;
+    options.listen = "127.0.0.1:0";
+    CHECK(pipe(to_here), 0);
+    pid_t owner = fork();
+    if (owner == 0) {
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL), 0);
+        CHECK(motet_node_open(&options, &node), 0);
+        CHECK(motet_node_address(node, address, sizeof address) > 0, 1);
+        CHECK(write(to_here[1], address, sizeof address), sizeof address);
+        own(to_here[1]);
+        CHECK(motet_node_close(node), 0);
+        exit(0);
+    }
+    CHECK(read(to_here[0], address, sizeof address), sizeof address);
+    CHECK(read(to_here[0], &ready, 1), 1);
+    close(to_here[0]);
+    close(to_here[1]);
+    char *only = strstr(address, scheme);
+    CHECK(only != NULL, 1);
+    if (strchr(only, ','))
+        *strchr(only, ',') = 0;
+    CHECK(motet_node_open(NULL, &node), 0);
+    CHECK(motet_link_open(node, only, SOON, &link_), 0);
+    CHECK(motet_channel_open(node, link_, SERVICE, &reception, SOON, &channel), 0);
+    CHECK(motet_message_receive(node, channel, keys, sizeof keys, SOON, NULL), 0);
+    return owner;
+}
+
+static void between(const char *way)
+{
+    int shm = strcmp(way, "shm") == 0, status;
+    volatile unsigned char *base = NULL;
+    pid_t owner = meet(way);
+    arguments();
+    puts_and_gets(PLAIN);
+    puts_and_gets(POOL);
+    refusals(PLAIN, PLAIN_READ);
+    refusals(POOL, POOL_READ);
+    ends(PLAIN, 0);
+    atomics(PLAIN);
+    motet_view view = open_regions(shm, &base);
+    puts_and_gets(POOL);
+    refusals(POOL, POOL_READ);
+    ends(POOL, shm);
+    atomics(POOL);
+    revocation(shm, view, base);
+    struct question bye = { .what = BYE };
+    CHECK(motet_message_send(node, channel, 0, &bye, sizeof bye, SOON), 0);
+    CHECK(waitpid(owner, &status, 0), owner);
+    CHECK(status, 0);
+    CHECK(motet_node_close(node), 0);
+}
+
+/* An owner that does nothing any more, and then is killed. */
+static void killed_owner(const char *way)
+{
+    volatile unsigned char *base = NULL;
+    int shm = strcmp(way, "shm") == 0, status, begun;
+    uint64_t word = 1;
+    struct motet_completion end = MOTET_INIT(struct motet_completion);
+    struct motet_atomic add = MOTET_INIT(struct motet_atomic);
+    motet_group group;
+    motet_operation operation;
+    pid_t owner = meet(way);
+    motet_view view = open_regions(shm, &base);
+    struct question sleep = { .what = SLEEP };
+    struct motet_remote at = place(PLAIN, 0), pooled = place(POOL, 0);
+    CHECK(motet_message_send(node, channel, 0, &sleep, sizeof sleep, SOON), 0);
+    CHECK(waitpid(owner, &status, WUNTRACED), owner);
+    CHECK(WIFSTOPPED(status), 1);
+    add.type = MOTET_ATOMIC_U64;
+    add.count = 1;
+    add.operand = &word;
+    if (shm) { /* what both see needs nobody; the same by packets would hang */
+        CHECK(motet_region_put(node, &pooled, "8 bytes", 8, 0), 0);
+        CHECK(motet_region_get(node, &pooled, buffer, 8, 0), 0);
+        CHECK(memcmp(buffer, "8 bytes", 8), 0);
+    }
+    CHECK(motet_region_put(node, &at, &word, 8, in(0.01)), -ETIMEDOUT);
+    CHECK(motet_region_get(node, &at, &word, 8, in(0.01)), -ETIMEDOUT);
+    CHECK(motet_region_get(node, &at, buffer, 100000, in(0.01)), -ETIMEDOUT);
+    CHECK(motet_region_atomic(node, &at, &add, in(0.01)), -ETIMEDOUT);
+    CHECK(motet_region_fence(node, link_, in(0.01)), -ETIMEDOUT);
+    CHECK(motet_group_new(node, &group), 0);
+    int most = 0;
+    for (;; most++) {
+        struct motet_notice notice = told(group, (uint64_t)most, 0);
+        begun = most % 2 ? motet_region_get_start(node, &at, buffer + most * 1000, 1000, &notice, &operation)
+                         : motet_region_put_start(node, &at, buffer + most * 1000, 100000, &notice, &operation);
+        if (begun != 0)
+            break;
+    }
+    CHECK(begun, -EAGAIN); /* no more than the peer allows */
+    CHECK(most > 8 && most <= 256, 1);
+    CHECK(motet_region_put(node, &at, &word, 8, in(0.01)), -ETIMEDOUT);
+    kill(owner, SIGKILL);
+    CHECK(waitpid(owner, &status, 0), owner);
+    if (shm) { /* over TCP it may come back: the end of the link takes longer */
+        for (int i = 0; i < most; i++) {
+            CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
+            CHECK(end.status, -ECONNRESET);
+        }
+        CHECK(motet_region_put(node, &at, &word, 8, SOON), -ECONNRESET);
+        CHECK(motet_region_get_start(node, &at, buffer, 8, NULL, &operation), -ECONNRESET);
+        CHECK(motet_region_fence(node, link_, SOON), -ECONNRESET);
+        CHECK(motet_region_stands(node, view), 0);
+        CHECK(motet_region_put(node, &pooled, &word, 8, SOON), -ECONNRESET);
+        CHECK(base[0], '8'); /* it is there as long as we hold it */
+        CHECK(motet_link_close(node, link_), 0);
+        CHECK(motet_region_stands(node, view), 0);
+        CHECK(motet_region_put(node, &at, &word, 8, SOON), -EBADF);
+        CHECK(motet_group_free(node, group), 0);
+        CHECK(motet_region_close(node, view), 0);
+    }
+    CHECK(motet_node_close(node), 0); /* whatever is under way */
+}
+
+/* One who has opened a region and puts into another, and then does nothing any more: the owner gets its memory back with his end. */
+static void killed_user(void)
+{
+    char name[64];
+    int status;
+    void *base;
+    struct motet_reception reception = queue();
+    snprintf(name, sizeof name, "regions-owner-%d", getpid());
+    struct motet_node_options options = MOTET_INIT(struct motet_node_options);
+    int hold[2];
+    CHECK(pipe(hold), 0);
+    options.name = name;
+    pid_t user = fork();
+    if (user == 0) {
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL), 0);
+        char go;
+        struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+        motet_view view;
+        motet_operation operation;
+        CHECK(read(hold[0], &go, 1), 1);
+        CHECK(motet_node_open(NULL, &node), 0);
+        CHECK(motet_link_open(node, name, SOON, &link_), 0);
+        CHECK(motet_channel_open(node, link_, SERVICE, &reception, SOON, &channel), 0);
+        CHECK(motet_message_receive(node, channel, keys, sizeof keys, SOON, NULL), 0);
+        CHECK(motet_region_open(node, link_, keys[POOL], SOON, &sight, &view), 0);
+        struct motet_remote at = place(PLAIN, 0);
+        CHECK(motet_region_put_start(node, &at, buffer, LENGTH, NULL, &operation), 0);
+        CHECK(motet_message_send(node, channel, 0, "", 1, SOON), 0);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    CHECK(motet_node_open(&options, &node), 0);
+    CHECK(motet_service_open(node, SERVICE, &reception), 0);
+    CHECK(motet_region_register(node, mine.bytes, LENGTH, MOTET_REGION_ALL, &keys[PLAIN]), 0);
+    CHECK(motet_region_alloc(node, LENGTH, MOTET_REGION_ALL, &base, &keys[POOL]), 0);
+    CHECK(write(hold[1], "!", 1), 1);
+    CHECK(motet_channel_accept(node, SERVICE, SOON, &channel), 0);
+    CHECK(motet_message_send(node, channel, 0, keys, sizeof keys, SOON), 0);
+    CHECK(motet_message_receive(node, channel, buffer, 1, SOON, NULL), 0);
+    CHECK(waitpid(user, &status, WUNTRACED), user);
+    CHECK(motet_region_revoke(node, keys[POOL], in(0.01)), -ETIMEDOUT);
+    CHECK(motet_region_revoke(node, keys[POOL], 0), -EAGAIN);
+    kill(user, SIGKILL);
+    CHECK(waitpid(user, &status, 0), user);
+    CHECK(motet_region_revoke(node, keys[POOL], SOON), 0);
+    CHECK(motet_region_revoke(node, keys[POOL], SOON), -EBADF);
+    CHECK(motet_region_revoke(node, keys[PLAIN], SOON), 0);
+    CHECK(((volatile char *)base)[0], 0); /* zeros, and no fault */
+    close(hold[0]);
+    close(hold[1]);
+
+    /* What is refused to the owner. */
+    motet_key key = 1;
+    CHECK(motet_region_register(node, NULL, 8, MOTET_REGION_ALL, &key), -EINVAL);
+    CHECK(key, 0);
+    CHECK(motet_region_register(node, buffer, 0, MOTET_REGION_ALL, &key), -EINVAL);
+    CHECK(motet_region_register(node, buffer, SIZE_MAX, MOTET_REGION_ALL, &key), -EINVAL);
+    CHECK(motet_region_register(node, buffer, 8, 0, &key), -EINVAL);
+    CHECK(motet_region_register(node, buffer, 8, 8, &key), -EINVAL);
+    CHECK(motet_region_register(node, buffer, 8, MOTET_REGION_GET, NULL), -EINVAL);
+    CHECK(motet_region_register(node, mine.bytes + 1, 8, MOTET_REGION_ATOMIC, &key), -EINVAL);
+    CHECK(motet_region_register(node, mine.bytes + 1, 8, MOTET_REGION_GET | MOTET_REGION_PUT, &key), 0);
+    CHECK(motet_region_revoke(node, key, 0), 0);
+    CHECK(motet_region_revoke(node, key, 0), -EBADF);
+    CHECK(motet_region_revoke(node, 0, SOON), -EBADF);
+    CHECK(motet_region_revoke(node, UINT64_MAX, SOON), -EBADF);
+    CHECK(motet_region_alloc(node, 0, MOTET_REGION_ALL, &base, &key), -EINVAL);
+    CHECK(motet_region_alloc(node, 8, 16, &base, &key), -EINVAL);
+    CHECK(motet_region_alloc(node, 8, MOTET_REGION_ALL, NULL, &key), -EINVAL);
+    CHECK(motet_region_alloc(node, 8, MOTET_REGION_ALL, &base, NULL), -EINVAL);
+    CHECK(motet_region_alloc(node, (size_t)1 << 60, MOTET_REGION_ALL, &base, &key), -ENOBUFS);
+    CHECK(base == NULL && key == 0, 1);
+    CHECK(motet_node_close(node), 0);
+}
+
+int main(void)
+{
+    between("shm");
+    between("tcp");
+    killed_owner("shm");
+    killed_owner("tcp");
+    killed_user();
+    puts("regions are what they say");
+    return 0;
+}
