@@ -6,6 +6,7 @@ use super::desk::{Back, Desk, View};
 use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
 use super::packets::{IN_RING, Landing, Outward, Way};
 use super::segments::Segments;
+use super::sheet::Copies;
 use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
 use motet_proto::bulk::Copying;
@@ -45,6 +46,8 @@ pub struct Joined {
     pub blocked: bool,
     /// The peer is gone: once nothing of it is left, the link ends.
     pub ending: bool,
+    /// What was copied out of the peer's memory.
+    pub copies: Copies,
 }
 
 /// What came of a look.
@@ -90,6 +93,7 @@ impl Joined {
             trim: None,
             blocked: false,
             ending: false,
+            copies: Copies::default(),
         }
     }
 
@@ -262,6 +266,7 @@ impl Joined {
             }
             if ends {
                 self.back.copies.pop_front();
+                self.copies.note(copied.is_some(), request.length);
                 let mut view = View::of(desk, &mut self.back, id);
                 self.proto.copied(&mut view, request.record, copied.is_some());
             }
@@ -275,6 +280,7 @@ impl Joined {
             }
             if ends {
                 self.back.remote_copies.pop_front();
+                self.copies.note(copied.is_some(), request.length);
                 let mut view = View::of(desk, &mut self.back, id);
                 self.proto.copied_remote(&mut view, request.record, copied.is_some());
             }

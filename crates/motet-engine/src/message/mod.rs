@@ -13,6 +13,7 @@
 //! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
 //! | `core`, `links`, `desk`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
 //! | [`medium`] | what a driver brings: lanes or frames |
+//! | `sheet` | what `motet why` reads of a node and its links |
 //!
 //! To follow a short message read downwards: [`channels`] (send) → `links` → the protocol → `packets` → the lane; and at the
 //! other end `progress` → `links` → the protocol → `desk` → [`operations`], or the handler.
@@ -33,6 +34,7 @@ mod progress;
 pub mod regions;
 pub mod registrations;
 pub mod segments;
+mod sheet;
 mod wait;
 
 pub use self::core::Serve;
@@ -53,6 +55,7 @@ use motet_sys::lock::Lock;
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::{memory, socket};
+use sheet::Sheet;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
@@ -229,6 +232,7 @@ impl Node {
         let mut core = Core::new(identity, options.limits, Desk::new(options.limits.pool), poll, kick);
         core.watch(core.kick.as_fd().as_raw_fd(), Source::Kick)?;
         core.listen(&options.drivers)?;
+        core.sheet = Sheet::open(&core.identity, &core.drivers, &core.address());
         let process = birth.process();
         Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer })
     }

@@ -133,6 +133,11 @@ impl BulkOut {
         (self.tail - start) as usize
     }
 
+    /// Bytes written so far.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
     /// The last bytes written were not published.
     pub fn take_back(&mut self, length: usize) {
         self.tail -= length as u64;
@@ -147,6 +152,11 @@ pub struct BulkIn {
 }
 
 impl BulkIn {
+    /// Bytes read so far.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
     /// The next bytes, as many as a packet says.
     pub fn next(&self, length: usize) -> Result<Run, Broken> {
         if length as u64 > self.bulk.ring.size() {
