@@ -2,102 +2,45 @@
 //!
 //! What it is: small operations are done as they arrive; what they answer with is kept, in order, until there is room for it.
 //! Long ones have a record until the peer has heard of their end. The peer has announced nothing: it may have as many under way
-//! as [`super::super::Limits::requests`] says, and each keeps a record or at most [`RESULT_MOST`] bytes here (invariant M7).
+//! as [`super::super::Limits::requests`] says, and each keeps a record or at most [`RESULT_MOST`](super::format::RESULT_MOST) bytes here (invariant M7).
 //!
 //! What it is not: it checks every access by [`Regions::reach`](crate::message::regions::Regions::reach) and lets the owner do it.
-//!
-//! A long operation holds its region only while the owner copies, or while the peer has been told where the bytes are. In
-//! pieces, each piece is an access of its own: when the region is revoked, the next one ends the operation.
 
-use super::format::{self, COPIED, NOT_COPIED, OF_GET, RESULT_MOST, Range, code};
-use super::revocation::release;
-use super::{CopyTo, RemoteCopy, RemoteRecord, room};
-use crate::message::atomic::Atomic;
-use crate::message::outward::put;
-use crate::message::packet::{self, Head, Kind, Place};
-use crate::message::pool::{Fifo, Number, Pool};
-use crate::message::regions::{Key, Rights};
-use crate::message::{Broken, Limits, Owner, Packets, Status};
-use std::collections::VecDeque;
+mod long;
+mod small;
 
-/// Lists: of records that owe a short packet, and of those that send bytes.
-const DUE: usize = 0;
-const SENDING: usize = 1;
-/// Bytes of answers that are kept when there are none.
-const KEPT: usize = 8 << 10;
-
-/// What is owed for small operations, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
-    /// So many are done.
-    Took(u32),
-    /// One is done; its value is the next so many bytes of [`Target::values`].
-    Value(u32),
-    /// One was not done.
-    Not(Status),
-}
-
-#[derive(Debug)]
-struct Long {
-    /// The peer's number for it.
-    number: Number,
-    range: Range,
-    /// Bytes that have come of a put, have been put of a get.
-    moved: u64,
-    state: State,
-    queued: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// A put: the owner copies. The region is held.
-    Copying,
-    /// A put in pieces: wanted up to `until`, asked for up to `asked`.
-    Pulling {
-        until: u64,
-        asked: u64,
-    },
-    /// A put that was refused on the way: pieces up to `asked` still come.
-    Draining {
-        asked: u64,
-        status: Status,
-    },
-    /// A get: THERE is due, or has been put. The region is held.
-    Telling(Place),
-    Told,
-    /// A get in pieces.
-    Sending,
-    /// OVER is due.
-    Over(Status),
-}
+use super::format::Range;
+use crate::message::packet::{Head, Kind, Place};
+use crate::message::pool::Number;
+use crate::message::{Broken, Limits, Owner, Packets};
+use long::Longs;
+use small::Small;
 
 /// Operations of the peer on regions of this side.
 #[derive(Debug, Default)]
 pub struct Target {
-    answers: VecDeque<Answer>,
-    values: VecDeque<u8>,
-    /// Small operations that have not been answered.
-    unanswered: u32,
-    long: Pool<Long, 2>,
-    /// By the index in the peer's number: the record and one, 0 for none.
-    by_number: Vec<u32>,
-    due: Fifo,
-    sending: Fifo,
+    small: Small,
+    long: Longs,
 }
 
 impl Target {
     /// Operations of the peer that are not over.
     pub fn under_way(&self) -> u32 {
-        self.unanswered + self.long.count()
+        self.small.count() + self.long.count()
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        let answers = self.answers.capacity() * size_of::<Answer>() + self.values.capacity();
-        answers + self.long.bytes() + self.by_number.capacity() * size_of::<u32>()
+        self.small.bytes() + self.long.bytes()
     }
 
-    // ---- small operations -------------------------------------------------------------------------------------------
+    /// One more of the peer's has begun.
+    fn count(&self, limits: &Limits) -> Result<(), Broken> {
+        let may = self.under_way() < limits.requests;
+        if may { Ok(()) } else { Err(Broken("more operations on memory than allowed")) }
+    }
+
+    // ---- arrival ----------------------------------------------------------------------------------------------------
 
     /// PUT, GET or ATOMIC.
     #[inline]
@@ -110,90 +53,8 @@ impl Target {
         rest: &[u8],
     ) -> Result<(), Broken> {
         self.count(limits)?;
-        let (key, offset, bytes) = format::read_at(rest)?;
-        let done = match kind {
-            Kind::Put => owner.regions().reach(key, Rights::PUT, offset, bytes.len() as u64).map(|region| {
-                if !bytes.is_empty() {
-                    owner.region_write(region, offset, bytes);
-                }
-                0
-            }),
-            Kind::Get => {
-                packet::end(bytes)?;
-                let length = head.to.0 as usize;
-                match head.own {
-                    format::VALUE if length <= RESULT_MOST => self.get(owner, key, offset, length),
-                    format::LOOK if length == format::SIGHT => self.look(owner, key),
-                    _ => return Err(Broken("a small get that is none")),
-                }
-            }
-            _ => match format::read_atomic(head, bytes) {
-                Some((atomic, fetch)) => self.atomic(owner, key, offset, &atomic, fetch),
-                None => Err(Status::Unfit),
-            },
-        };
-        self.answer(done);
-        Ok(())
+        self.small.came(owner, kind, head, rest)
     }
-
-    /// The value is kept from now on: what comes later must not show in it.
-    fn get<O: Owner>(&mut self, owner: &mut O, key: Key, offset: u64, length: usize) -> Result<u32, Status> {
-        let region = owner.regions().reach(key, Rights::GET, offset, length as u64)?;
-        let values = &mut self.values;
-        let before = values.len();
-        if length > 0 {
-            owner.region_read(region, offset, length, &mut |parts| {
-                parts.iter().for_each(|part| values.extend(*part));
-                true
-            });
-        }
-        values.resize(before + length, 0);
-        Ok(length as u32)
-    }
-
-    /// Where a region lies.
-    fn look<O: Owner>(&mut self, owner: &mut O, key: Key) -> Result<u32, Status> {
-        let (region, length, rights) = owner.regions().sight(key).ok_or(Status::Denied)?;
-        let place = owner.region_seen(region);
-        self.values.extend(format::Sight { place, length, rights }.write());
-        Ok(format::SIGHT as u32)
-    }
-
-    fn atomic<O: Owner>(
-        &mut self,
-        owner: &mut O,
-        key: Key,
-        offset: u64,
-        atomic: &Atomic<'_>,
-        fetch: bool,
-    ) -> Result<u32, Status> {
-        let length = atomic.length();
-        let region = owner.regions().reach(key, Rights::ATOMIC, offset, length as u64)?;
-        atomic.check(offset, fetch).map_err(|_| Status::Unfit)?;
-        let mut result = [0; RESULT_MOST];
-        let result = result.get_mut(..if fetch { length } else { 0 }).ok_or(Status::Unfit)?;
-        owner.region_atomic(region, offset, atomic, result).map_err(|_| Status::Unfit)?;
-        self.values.extend(&*result);
-        Ok(result.len() as u32)
-    }
-
-    fn answer(&mut self, done: Result<u32, Status>) {
-        self.unanswered += 1;
-        match (done, self.answers.back_mut()) {
-            (Ok(0), Some(Answer::Took(count))) => *count += 1,
-            (Ok(0), _) => self.answers.push_back(Answer::Took(1)),
-            (Ok(length), _) => self.answers.push_back(Answer::Value(length)),
-            (Err(status), _) => self.answers.push_back(Answer::Not(status)),
-        }
-    }
-
-    /// One more of the peer's has begun.
-    fn count(&self, limits: &Limits) -> Result<(), Broken> {
-        let may = self.under_way() < limits.requests;
-        if may { Ok(()) } else { Err(Broken("more operations on memory than allowed")) }
-    }
-
-    // ---- long operations --------------------------------------------------------------------------------------------
 
     /// PUT LONG, or GET LONG with whether the peer could copy by itself.
     pub fn long<O: Owner>(
@@ -206,61 +67,12 @@ impl Target {
         place: Place,
     ) -> Result<(), Broken> {
         self.count(limits)?;
-        let at = number.index() as usize;
-        if at >= limits.requests as usize || number.0 == 0 || range.length == 0 {
-            return Err(Broken("more operations on memory than allowed"));
-        }
-        if at >= self.by_number.len() {
-            self.by_number.resize(at + 1, 0);
-        }
-        if self.by_number[at] != 0 {
-            return Err(Broken("an operation's number used twice"));
-        }
-        let long = Long { number, range, moved: 0, state: State::Told, queued: false };
-        let record = self.long.insert(long).ok_or(Broken("more operations than numbers"))?;
-        let index = record.index();
-        self.by_number[at] = index + 1;
-        let right = if get.is_some() { Rights::GET } else { Rights::PUT };
-        match (owner.regions().reach(range.key, right, range.offset, range.length), get) {
-            (Err(status), _) => self.owe(index, State::Over(status)),
-            (Ok(region), None) if place.address != 0 => {
-                owner.regions().hold(range.key);
-                self.set(index, State::Copying);
-                let (record, to) = (RemoteRecord::Put(record), CopyTo::Region { region, at: range.offset });
-                owner.copy_remote(RemoteCopy { record, to, from: place, length: range.length });
-            }
-            (Ok(_), None) => self.pull(index, limits.ahead.max(1)),
-            (Ok(region), Some(direct)) => {
-                let place =
-                    if direct { owner.region_place(region, range.offset, range.length) } else { Place::default() };
-                if place.address != 0 {
-                    owner.regions().hold(range.key);
-                    self.owe(index, State::Telling(place));
-                } else {
-                    self.send(index);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn by_number(&self, number: Number) -> Option<u32> {
-        let index = self.by_number.get(number.index() as usize)?.checked_sub(1)?;
-        (self.long.get(index)?.number == number).then_some(index)
+        self.long.begin(owner, limits, number, range, get, place)
     }
 
     /// The owner has copied the bytes of a put, or could not.
     pub fn copied<O: Owner>(&mut self, owner: &mut O, record: Number, done: bool, broken: bool, ahead: u64) {
-        let Some(long) = self.long.named(record).filter(|long| long.state == State::Copying) else { return };
-        let key = long.range.key;
-        if broken {
-            self.remove(record.index());
-        } else if done {
-            self.owe(record.index(), State::Over(Status::Done));
-        } else {
-            self.pull(record.index(), ahead);
-        }
-        release(owner, key);
+        self.long.copied(owner, record, done, broken, ahead);
     }
 
     /// BYTES of a put.
@@ -272,158 +84,25 @@ impl Target {
         bytes: &[u8],
         ahead: u64,
     ) -> Result<(), Broken> {
-        let index = self.by_number(number).ok_or(Broken("bytes of no put"))?;
-        let Some(long) = self.long.get_mut(index) else { return Ok(()) };
-        let most = match long.state {
-            State::Pulling { asked, .. } | State::Draining { asked, .. } => asked,
-            _ => return Err(Broken("bytes of no put")),
-        };
-        let end = at.checked_add(bytes.len() as u64);
-        let end = end.filter(|&end| at == long.moved && at < end && end <= most);
-        long.moved = end.ok_or(Broken("bytes that were not asked for"))?;
-        let Range { key, offset, length } = long.range;
-        if let State::Pulling { until, asked } = long.state {
-            // Within the range that was checked, so the sum does not overflow.
-            match owner.regions().reach(key, Rights::PUT, offset + at, bytes.len() as u64) {
-                Err(status) => long.state = State::Draining { asked, status },
-                Ok(region) => {
-                    owner.region_write(region, offset + at, bytes);
-                    if long.moved == length {
-                        self.owe(index, State::Over(Status::Done));
-                    } else if until - long.moved <= ahead / 2 && until < length {
-                        let until = length.min(long.moved.saturating_add(ahead));
-                        self.owe(index, State::Pulling { until, asked });
-                    }
-                    return Ok(());
-                }
-            }
-        }
-        if let State::Draining { asked, status } = long.state
-            && long.moved == asked
-        {
-            self.owe(index, State::Over(status));
-        }
-        Ok(())
+        self.long.piece(owner, number, at, bytes, ahead)
     }
 
     /// GOT: the peer has copied the bytes of a get, or could not.
     pub fn got<O: Owner>(&mut self, owner: &mut O, number: Number, own: u16) -> Result<(), Broken> {
-        let index = self.by_number(number).ok_or(Broken("the end of no get"))?;
-        let Some(long) = self.long.get(index).filter(|long| long.state == State::Told) else {
-            return Err(Broken("the end of no get"));
-        };
-        let key = long.range.key;
-        match own {
-            COPIED => self.remove(index),
-            NOT_COPIED => self.send(index),
-            _ => return Err(Broken("an end of no known kind")),
-        }
-        release(owner, key);
-        Ok(())
-    }
-
-    fn set(&mut self, index: u32, state: State) {
-        if let Some(long) = self.long.get_mut(index) {
-            long.state = state;
-        }
-    }
-
-    fn pull(&mut self, index: u32, ahead: u64) {
-        let length = self.long.get(index).map_or(0, |long| long.range.length);
-        self.owe(index, State::Pulling { until: length.min(ahead), asked: 0 });
-    }
-
-    fn send(&mut self, index: u32) {
-        self.set(index, State::Sending);
-        self.long.append(&mut self.sending, SENDING, index);
-    }
-
-    /// Forgets a record, which is in no list.
-    fn remove(&mut self, index: u32) {
-        let Some(long) = self.long.remove(index) else { return };
-        if let Some(slot) = self.by_number.get_mut(long.number.index() as usize) {
-            *slot = 0;
-        }
-        if self.long.count() == 0 && self.by_number.len() > 64 {
-            self.by_number = Vec::new();
-        }
+        self.long.got(owner, number, own)
     }
 
     // ---- packets due ------------------------------------------------------------------------------------------------
 
-    fn owe(&mut self, index: u32, state: State) {
-        let Some(long) = self.long.get_mut(index) else { return };
-        long.state = state;
-        if !std::mem::replace(&mut long.queued, true) {
-            self.long.append(&mut self.due, DUE, index);
-        }
-    }
-
     /// Whether there is something to put.
     #[inline]
     pub fn is_due(&self) -> bool {
-        !self.answers.is_empty() || !self.due.is_empty() || !self.sending.is_empty()
+        self.small.is_due() || self.long.is_due()
     }
 
     /// Puts answers and what else is short; false when there is no room for more.
     pub fn flush<P: Packets>(&mut self, packets: &mut P) -> bool {
-        while let Some(&answer) = self.answers.front() {
-            let head = |to: u32, own| Head { to: Number(to), own, grant: 0 }.write();
-            let (count, length) = match answer {
-                Answer::Took(count) => (count, 0),
-                Answer::Value(length) => (1, length as usize),
-                Answer::Not(_) => (1, 0),
-            };
-            let (front, back) = self.values.as_slices();
-            let cut = length.min(front.len());
-            let put = match answer {
-                Answer::Took(count) => packets.put(Kind::Took as u8, &[&head(count, 0)]),
-                Answer::Value(_) => {
-                    packets.put(Kind::Result as u8, &[&head(0, 0), &front[..cut], &back[..length - cut]])
-                }
-                Answer::Not(status) => packets.put(Kind::Result as u8, &[&head(0, code(status))]),
-            };
-            if !put {
-                return false;
-            }
-            self.answers.pop_front();
-            self.values.drain(..length);
-            self.unanswered -= count;
-        }
-        if self.values.capacity() + self.answers.capacity() * size_of::<Answer>() > KEPT {
-            (self.answers, self.values) = Default::default();
-        }
-        self.flush_long(packets)
-    }
-
-    fn flush_long<P: Packets>(&mut self, packets: &mut P) -> bool {
-        while let Some(index) = self.due.first() {
-            let Some(long) = self.long.get_mut(index) else { return true };
-            let head = |own| Head { to: long.number, own, grant: 0 };
-            let put = match &mut long.state {
-                State::Over(status) => packets.put(Kind::Over as u8, &[&head(code(*status)).write()]),
-                State::Telling(place) => packets.put(Kind::There as u8, &[&format::write_place(head(0), *place)]),
-                State::Pulling { until, asked } => {
-                    let put = packets.put(Kind::Go as u8, &[&head(0).write_word(*until)]);
-                    *asked = if put { *until } else { *asked };
-                    put
-                }
-                _ => true, // a put that was refused before it was asked for more
-            };
-            if !put {
-                return false;
-            }
-            long.queued = false;
-            let over = matches!(long.state, State::Over(_));
-            if let State::Telling(_) = long.state {
-                long.state = State::Told;
-            }
-            self.long.unlink(&mut self.due, DUE, index);
-            if over {
-                self.remove(index);
-            }
-        }
-        true
+        self.small.flush(packets) && self.long.flush(packets)
     }
 
     /// Puts bytes of gets, one piece of each in turn.
@@ -434,57 +113,12 @@ impl Target {
         reserve: usize,
         pieces: &mut usize,
     ) {
-        while let Some(index) = self.sending.first() {
-            let Some(long) = self.long.get_mut(index) else { return };
-            let Range { key, offset, length } = long.range;
-            let (number, at) = (long.number, long.moved);
-            if *pieces == 0 {
-                return;
-            }
-            let Some(bytes) = room(packets, length - at, reserve) else { return };
-            match owner.regions().reach(key, Rights::GET, offset + at, bytes as u64) {
-                Err(status) => {
-                    self.long.unlink(&mut self.sending, SENDING, index);
-                    self.owe(index, State::Over(status)); // put by the next flush
-                    continue;
-                }
-                Ok(region) => {
-                    let head = Head { to: number, own: OF_GET, grant: 0 }.write_word(at);
-                    let gone = owner.region_read(region, offset + at, bytes, &mut |body| {
-                        put(packets, Kind::Bytes, &head, &[], body)
-                    });
-                    if !gone {
-                        return;
-                    }
-                }
-            }
-            *pieces -= 1;
-            long.moved += bytes as u64;
-            let more = long.moved < length;
-            self.long.unlink(&mut self.sending, SENDING, index);
-            if more {
-                self.long.append(&mut self.sending, SENDING, index); // behind the others
-            } else {
-                self.remove(index);
-            }
-        }
+        self.long.flush_bytes(packets, owner, reserve, pieces);
     }
 
     /// The link is broken: nothing is owed any more, and nothing is held but what the owner copies.
     pub fn fail<O: Owner>(&mut self, owner: &mut O) {
-        (self.due, self.sending, self.answers, self.values, self.unanswered) = Default::default();
-        for index in self.long.indices() {
-            let Some(long) = self.long.get_mut(index) else { continue };
-            long.queued = false;
-            let key = long.range.key;
-            match long.state {
-                State::Copying => continue,
-                State::Telling(_) | State::Told => {
-                    self.remove(index);
-                    release(owner, key);
-                }
-                _ => self.remove(index),
-            }
-        }
+        self.small.fail();
+        self.long.fail(owner);
     }
 }
