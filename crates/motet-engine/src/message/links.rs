@@ -4,7 +4,7 @@
 
 use super::desk::{Back, Desk, View};
 use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
-use super::packets::{IN_RING, Landing, Outward, Way};
+use super::packets::{Landing, Outward, Way};
 use super::segments::Segments;
 use super::sheet::Copies;
 use super::{LinkId, MessageLimits, regions};
@@ -13,6 +13,7 @@ use motet_proto::bulk::Copying;
 use motet_proto::message::{Broken, ChannelId, CopyRequest, Link, Refusal};
 use motet_sys::{copy, memory, socket};
 use motet_wire::lane::Buffer;
+use motet_wire::lane::bulk::IN_RING;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Packets taken from one link before others have their turn.
@@ -260,6 +261,9 @@ impl Joined {
             let length = (request.length - done).min(COPY as u64) as usize;
             let seen = self.copy_seen(desk, &request, done, length);
             let copied = seen.or_else(|| copy_some(desk, pid, &request, done, length));
+            if self.is_given_up() {
+                return self.lose(id, desk, Reason::PEER_GONE, GONE);
+            }
             let ends = copied.is_none_or(|more| done + more >= request.length);
             if let (Some(more), Some(first)) = (copied, self.back.copies.front_mut()) {
                 first.1 += more;
@@ -274,6 +278,9 @@ impl Joined {
         if let Some((request, done)) = self.back.remote_copy() {
             let length = (request.length - done).min(COPY as u64) as usize;
             let copied = regions::copy_some(desk, pid, &request, done, length);
+            if self.is_given_up() {
+                return self.lose(id, desk, Reason::PEER_GONE, GONE);
+            }
             let ends = copied.is_none_or(|more| done + more >= request.length);
             if let (Some(more), Some(first)) = (copied, self.back.remote_copies.front_mut()) {
                 first.1 += more;
@@ -287,9 +294,19 @@ impl Joined {
         }
     }
 
+    /// Whether the peer has closed the link. Asked behind each copy out of its memory: before a peer uses memory again that it has
+    /// announced, without word that we have let go of it, it closes the link; so what was copied while the link stood is what was announced.
+    fn is_given_up(&mut self) -> bool {
+        self.lanes().is_some_and(|lanes| !socket::alive(lanes.control.as_fd().as_raw_fd()))
+    }
+
     /// The medium is gone: everything on the link ends.
     #[cold]
     pub fn lose(&mut self, id: LinkId, desk: &mut Desk, reason: Reason, broken: Broken) {
+        if let Some(lanes) = self.lanes() {
+            // Now, whoever else (a forked child, say) has the descriptor, and before any memory is given back.
+            let _ = socket::shutdown(lanes.control.as_fd().as_raw_fd(), 2);
+        }
         self.gone.get_or_insert(reason);
         self.back.segments.leave();
         self.medium = None;
@@ -360,12 +377,10 @@ fn take_from_ring(
     (kind, packet): (u8, &[u8]),
     now: u64,
 ) -> Result<(), Broken> {
-    let (head, length) = packet.split_last_chunk::<4>().ok_or(BROKEN_LANE)?;
-    let length = u32::from_le_bytes(*length) as usize;
     let inward = &mut lanes.bulk.1;
-    let run = inward.next(length).map_err(|_| BROKEN_LANE)?;
+    let (head, run) = inward.behind(packet).map_err(|_| BROKEN_LANE)?;
     let result = proto.arrived_with(view, kind, head, run, now);
-    inward.release(length);
+    inward.release(run.len());
     lanes.inward.freed();
     result
 }

@@ -9,7 +9,7 @@
 //! | [`calls`], [`channels`] | what a program calls: meeting others; channels, sending, receiving |
 //! | [`regions`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
 //! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
-//! | [`operations`] | what has begun and how it ended; completion groups |
+//! | [`operations`], [`overdue`] | what has begun and how it ended; completion groups; sends whose time is over |
 //! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
 //! | `core`, `links`, `desk`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
 //! | [`medium`] | what a driver brings: lanes or frames |
@@ -28,6 +28,7 @@ mod links;
 pub mod loans;
 pub mod medium;
 pub mod operations;
+pub mod overdue;
 mod pace;
 mod packets;
 mod progress;

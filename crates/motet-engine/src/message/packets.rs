@@ -5,7 +5,7 @@ use motet_proto::bulk::Copying;
 use motet_proto::message::Packets;
 use motet_proto::message::packet::{self, Kind};
 use motet_sys::{clock, memory};
-use motet_wire::lane::bulk::BulkOut;
+use motet_wire::lane::bulk::{BulkOut, IN_RING};
 use motet_wire::lane::{Broken, Buffer, IN_LINE, Producer, Put};
 use motet_wire::record::Tx;
 use std::ops::Range;
@@ -20,8 +20,6 @@ pub enum Way<'a> {
     Nowhere,
 }
 
-/// A packet whose last bytes lie in the ring beside the lane: behind its head it says how many.
-pub const IN_RING: u8 = 1;
 /// Bytes of the longest piece in the ring: several fit, so that both ends copy at the same time.
 const PIECE: usize = 16 << 10;
 
