@@ -246,7 +246,7 @@ impl Counts {
     /// For people: a line each, of what there was.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        if self.lines_sent + self.lines_received > 0 {
+        if self.lines_sent > 0 || self.lines_received > 0 {
             lines.push(format!("lane: {} lines sent, {} received", self.lines_sent, self.lines_received));
         }
         if self.ring_sent > 0 || self.ring_received > 0 {
