@@ -444,7 +444,8 @@ struct motet_outgoing {
 };
 
 /* Sends, and waits until the body is free: a short one has left, a long one is in the receiver's memory. -ETIMEDOUT: it was taken back,
- * for which the peer must answer: one that makes no progress holds the call (but not when it ends). Who cannot wait for that starts the send.
+ * for which the peer must answer. A peer that makes no progress for three seconds more loses the link, and the call ends with -ECONNRESET:
+ * it may be stopped, and could still read the body. Who cannot risk that, or wait so long, starts the send.
  * Within a handler, where nobody may wait, a body that cannot be injected gives -EDEADLK: start it instead. */
 int motet_message_send(motet_node node, motet_channel channel, uint64_t tag, const void *body, size_t length, int64_t deadline);
 int motet_message_sendv(motet_node node, const struct motet_outgoing *message, const struct iovec *body, int count, int64_t deadline);

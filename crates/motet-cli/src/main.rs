@@ -1,6 +1,6 @@
 //! `motet`: the command line.
 //!
-//! What it is: `run` starts a program under Motet; `ps`, `top` and `why` read the node files of running processes;
+//! What it is: `run` starts a program under Motet; `ps`, `top` and `why` read the node files and sheets of running processes;
 //! `doctor` and `config` tell what this machine and these settings allow; `tune` and `bench` measure. No daemon, and nothing
 //! is written anywhere but the profile of `tune`.
 //!
@@ -24,6 +24,7 @@ mod probe;
 mod procfs;
 mod ps;
 mod run;
+mod sheet;
 mod stats;
 mod survey;
 mod top;

@@ -189,16 +189,18 @@ fn address(who: &Bytes<'_>, end: usize) -> Option<SocketAddr> {
 }
 
 /// Integers in a private copy; beyond its end they are 0.
-struct Bytes<'a>(&'a [u8]);
+pub struct Bytes<'a>(pub &'a [u8]);
 
 impl Bytes<'_> {
     fn from(&self, at: usize) -> Bytes<'_> {
         Bytes(self.0.get(at..).unwrap_or_default())
     }
-    fn u32(&self, at: usize) -> u32 {
+    /// At an offset.
+    pub fn u32(&self, at: usize) -> u32 {
         self.0.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
     }
-    fn u64(&self, at: usize) -> u64 {
+    /// At an offset.
+    pub fn u64(&self, at: usize) -> u64 {
         self.0.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
     }
 }

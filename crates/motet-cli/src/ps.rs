@@ -118,6 +118,7 @@ pub fn row(process: &Process) -> Vec<String> {
 pub fn note(standing: &Standing) -> Option<String> {
     match standing {
         Standing::Active => None,
+        Standing::NodesOnly => Some("messages only: `motet why` shows its nodes".into()),
         Standing::NoSocketYet => Some("no eligible socket yet".into()),
         Standing::SwitchedOff(why) => Some(format!("plain: {why}")),
         Standing::NotLoaded(why) => Some(format!("not equipped: {why}")),

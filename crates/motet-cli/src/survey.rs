@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use crate::executable::{self, Obstacle};
 use crate::node::{self, NodeFile, Row};
 use crate::procfs;
+use crate::sheet::{self, MessageNode};
 
 /// The preload object's file name.
 pub const SHIM: &str = "libmotet_sockets.so";
@@ -159,6 +160,8 @@ pub enum Standing {
     NoSocketYet,
     /// Equipped, and told or bound to keep every connection plain.
     SwitchedOff(String),
+    /// Not equipped: it uses Motet by itself, for messages.
+    NodesOnly,
     /// Started under Motet, but the preload object is not in it.
     NotLoaded(String),
     /// It has a node file that cannot be read.
@@ -218,6 +221,8 @@ pub struct Process {
     pub node: Option<Node>,
     /// Streams that it owns.
     pub streams: Vec<Stream>,
+    /// Its nodes of messages.
+    pub nodes: Vec<MessageNode>,
     /// Links to other processes, by peer; empty when only one process was looked at.
     pub links: Vec<Link>,
     /// Bytes of memory that its links take, those of the other ends included; 0 where nobody who could tell was seen.
@@ -270,6 +275,7 @@ pub fn take() -> Vec<Process> {
         process.links = links;
         process.memory = process.segments.keys().filter_map(|inode| pages.get(inode)).sum();
     }
+    name_peers(&mut processes);
     processes
 }
 
@@ -338,6 +344,7 @@ fn look(pid: u32, files: &mut Files) -> Option<Process> {
             _ => {}
         }
     }
+    process.nodes = nodes(&links, own);
     match file {
         Some(Ok(read)) => {
             process.standing = Standing::Active;
@@ -348,9 +355,35 @@ fn look(pid: u32, files: &mut Files) -> Option<Process> {
             process.pages = files.filter_map(|(link, _)| procfs::pages(link)).collect();
         }
         Some(Err(why)) => process.standing = Standing::Unreadable(why),
-        None => process.standing = without_node(pid),
+        None => {
+            process.standing = match without_node(pid) {
+                Standing::NotEquipped(_) if !process.nodes.is_empty() => Standing::NodesOnly,
+                standing => standing,
+            }
+        }
     }
     Some(process)
+}
+
+/// The nodes of messages among what a process has open; forked children have their parent's, which are not theirs.
+fn nodes(links: &[(std::path::PathBuf, std::path::PathBuf)], own: u32) -> Vec<MessageNode> {
+    let sheets = links.iter().filter(|(_, target)| sheet::is_link(target));
+    let nodes = sheets.filter_map(|(link, _)| sheet::read(&node::open(link).ok()?));
+    nodes.filter(|node| node.process == own).collect()
+}
+
+/// Gives the peers of links between nodes the names that those nodes say they have.
+fn name_peers(processes: &mut [Process]) {
+    let named = processes
+        .iter()
+        .flat_map(|process| process.nodes.iter().map(|node| (node.number.clone(), (node.name.clone(), process.pid))));
+    let named: HashMap<String, (String, u32)> = named.collect();
+    for link in processes.iter_mut().flat_map(|process| &mut process.nodes).flat_map(|node| &mut node.links) {
+        if let Some((name, pid)) = named.get(&link.peer) {
+            link.peer_name = Some(name.clone());
+            link.peer_pid = Some(*pid); // as it is called here, whatever it is in the other's PID namespace
+        }
+    }
 }
 
 fn is_segment(target: &std::path::Path) -> bool {

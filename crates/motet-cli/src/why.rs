@@ -1,4 +1,5 @@
-//! `motet why`: for every pair of processes, the path in use and each rejected one with its reason.
+//! `motet why`: for every pair of processes, the path in use and each rejected one with its reason; for streams and for nodes of
+//! messages.
 
 use std::collections::HashMap;
 
@@ -9,6 +10,7 @@ use crate::drivers::{self, Verdict};
 use crate::failure::{Failure, NOT_FOUND, Outcome};
 use crate::output::{self, bytes, harmless};
 use crate::ps::{address, note, tcp_bytes};
+use crate::sheet::{MessageLink, MessageNode};
 use crate::survey::{self, Node, Process, Standing, Stream};
 use crate::{procfs, survey::Moved};
 
@@ -42,6 +44,8 @@ struct Answer {
     #[serde(flatten)]
     standing: Standing,
     pairs: Vec<Pair>,
+    /// Nodes of messages.
+    nodes: Vec<MessageNode>,
     /// Of the whole process family, ended connections included.
     node: Option<Node>,
 }
@@ -90,8 +94,17 @@ fn of_peer(processes: Vec<Process>, subject: &str) -> Outcome<Vec<Answer>> {
         });
         by_address || command.is_some_and(|c| c.contains(subject))
     };
-    let answers = processes.into_iter().map(|p| answer(p, meant)).filter(|a| !a.pairs.is_empty());
-    let answers: Vec<Answer> = answers.collect();
+    let by_node = |link: &MessageLink| {
+        let command = link.peer_pid.and_then(procfs::command);
+        link.peer_name.as_deref() == Some(subject) || command.is_some_and(|c| c.contains(subject))
+    };
+    let answers = processes.into_iter().map(|p| {
+        let mut answer = answer(p, meant);
+        answer.nodes.iter_mut().for_each(|node| node.links.retain(by_node));
+        answer.nodes.retain(|node| !node.links.is_empty());
+        answer
+    });
+    let answers: Vec<Answer> = answers.filter(|a| !a.pairs.is_empty() || !a.nodes.is_empty()).collect();
     if answers.is_empty() {
         let what = format!("no stream to `{}`; `motet ps -l` lists all streams", harmless(subject, 60));
         return Err(Failure::new(NOT_FOUND, what));
@@ -119,6 +132,7 @@ fn answer(process: Process, meant: impl Fn(&Stream, Option<&str>) -> bool) -> An
     });
     Answer {
         pairs: pairs.collect(),
+        nodes: process.nodes,
         pid: process.pid,
         command: process.command,
         standing: process.standing,
@@ -128,7 +142,10 @@ fn answer(process: Process, meant: impl Fn(&Stream, Option<&str>) -> bool) -> An
 
 fn render(answer: &Answer) -> String {
     let mut out = format!("{} {}\n", answer.pid, harmless(&answer.command, 90));
-    if let Some(note) = note(&answer.standing) {
+    for node in &answer.nodes {
+        out += &messages(node);
+    }
+    if let Some(note) = note(&answer.standing).filter(|_| !matches!(answer.standing, Standing::NodesOnly)) {
         return out + &format!("  {note}\n");
     }
     for pair in &answer.pairs {
@@ -152,11 +169,50 @@ fn render(answer: &Answer) -> String {
             tcp_bytes(s, received)
         );
     }
-    if answer.pairs.is_empty() {
+    if answer.pairs.is_empty() && !matches!(answer.standing, Standing::NodesOnly) {
         out += "  no stream now\n";
     }
     if let Some(node) = &answer.node {
         out += &totals(node);
+    }
+    out
+}
+
+/// A node of messages: each link, the drivers for it, and how messages went.
+fn messages(node: &MessageNode) -> String {
+    let mut out = format!("  node {} ({})\n", harmless(&node.name, 64), harmless(&node.address, 120));
+    for link in &node.links {
+        out += &message_link(link);
+    }
+    if node.links.is_empty() {
+        out += "    no link now\n";
+    }
+    if node.unshown > 0 {
+        out += &format!("    without a row here: {} links so far\n", node.unshown);
+    }
+    for failed in &node.failed {
+        out += &format!("    calls that failed so far: {} x {}\n", failed.count, failed.text);
+    }
+    out
+}
+
+fn message_link(link: &MessageLink) -> String {
+    let arrow = if link.called { "->" } else { "<-" };
+    let peer = harmless(link.peer_name.as_deref().unwrap_or(&link.peer), 64);
+    let process = link.peer_pid.map_or(String::new(), |pid| match procfs::command(pid) {
+        Some(command) => format!("  ({pid} {})", harmless(procfs::name(&command), 30)),
+        None => format!("  (process {pid})"),
+    });
+    let mut out = format!("    link {} {arrow} {peer}{process}\n", link.link);
+    if let Some(gone) = link.gone {
+        out += &format!("      gone      {gone}\n");
+    }
+    for way in &link.drivers {
+        let word = if way.in_use { "in use  " } else { "rejected" };
+        out += &format!("      {word}  {:4} {}\n", harmless(&way.driver, 8), way.reason);
+    }
+    for line in link.counts.lines() {
+        out += &format!("      messages  {line}\n");
     }
     out
 }

@@ -87,6 +87,20 @@ fn seeds_of_messages_keep_to_the_protocol() {
 }
 
 #[test]
+fn ring() {
+    run(target("ring"));
+}
+
+/// The honest ones do, and those that lie do not.
+#[test]
+fn seeds_of_rings_go_as_far_as_they_should() {
+    let honest = motet_fuzz::message::seeds().len();
+    for (at, seed) in motet_fuzz::ring::seeds().iter().enumerate() {
+        assert_eq!(motet_fuzz::ring::play(seed).is_none(), at < honest, "seed {at}");
+    }
+}
+
+#[test]
 fn session() {
     run(target("session"));
 }

@@ -3,6 +3,9 @@
 //! `mesh NAME ADDRESS ...`: traffic with whoever connects and with the nodes of these addresses. Says its address first. `stop`: ends
 //! the traffic in order, says `stopped` and how many operations have ended. `end`, or the end of its input: says what it still holds.
 //!
+//! `sink SIZE`: a node that receives one message after the other, of SIZE bytes at most, on the first channel to service 1. Says its address
+//! first, then `waits` once it has the channel, and of each message its tag, its length and a sum over it, or why there is none.
+//!
 //! `fork NAME`: a node that makes progress. Says its address, forks a child and says its number. `fork`: once more; `exec`: becomes
 //! another program.
 #![forbid(unsafe_code)]
@@ -25,6 +28,7 @@ fn main() {
     match &words[..] {
         ["mesh", name, others @ ..] => mesh(name, others),
         ["fork", name] => fork(name),
+        ["sink", size] => sink(size.parse().expect("a size")),
         _ => panic!("no such role: {words:?}"),
     }
 }
@@ -50,6 +54,28 @@ fn fork(name: &str) {
             Ok(order) if order == "exec" => panic!("{}", std::process::Command::new("sleep").arg("20").exec()),
             Ok(_) | Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {}
+        }
+    }
+}
+
+fn sink(size: usize) {
+    use motet::node::{Node, Serve};
+    let node = Node::listen("", "127.0.0.1:0".parse().expect("an address")).expect("a node");
+    node.serve(1, Serve::Queue).expect("a service");
+    println!("{}", node.address().expect("a node"));
+    let channel = node.accept(1, Some(LIMIT)).expect("a channel");
+    println!("waits");
+    let mut buffer = vec![0; size];
+    loop {
+        match node.receive(channel, &mut buffer, None) {
+            Ok(received) => {
+                let sum = system::sum(&buffer[..received.length]);
+                println!("{} {} {sum}", received.tag, received.length);
+            }
+            Err(error) => {
+                println!("{error}");
+                return;
+            }
         }
     }
 }

@@ -94,3 +94,8 @@ pub fn names(part: &str) -> Vec<String> {
     names.dedup(); // connections bear the listener's name
     names
 }
+
+/// A sum over bytes that tells contents apart (FNV-1a).
+pub fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,7 +1,8 @@
 //! Peers that are stopped and go on, signals all the time, and receivers that do not receive.
 #![forbid(unsafe_code)]
 
-use motet::node::{Error, Memory, Mode, Node, Notice, Outgoing, Serve};
+use motet::node::{Channel, Error, Memory, Mode, Node, Notice, Outgoing, Serve};
+use motet::reason::Reason;
 use motet_sys::rustix::process::Signal;
 use motet_torture::mesh::{Mesh, way};
 use motet_torture::random::Random;
@@ -104,5 +105,100 @@ fn a_receiver_that_does_not_receive_holds_a_window_and_no_more() {
                 let _ = near.until(|| receiver.is_finished(), Some(motet::node::in_ns(5_000_000)));
             }
         });
+    }
+}
+
+/// A sink that is stopped, and a channel to it.
+fn stopped_sink(driver: &str, size: usize) -> (Node, Worker, Channel) {
+    let node = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut sink = Worker::start(PROGRAM, &["sink", &size.to_string()]);
+    let link = node.connect(&way(&sink.address(), driver), Some(LIMIT)).unwrap();
+    let channel = node.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap();
+    assert_eq!(sink.line(), "waits");
+    sink.signal(Signal::STOP);
+    (node, sink, channel)
+}
+
+/// What a timed send to a stopped receiver must not do: outlast its limit for as long as the receiver is stopped. 32 MiB would be copied
+/// out of the sender's memory, 1 MiB is fetched in pieces.
+#[test]
+fn a_timed_send_of_a_long_message_to_a_stopped_receiver_ends_and_is_never_received() {
+    for (driver, length) in [("shm", 32 << 20), ("shm", 1 << 20), ("tcp", 1 << 20)] {
+        let (node, mut sink, channel) = stopped_sink(driver, length);
+        let mut body = vec![1; length];
+        let began = Instant::now();
+        let sent = node.send(channel, 7, &body, Some(Duration::from_millis(50)));
+        assert_eq!(sent, Err(Error::Lost(Reason::UNANSWERED)), "{driver} {length}");
+        println!("{driver} {length}: {:?}", began.elapsed());
+        assert_eq!(node.link_info(channel.link).unwrap().gone, Some(Reason::UNANSWERED));
+        assert_eq!(node.send(channel, 8, b"later", None), Err(Error::Lost(Reason::UNANSWERED)));
+        // The memory is ours again, and what is in it from now on is no message.
+        body.fill(2);
+        sink.signal(Signal::CONT);
+        assert!(sink.line().starts_with("the link is gone"), "{driver} {length}");
+        sink.finish();
+    }
+}
+
+/// It goes on in time: then nothing is lost.
+#[test]
+fn a_timed_send_to_a_receiver_that_goes_on_is_cancelled_and_the_link_lives() {
+    for driver in ["shm", "tcp"] {
+        let (node, mut sink, channel) = stopped_sink(driver, 1 << 20);
+        let body = vec![1; 1 << 20];
+        let sent = std::thread::scope(|scope| {
+            let sent = scope.spawn(|| node.send(channel, 7, &body, Some(Duration::from_millis(50))));
+            std::thread::sleep(Duration::from_millis(300));
+            sink.signal(Signal::CONT);
+            sent.join().unwrap()
+        });
+        // The receive was waiting already, so the message may have been taken before the wish to have it back came.
+        match sent {
+            Ok(()) => assert_eq!(sink.line(), format!("7 {} {}", body.len(), system::sum(&body))),
+            Err(error) => assert_eq!(error, Error::TimedOut, "{driver}"),
+        }
+        node.send(channel, 8, b"later", Some(LIMIT)).unwrap();
+        assert_eq!(sink.line(), format!("8 5 {}", system::sum(b"later")));
+        sink.kill();
+    }
+}
+
+/// The receiver has granted space for an eager message: it goes on from a copy, and the caller's memory is its own again.
+#[test]
+fn a_timed_send_of_an_eager_message_to_a_stopped_receiver_is_on_its_way() {
+    for driver in ["shm", "tcp"] {
+        let (node, mut sink, channel) = stopped_sink(driver, 1 << 20);
+        let (mut sums, mut tags) = (Vec::new(), 0u64);
+        // As many as there is credit for; then one is announced, and its time passes.
+        let end = loop {
+            let mut body = vec![tags as u8; 60_000];
+            sums.push(format!("{tags} 60000 {}", system::sum(&body)));
+            let sent = node.send(channel, tags, &body, Some(Duration::from_millis(20)));
+            body.fill(0xee);
+            match sent {
+                Ok(()) => tags += 1,
+                Err(error) => break error,
+            }
+            assert!(tags < 1000, "credit ends");
+        };
+        println!("{driver}: {tags} on their way, then {end}");
+        assert!(tags >= 2, "{driver}");
+        sink.signal(Signal::CONT);
+        match end {
+            // There was not even room to announce it, so nothing was begun.
+            Error::TimedOut => {
+                node.send(channel, tags, b"later", Some(LIMIT)).unwrap();
+                assert!(sums[..tags as usize].iter().all(|sum| sink.line() == *sum), "{driver}");
+                assert_eq!(sink.line(), format!("{tags} 5 {}", system::sum(b"later")));
+            }
+            // A front of what was sent, each whole and as it was; then the end.
+            end => {
+                assert_eq!(end, Error::Lost(Reason::UNANSWERED), "{driver}");
+                let end = |line: &String| !line.starts_with("the link is gone");
+                let lines: Vec<String> = std::iter::from_fn(|| Some(sink.line())).take_while(end).collect();
+                assert!(lines.len() < sums.len() && lines.iter().zip(&sums).all(|(line, sum)| line == sum), "{driver}");
+            }
+        }
+        sink.kill();
     }
 }

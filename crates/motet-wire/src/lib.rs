@@ -4,7 +4,7 @@
 //! few atomic operations on it: the [`gate`] of one direction of a stream, the byte [`ring`] behind it, the [`slot`]
 //! that holds both directions, the [`segment`] that holds slots, the [`record`] of a stream's own side and the
 //! [`node`] file that holds records; the [`lane`], one direction of messages; and [`shared`], the
-//! memory of a region, whose content is the programs' own.
+//! memory of a region, whose content is the programs' own; and the [`sheet`] on which a node of messages tells `motet why` of itself.
 //!
 //! What it is not: no system calls, no clock, no policy. Whoever maps the memory hands in a pointer and vouches for it.
 //!
@@ -20,5 +20,6 @@ pub mod record;
 pub mod ring;
 pub mod segment;
 pub mod shared;
+pub mod sheet;
 pub mod slot;
 pub mod sync;

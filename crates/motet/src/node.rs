@@ -116,6 +116,10 @@ impl Node {
 
     /// Sends a message and waits until its body is free. A short one is then on its way; a long one has been received, or as good
     /// as: it is in the receiver's memory.
+    ///
+    /// With a limit: [`Error::TimedOut`], and the receiver does not get it. A receiver that has been told of a long message and makes no
+    /// progress cannot let go of it; three seconds after the limit the link is given up, with everything on it: [`Error::Lost`] with
+    /// `Reason::UNANSWERED`. One that has room for the whole message already gets it, and the send ends as done.
     #[inline]
     pub fn send(&self, channel: Channel, tag: u64, body: &[u8], limit: Option<Duration>) -> Result<(), Error> {
         match self.0.send_short(channel, tag, body) {

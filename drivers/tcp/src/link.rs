@@ -247,6 +247,10 @@ impl Frames for Link {
         [self.session.due(), self.dial.as_ref().map(Dial::due), self.farewell].into_iter().flatten().min()
     }
 
+    fn counts(&self) -> [u64; 3] {
+        self.session.counts()
+    }
+
     fn close(&mut self, now: u64) -> bool {
         let until = *self.farewell.get_or_insert(now.saturating_add(FAREWELL));
         self.session.say_goodbye();

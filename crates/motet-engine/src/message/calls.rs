@@ -9,6 +9,7 @@ use super::core::{Call, Core, Guard, Service};
 use super::desk::Phase;
 use super::medium::NodeId;
 use super::operations::{Completion, GroupId};
+use super::sheet::How;
 use super::{Channel, Context, Error, Handler, LinkId, Node, OperationId, Serve, Task};
 use crate::driver::Driver;
 use crate::reason::Reason;
@@ -55,10 +56,7 @@ impl Node {
 
     /// All ways to this node, as [`Node::connect`] of another one takes them.
     pub fn address(&self) -> Result<String, Error> {
-        let core = self.core()?;
-        let ways =
-            core.listeners.iter().map(|(driver, listening)| format!("{}://{}", driver.name(), listening.address()));
-        Ok(ways.collect::<Vec<_>>().join(","))
+        Ok(self.core()?.address())
     }
 
     // ---- links -------------------------------------------------------------------------------------------------------
@@ -73,7 +71,10 @@ impl Node {
                     let again = clock::nanoseconds() + RETRY;
                     let _ = self.wait(self.core()?, Some(again), |_| None::<()>);
                 }
-                Ok(Err(reason)) => return Err(Error::Unreachable(reason)),
+                Ok(Err(reason)) => {
+                    self.core()?.sheet.failed(reason);
+                    return Err(Error::Unreachable(reason));
+                }
                 Err(error) => {
                     let mut core = self.core()?;
                     // Another thread may have driven it to its end meanwhile.
@@ -89,19 +90,24 @@ impl Node {
 
     fn begin_connect(&self, address: &str) -> Result<Number, Error> {
         let mut core = self.core()?;
-        let mut ways = ways(&core.drivers, address)?;
+        let mut how = How { called: true, refused: Vec::new() };
+        let mut ways = ways(&core.drivers, address, &mut how)?;
         let mut reason = Reason::NO_SUCH_NODE;
         while let Some((driver, place)) = ways.pop_front() {
             match driver.call(&core.identity, &place) {
                 Ok(calling) => {
-                    let call = Call { calling: Some(calling), driver, rest: ways, result: None };
+                    let call = Call { calling: Some(calling), driver, rest: ways, how, result: None };
                     let number = core.calls.insert(call).ok_or(Error::Full)?;
                     self.step_calls(&mut core);
                     return Ok(number);
                 }
-                Err(refused) => reason = refused,
+                Err(refused) => {
+                    how.refused(driver.name(), refused);
+                    reason = refused;
+                }
             }
         }
+        core.sheet.failed(reason);
         Err(Error::Unreachable(reason))
     }
 
@@ -387,14 +393,18 @@ impl Core {
     }
 }
 
-/// The ways of an address, the fastest first.
-fn ways(drivers: &[&'static dyn Driver], address: &str) -> Result<VecDeque<(&'static dyn Driver, String)>, Error> {
+/// The ways of an address, the fastest first; those that this node may not use are refused.
+fn ways(
+    drivers: &[&'static dyn Driver],
+    address: &str,
+    how: &mut How,
+) -> Result<VecDeque<(&'static dyn Driver, String)>, Error> {
     let mut ways = Vec::new();
     for way in address.split(',') {
         let (name, place) = way.split_once("://").unwrap_or((BY_NAME, way));
         match drivers.iter().find(|driver| driver.name() == name) {
             Some(&driver) => ways.push((driver, place.to_owned())),
-            None if address.contains(',') => {}
+            None if address.contains(',') => how.refused(name, Reason::FORBIDDEN),
             None => return Err(Error::Unreachable(Reason::FORBIDDEN)),
         }
     }

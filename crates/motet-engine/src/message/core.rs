@@ -6,6 +6,7 @@ use super::loans::Returns;
 use super::medium::{Calling, Frames, Identity, Listening, Medium, Met};
 use super::pace::Pace;
 use super::packets::Landing;
+use super::sheet::{How, Sheet};
 use super::{Channel, Context, Error, Handler, LinkId, MessageLimits, Task};
 use crate::driver::Driver;
 use crate::reason::Reason;
@@ -81,6 +82,8 @@ pub struct Core {
     pub kick: Arc<PrivateFd>,
     /// Segments of the pool that had gone when peers were last told.
     pub gone: usize,
+    /// What others may read of us.
+    pub sheet: Sheet,
 }
 
 /// On the way to another node.
@@ -91,6 +94,8 @@ pub struct Call {
     pub driver: &'static dyn Driver,
     /// What else there is to try: driver and address.
     pub rest: VecDeque<(&'static dyn Driver, String)>,
+    /// What was in vain, and why.
+    pub how: How,
     /// What came of it.
     pub result: Option<Result<LinkId, Reason>>,
 }
@@ -201,6 +206,7 @@ impl Core {
             poll,
             kick,
             gone: 0,
+            sheet: Sheet::default(),
         }
     }
 
@@ -274,7 +280,7 @@ impl Core {
     }
 
     /// A medium has come up: a link.
-    pub fn join(&mut self, met: Met, driver: &'static str) -> Result<LinkId, Reason> {
+    pub fn join(&mut self, met: Met, driver: &'static str, how: &How) -> Result<LinkId, Reason> {
         use std::os::fd::AsRawFd;
         // The protocol must know the number before the record is there.
         let Met { peer, medium } = met;
@@ -297,6 +303,7 @@ impl Core {
             **joined = Joined::new(link, peer, medium, driver, &self.limits);
             joined.hot = true;
             self.hot.push(link);
+            self.sheet.joined(number.index(), link.0, joined, how);
         }
         self.desk.stirred = true;
         return Ok(link);
@@ -322,6 +329,7 @@ impl Core {
         let number = Number(link.0);
         let Some(index) = self.links.find(number) else { return };
         self.hot.retain(|known| *known != link);
+        self.sheet.left(index);
         if let Some(mut joined) = self.links.remove(index)
             && joined.gone.is_none()
         {
@@ -374,6 +382,24 @@ impl Core {
             let link = LinkId(links.number(index).0);
             if let Some(joined) = links.get_mut(index) {
                 joined.flush(link, desk);
+            }
+        }
+    }
+
+    /// All ways to this node.
+    pub fn address(&self) -> String {
+        let way = |(driver, listening): &(&'static dyn Driver, Box<dyn Listening>)| {
+            format!("{}://{}", driver.name(), listening.address())
+        };
+        self.listeners.iter().map(way).collect::<Vec<_>>().join(",")
+    }
+
+    /// Has the sheet say how the busy links are.
+    pub fn publish(&self) {
+        for &link in &self.hot {
+            let Some(index) = self.links.find(Number(link.0)) else { continue };
+            if let Some(joined) = self.links.get(index) {
+                self.sheet.counts(index, joined);
             }
         }
     }

@@ -6,17 +6,17 @@
 use super::core::{Core, Guard};
 use super::desk::View;
 use super::links::Joined;
-use super::medium::{Lanes, Medium};
+use super::medium::Medium;
 use super::operations::Got;
-use super::packets::{IN_RING, chunk_of, in_ring};
+use super::packets::chunk_of;
 use super::progress::SLOW;
 use super::{Channel, Node};
 use motet_proto::message::Status;
-use motet_proto::message::expected::Expected;
 use motet_proto::message::matching::Selector;
 use motet_proto::message::pool::Number;
 use motet_sys::span::Span;
-use motet_wire::lane::Packet;
+use motet_wire::lane::bulk::{IN_RING, Run};
+use motet_wire::lane::{Consumer, Packet};
 
 /// Looks between two rounds of the long way, where links are not busy.
 const OTHERS: u32 = 64;
@@ -60,17 +60,18 @@ impl Node {
             };
             let bytes = packet.bytes(&landing.lane);
             let (front, rest) = bytes.split_first_chunk()?;
-            let length = if packet.flags & IN_RING == 0 { rest.len() } else { in_ring(bytes)?.1 };
+            let run = if packet.flags & IN_RING == 0 { None } else { Some(lanes.bulk.1.behind(bytes).ok()?.1) };
+            let length = run.map_or(rest.len(), |run| run.len());
             let message = proto.expects(&desk.table, &selector, packet.kind, front, length)?;
             let body = length - message.headers;
-            let landed = if packet.flags & IN_RING == 0 {
-                span.fill(0, &rest[message.headers..])
-            } else {
-                land_from_ring(lanes, &packet, &message, length, span)?
+            let landed = match run {
+                None => span.fill(0, &rest[message.headers..]),
+                Some(run) if message.headers == 0 => land_from_ring(&lanes.inward, &packet, run, span)?,
+                Some(_) => return None,
             };
             proto.take_expected(&mut View::of(desk, back, link), &message, *now).ok()?;
             lanes.inward.consume(&packet);
-            if packet.flags & IN_RING != 0 {
+            if run.is_some() {
                 lanes.bulk.1.release(length);
                 lanes.inward.freed();
             } else if let (Some(headers), 1..) = (headers, message.headers) {
@@ -95,17 +96,16 @@ impl Node {
     }
 }
 
-/// Copies a body as its sender shows it, chunk by chunk. None: it has headers, or its sender does not go on: the long way.
+/// Copies a body as its sender shows it, chunk by chunk. None: the sender does not go on, so the long way.
 #[inline(never)]
-fn land_from_ring(lanes: &mut Lanes, packet: &Packet, message: &Expected, length: usize, span: Span) -> Option<usize> {
-    let chunk = chunk_of(length);
-    if message.headers > 0 || length.div_ceil(chunk) != 1 + usize::from(packet.more()) {
+fn land_from_ring(inward: &Consumer, packet: &Packet, run: Run, span: Span) -> Option<usize> {
+    let chunk = chunk_of(run.len());
+    if run.len().div_ceil(chunk) != 1 + usize::from(packet.more()) {
         return None;
     }
-    let run = lanes.bulk.1.next(length).ok()?;
     for more in 0..=packet.more() {
         let mut looks = 0;
-        while more > 0 && !lanes.inward.follows(more).ok()? {
+        while more > 0 && !inward.follows(more).ok()? {
             looks += 1;
             if looks > PATIENCE {
                 return None;
@@ -115,5 +115,5 @@ fn land_from_ring(lanes: &mut Lanes, packet: &Packet, message: &Expected, length
         let from = usize::from(more) * chunk;
         span.write(from, chunk, |into| run.read_from(from, into));
     }
-    Some(span.len().min(length))
+    Some(span.len().min(run.len()))
 }

@@ -4,14 +4,16 @@
 
 use super::desk::{Back, Desk, View};
 use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
-use super::packets::{IN_RING, LONGEST, Landing, Outward, Way, in_ring};
+use super::packets::{LONGEST, Landing, Outward, Way};
 use super::segments::Segments;
+use super::sheet::Copies;
 use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
 use motet_proto::bulk::Copying;
 use motet_proto::message::{Broken, ChannelId, CopyRequest, Link, Refusal};
-use motet_sys::{copy, memory};
+use motet_sys::{copy, memory, socket};
 use motet_wire::lane::Packet;
+use motet_wire::lane::bulk::IN_RING;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Packets taken from one link before others have their turn.
@@ -45,6 +47,8 @@ pub struct Joined {
     pub blocked: bool,
     /// The peer is gone: once nothing of it is left, the link ends.
     pub ending: bool,
+    /// What was copied out of the peer's memory.
+    pub copies: Copies,
 }
 
 /// What came of a look.
@@ -90,6 +94,7 @@ impl Joined {
             trim: None,
             blocked: false,
             ending: false,
+            copies: Copies::default(),
         }
     }
 
@@ -261,12 +266,16 @@ impl Joined {
             let length = (request.length - done).min(COPY as u64) as usize;
             let seen = self.copy_seen(desk, &request, done, length);
             let copied = seen.or_else(|| copy_some(desk, pid, &request, done, length));
+            if self.is_given_up() {
+                return self.lose(id, desk, Reason::PEER_GONE, GONE);
+            }
             let ends = copied.is_none_or(|more| done + more >= request.length);
             if let (Some(more), Some(first)) = (copied, self.back.copies.front_mut()) {
                 first.1 += more;
             }
             if ends {
                 self.back.copies.pop_front();
+                self.copies.note(copied.is_some(), request.length);
                 let mut view = View::of(desk, &mut self.back, id);
                 self.proto.copied(&mut view, request.record, copied.is_some());
             }
@@ -274,21 +283,35 @@ impl Joined {
         if let Some((request, done)) = self.back.remote_copy() {
             let length = (request.length - done).min(COPY as u64) as usize;
             let copied = regions::copy_some(desk, pid, &request, done, length);
+            if self.is_given_up() {
+                return self.lose(id, desk, Reason::PEER_GONE, GONE);
+            }
             let ends = copied.is_none_or(|more| done + more >= request.length);
             if let (Some(more), Some(first)) = (copied, self.back.remote_copies.front_mut()) {
                 first.1 += more;
             }
             if ends {
                 self.back.remote_copies.pop_front();
+                self.copies.note(copied.is_some(), request.length);
                 let mut view = View::of(desk, &mut self.back, id);
                 self.proto.copied_remote(&mut view, request.record, copied.is_some());
             }
         }
     }
 
+    /// Whether the peer has closed the link. Asked behind each copy out of its memory: before a peer uses memory again that it has
+    /// announced, without word that we have let go of it, it closes the link; so what was copied while the link stood is what was announced.
+    fn is_given_up(&mut self) -> bool {
+        self.lanes().is_some_and(|lanes| !socket::alive(lanes.control.as_fd().as_raw_fd()))
+    }
+
     /// The medium is gone: everything on the link ends.
     #[cold]
     pub fn lose(&mut self, id: LinkId, desk: &mut Desk, reason: Reason, broken: Broken) {
+        if let Some(lanes) = self.lanes() {
+            // Now, whoever else (a forked child, say) has the descriptor, and before any memory is given back.
+            let _ = socket::shutdown(lanes.control.as_fd().as_raw_fd(), 2);
+        }
         self.gone.get_or_insert(reason);
         self.back.segments.leave();
         self.medium = None;
@@ -362,22 +385,21 @@ fn take_from_ring(
     landing: &mut Landing,
     now: u64,
 ) -> Result<(), Broken> {
-    let (front, length) = in_ring(packet.bytes(&landing.lane)).ok_or(BROKEN_LANE)?;
     let inward = &mut lanes.bulk.1;
-    let run = inward.next(length).map_err(|_| BROKEN_LANE)?;
+    let (front, run) = inward.behind(packet.bytes(&landing.lane)).map_err(|_| BROKEN_LANE)?;
     let result = if proto.reads_from_ring(packet.kind, front) {
         proto.arrived_with(view, packet.kind, front, run, now)
-    } else if length > LONGEST {
+    } else if run.len() > LONGEST {
         Err(BROKEN_LANE)
     } else {
         landing.long.clear();
         landing.long.extend_from_slice(front);
-        landing.long.resize(front.len() + length, 0);
+        landing.long.resize(front.len() + run.len(), 0);
         run.read(&mut landing.long[front.len()..]);
         landing.is_long = true;
         proto.arrived(view, packet.kind, &landing.long, now)
     };
-    inward.release(length);
+    inward.release(run.len());
     lanes.inward.freed();
     result
 }

@@ -78,6 +78,10 @@ pub trait Frames: Packets + Send {
     fn due(&self) -> Option<u64> {
         None
     }
+    /// Bytes put, bytes taken, and how often what carries them was made anew: for people to see.
+    fn counts(&self) -> [u64; 3] {
+        [0; 3]
+    }
     /// Says goodbye after the last packet: what was put is delivered if the peer lives. True when nothing is left to do.
     fn close(&mut self, now: u64) -> bool;
 }

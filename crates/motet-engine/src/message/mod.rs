@@ -9,11 +9,12 @@
 //! | [`calls`], [`channels`] | what a program calls: meeting others; channels, sending, receiving |
 //! | [`regions`], [`remote`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
 //! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
-//! | [`operations`] | what has begun and how it ended; completion groups |
+//! | [`operations`], [`overdue`] | what has begun and how it ended; completion groups; sends whose time is over |
 //! | `expect` | the short way of a message that somebody waits for right there |
 //! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
 //! | `core`, `links`, `desk`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
 //! | [`medium`] | what a driver brings: lanes or frames |
+//! | `sheet` | what `motet why` reads of a node and its links |
 //!
 //! To follow a short message read downwards: [`channels`] (send) → `links` → the protocol → `packets` → the lane; and at the
 //! other end `progress` → `links` → the protocol → `desk` → [`operations`], or the handler.
@@ -29,6 +30,7 @@ mod links;
 pub mod loans;
 pub mod medium;
 pub mod operations;
+pub mod overdue;
 mod pace;
 mod packets;
 mod progress;
@@ -36,6 +38,7 @@ pub mod regions;
 pub mod registrations;
 pub mod remote;
 pub mod segments;
+mod sheet;
 mod wait;
 
 pub use self::core::Serve;
@@ -56,6 +59,7 @@ use motet_sys::lock::Lock;
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::{memory, socket};
+use sheet::Sheet;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
@@ -232,6 +236,7 @@ impl Node {
         let mut core = Core::new(identity, options.limits, Desk::new(options.limits.pool), poll, kick);
         core.watch(core.kick.as_fd().as_raw_fd(), Source::Kick)?;
         core.listen(&options.drivers)?;
+        core.sheet = Sheet::open(&core.identity, &core.drivers, &core.address());
         let process = birth.process();
         Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer })
     }

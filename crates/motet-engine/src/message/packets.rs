@@ -5,7 +5,7 @@ use motet_proto::bulk::Copying;
 use motet_proto::message::Packets;
 use motet_proto::message::packet::{self, Kind};
 use motet_sys::{clock, memory};
-use motet_wire::lane::bulk::BulkOut;
+use motet_wire::lane::bulk::{BulkOut, IN_RING};
 use motet_wire::lane::{Broken, Buffer, IN_LINE, MORE, Producer, Put};
 use motet_wire::record::Tx;
 use std::ops::Range;
@@ -20,8 +20,6 @@ pub enum Way<'a> {
     Nowhere,
 }
 
-/// A packet all of which but its first bytes ([`packet::MESSAGE`]) lies in the ring beside the lane: behind those it says how many.
-pub const IN_RING: u8 = 1;
 /// Bytes of the longest piece in the ring: several fit, so that both ends copy at the same time.
 const PIECE: usize = 16 << 10;
 /// Packets from so many bytes on lie there: a line holds [`IN_LINE`] of a packet, and a word per line costs more than a ring.
@@ -29,13 +27,6 @@ const LINES: usize = 2 * IN_LINE + 1;
 
 /// Most bytes of one packet that lie there.
 pub const LONGEST: usize = PIECE;
-
-/// What a line says of such a packet: its first bytes, and how many lie in the ring.
-#[inline(always)]
-pub fn in_ring(line: &[u8]) -> Option<(&[u8; packet::MESSAGE], usize)> {
-    let (front, length) = line.split_first_chunk()?;
-    Some((front, u32::from_le_bytes(length.try_into().ok()?) as usize))
-}
 
 /// Bytes of a message of so many that are shown at a time, so that both ends copy at the same time.
 pub fn chunk_of(length: usize) -> usize {

@@ -8,6 +8,7 @@ use super::core::{Call, Core, Guard, Serve, Source};
 use super::desk::{Delivered, Delivery, Phase, Place};
 use super::links::Look;
 use super::medium::Met;
+use super::sheet::How;
 use super::{Body, LinkId, Message, Node};
 use crate::driver::Driver;
 use crate::reason::Reason;
@@ -227,6 +228,9 @@ impl Node {
         if core.desk.pool.gone() != core.gone {
             core.withdraw_segments();
         }
+        if wait == Some(0) {
+            core.publish();
+        }
     }
 
     /// Gives back what links have not used for long.
@@ -247,7 +251,7 @@ impl Node {
             let now = core.now;
             while let Some((driver, met)) = core.listeners[at].1.step(now).map(|met| (core.listeners[at].0, met)) {
                 // A link that we cannot keep is closed at once, which its caller sees.
-                let _ = core.join(met, driver.name());
+                let _ = core.join(met, driver.name(), &How::default());
             }
         }
         self.step_calls(core);
@@ -260,7 +264,8 @@ impl Node {
             let identity = core.identity.clone();
             let Some(call) = core.calls.get_mut(index) else { continue };
             if let Some((driver, result)) = call.step(&identity, now) {
-                let result = result.and_then(|met| core.join(met, driver.name()));
+                let how = std::mem::take(&mut call.how);
+                let result = result.and_then(|met| core.join(met, driver.name(), &how));
                 if let Some(call) = core.calls.get_mut(index) {
                     call.result = Some(result);
                 }
@@ -331,6 +336,7 @@ impl Node {
 
     /// The peers of these links ring from now on, unless something has come meanwhile: those stay busy.
     fn let_go(&self, core: &mut Guard<'_>, which: impl Fn(&super::links::Joined) -> bool) {
+        core.publish();
         let Core { hot, links, desk, now, .. } = &mut **core;
         let mut needs_barrier = false;
         let mut chosen = Vec::with_capacity(hot.len());
@@ -399,13 +405,14 @@ impl Call {
         loop {
             let result = self.calling.as_mut()?.step(now)?;
             let Err(reason) = result else { return Some((self.driver, result)) };
+            self.how.refused(self.driver.name(), reason);
             // The next best way.
             let Some((driver, address)) = self.rest.pop_front() else { return Some((self.driver, Err(reason))) };
             self.driver = driver;
             match driver.call(identity, &address) {
                 Ok(calling) => self.calling = Some(calling),
                 Err(reason) if self.rest.is_empty() => return Some((driver, Err(reason))),
-                Err(_) => {}
+                Err(reason) => self.how.refused(driver.name(), reason),
             }
         }
     }

@@ -19,11 +19,12 @@ const LIMITS: Limits =
 const BUFFER: u64 = 200;
 const BODY: usize = 3000;
 /// The first kind that is a step of this side: flush, post, send, copy, discard, release, lend, give back, and those of [`memory`].
-const OURS: u8 = 200;
+pub const OURS: u8 = 200;
 const STEPS: u8 = 8;
 
+/// The owner of that side.
 #[derive(Debug)]
-struct Side {
+pub struct Side {
     table: Table,
     operations: Vec<u64>,
     held: Vec<Held>,
@@ -102,52 +103,93 @@ pub fn run(input: &[u8]) {
 
 /// Runs one input; what broke the link, if anything did.
 pub fn play(mut input: &[u8]) -> Option<Broken> {
-    let mut link = Link::new(0, LIMITS, 0);
-    let (operations, held, copies, lent, offers) = Default::default();
-    let (table, memory) = (Table::new([1, 2]), memory::Ours::new());
-    let mut side = Side { table, operations, held, copies, lent, offers, memory };
-    let mut ways: Vec<(ChannelId, Option<Scope>)> = Vec::new();
-    let mut next = 0;
+    let mut game = Game::new();
     while let Some((&[kind, low, high], rest)) = input.split_first_chunk::<3>() {
         let (packet, rest) = rest.split_at(usize::from(u16::from_le_bytes([low, high])).min(rest.len()));
         input = rest;
-        next += 1;
         match kind.checked_sub(OURS) {
-            None => {
-                let result = link.arrived(&mut side, kind, packet, next);
-                assert_eq!(link.broken(), result.err(), "broken at once, and for good");
-            }
-            Some(step) => match step % (STEPS + memory::STEPS) {
-                step @ 0..STEPS => ours(&mut link, &mut side, &mut ways, step, next),
-                step => memory::ours(&mut link, &mut side, step - STEPS, next),
-            },
+            None => game.arrived(|link, side, now| link.arrived(side, kind, packet, now)),
+            Some(step) => game.ours(step),
         }
+    }
+    game.end()
+}
+
+/// One side of a link, and what must hold after each step.
+pub struct Game {
+    link: Link,
+    side: Side,
+    ways: Vec<(ChannelId, Option<Scope>)>,
+    next: u64,
+}
+
+impl Game {
+    /// Nothing has come yet.
+    pub fn new() -> Self {
+        let (operations, held, copies, lent, offers) = Default::default();
+        let (table, memory) = (Table::new([1, 2]), memory::Ours::new());
+        let side = Side { table, operations, held, copies, lent, offers, memory };
+        Self { link: Link::new(0, LIMITS, 0), side, ways: Vec::new(), next: 0 }
+    }
+
+    /// A packet comes.
+    pub fn arrived(&mut self, packet: impl FnOnce(&mut Link, &mut Side, u64) -> Result<(), Broken>) {
+        self.next += 1;
+        let result = packet(&mut self.link, &mut self.side, self.next);
+        assert_eq!(self.link.broken(), result.err(), "broken at once, and for good");
+        self.check();
+    }
+
+    /// A step of this side, by its number.
+    pub fn ours(&mut self, step: u8) {
+        self.next += 1;
+        let Self { link, side, ways, next } = self;
+        match step % (STEPS + memory::STEPS) {
+            step @ 0..STEPS => ours(link, side, ways, step, *next),
+            step => memory::ours(link, side, step - STEPS, *next),
+        }
+        self.check();
+    }
+
+    fn check(&mut self) {
+        let Self { link, side, ways, .. } = self;
         for (channel, matched) in std::mem::take(&mut side.offers) {
             let scope = matched.then(|| side.table.join(None).expect("few scopes"));
             let _accepted = link.accept_channel(channel, scope.map_or(Reception::Handler, Reception::Matched));
             ways.push((channel, scope));
         }
-        memory::check(&link, &side);
+        memory::check(link, side);
         let (records, used) = link.bytes();
         assert!(used as u64 <= LIMITS.window && records < 30_000, "memory within the limits");
         let most = LIMITS.window / credit::RECORD as u64 + u64::from(LIMITS.longs);
         assert!(u64::from(side.table.len().1) <= most, "and few messages that wait");
     }
-    let broken = link.broken();
-    link.reset(&mut side, Broken("the end of the input"));
-    for request in std::mem::take(&mut side.copies) {
-        link.copied(&mut side, request.record, true);
+
+    /// The end: what broke the link, if anything did.
+    pub fn end(self) -> Option<Broken> {
+        let Self { mut link, mut side, ways, .. } = self;
+        let broken = link.broken();
+        link.reset(&mut side, Broken("the end of the input"));
+        for request in std::mem::take(&mut side.copies) {
+            link.copied(&mut side, request.record, true);
+        }
+        memory::finish(&mut link, &mut side);
+        assert!(side.operations.is_empty(), "every operation has completed");
+        for held in std::mem::take(&mut side.held) {
+            link.discard(held);
+        }
+        for (channel, _) in ways {
+            let _gone = link.release(&mut side, channel);
+        }
+        assert_eq!((link.counts(), side.table.len()), ([0; 3], (0, 0)), "nothing is left");
+        broken
     }
-    memory::finish(&mut link, &mut side);
-    assert!(side.operations.is_empty(), "every operation has completed");
-    for held in std::mem::take(&mut side.held) {
-        link.discard(held);
+}
+
+impl Default for Game {
+    fn default() -> Self {
+        Self::new()
     }
-    for (channel, _) in ways {
-        let _gone = link.release(&mut side, channel);
-    }
-    assert_eq!((link.counts(), side.table.len()), ([0; 3], (0, 0)), "nothing is left");
-    broken
 }
 
 fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scope>)>, step: u8, operation: u64) {

@@ -5,8 +5,10 @@
 #[path = "../support/prng.rs"]
 mod prng;
 
+mod carried;
 mod hostile;
 mod memory;
+mod network;
 mod remote;
 mod scale;
 mod schedule;

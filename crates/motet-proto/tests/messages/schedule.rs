@@ -12,8 +12,11 @@ fn selector(prng: &mut Prng, scope: Scope) -> Selector {
     Selector { from: Source::One(scope), tag: prng.below(4), ignore }
 }
 
+/// Sends under way: side, operation, number.
+pub type Pending = Vec<(usize, u64, motet_proto::message::pool::Number)>;
+
 /// One step of one side.
-fn step(world: &mut World, side: usize, pending: &mut Vec<(usize, u64, motet_proto::message::pool::Number)>) {
+pub fn step(world: &mut World, side: usize, pending: &mut Pending) {
     let draw = world.prng.below(60);
     let ways = world.nodes[side].ways.len();
     let way = if ways > 0 { world.prng.below(ways as u64) as usize } else { 0 };
@@ -122,7 +125,7 @@ fn step(world: &mut World, side: usize, pending: &mut Vec<(usize, u64, motet_pro
 }
 
 /// Lets everything come to its end: all receivers take what there is.
-fn settle(world: &mut World) {
+pub fn settle(world: &mut World) {
     let mut idle = 0;
     while idle < 3 {
         idle += 1;
@@ -164,8 +167,8 @@ fn settle(world: &mut World) {
     }
 }
 
-/// Every operation has ended, and all memory comes back.
-fn finish(world: &mut World) {
+/// Every operation has ended, and all memory comes back, once what is put arrives by `settle`.
+pub fn finish(world: &mut World, settle: impl Fn(&mut World)) {
     for side in [0, 1] {
         assert!(world.nodes[side].side.sends.is_empty(), "sends end: {:?}", world.nodes[side].side.sends.keys());
         while !world.nodes[side].ways.is_empty() {
@@ -214,7 +217,7 @@ fn run(seed: u64, limits: Limits, room: usize, resets: bool) -> BTreeMap<String,
     let released = world.lossy;
     let left: Vec<_> = world.unmatched.iter().filter(|(_, message)| !message.1).collect();
     assert!(released || left.is_empty(), "lost: {left:?}");
-    finish(&mut world);
+    finish(&mut world, settle);
     world.finish_memory();
     world.seen
 }

@@ -8,11 +8,14 @@ use crate::prng::Prng;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source, Ticket};
 use motet_proto::message::packet::{self, Place};
 use motet_proto::message::pool::Number;
+use motet_proto::message::session::Session;
 use motet_proto::message::{
     Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
     Reception, Refusal, Send, Sent, Status, Table, credit,
 };
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::rc::Rc;
 
 /// Largest packet of the simulated medium.
 pub const LARGEST: usize = 600;
@@ -26,6 +29,8 @@ pub struct Lane {
     pub now: u64,
     pub delay: u64,
     pub put: u64,
+    /// Packets go this way instead, and those of the other side come out of it.
+    pub over: Option<Rc<RefCell<Session>>>,
 }
 
 impl Packets for Lane {
@@ -34,7 +39,10 @@ impl Packets for Lane {
     }
 
     fn room(&mut self) -> usize {
-        self.most - self.bytes
+        match &self.over {
+            Some(session) => session.borrow().room().min(self.most),
+            None => self.most - self.bytes,
+        }
     }
 
     fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
@@ -43,8 +51,13 @@ impl Packets for Lane {
         if packet.len() > self.room() {
             return false;
         }
-        self.bytes += packet.len();
         self.put += 1;
+        if let Some(session) = &self.over {
+            let (front, back) = packet.split_at(packet.len() / 3);
+            assert!(session.borrow_mut().put(kind, &[front, back]), "room says that it goes");
+            return true;
+        }
+        self.bytes += packet.len();
         self.packets.push_back((kind, packet, self.now + self.delay));
         true
     }
@@ -283,17 +296,27 @@ impl World {
 
     /// One packet arrives at `side`, if one is due.
     pub fn arrive(&mut self, side: usize) -> bool {
-        let lane = &mut self.lanes[1 - side];
-        if lane.packets.front().is_none_or(|packet| packet.2 > self.now) {
-            return false;
-        }
-        let (kind, bytes, _) = lane.packets.pop_front().unwrap();
-        lane.bytes -= bytes.len();
+        let Some((kind, bytes)) = self.next_packet(side) else { return false };
         let node = &mut self.nodes[side];
         let result = node.link.arrived(&mut node.side, kind, &bytes, self.now);
         assert!(result.is_ok() || self.reset, "an honest peer: {result:?}");
         self.after(side);
         true
+    }
+
+    fn next_packet(&mut self, side: usize) -> Option<(u8, Vec<u8>)> {
+        if let Some(session) = &self.lanes[side].over {
+            let mut session = session.borrow_mut();
+            let ready = session.ready(self.now).expect("an honest peer");
+            return ready.then(|| session.packet().map(|(kind, bytes)| (kind, bytes.to_vec()))).flatten();
+        }
+        let lane = &mut self.lanes[1 - side];
+        if lane.packets.front().is_none_or(|packet| packet.2 > self.now) {
+            return None;
+        }
+        let (kind, bytes, _) = lane.packets.pop_front().unwrap();
+        lane.bytes -= bytes.len();
+        Some((kind, bytes))
     }
 
     pub fn open(&mut self, side: usize, matched: bool) -> Result<(), Refusal> {

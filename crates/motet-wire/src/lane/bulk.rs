@@ -10,6 +10,9 @@ use crate::mapping::Mapping;
 use crate::ring::Ring;
 use crate::sync::{AtomicU64, Ordering};
 
+/// Of a packet on the lane: its last bytes lie in the ring ([`BulkIn::behind`]).
+pub const IN_RING: u8 = 1;
+
 /// How far the consumer is. On a line of its own.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -133,6 +136,11 @@ impl BulkOut {
         (self.tail - start) as usize
     }
 
+    /// Bytes written so far.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
     /// The last bytes written were not published.
     pub fn take_back(&mut self, length: usize) {
         self.tail -= length as u64;
@@ -147,12 +155,23 @@ pub struct BulkIn {
 }
 
 impl BulkIn {
+    /// Bytes read so far.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
     /// The next bytes, as many as a packet says.
     pub fn next(&self, length: usize) -> Result<Run, Broken> {
         if length as u64 > self.bulk.ring.size() {
             return Err(Broken);
         }
         Ok(Run { ring: self.bulk.ring, at: self.head, length })
+    }
+
+    /// A packet of the lane whose last bytes lie here: its own part, and those bytes. Its last word says how many they are.
+    pub fn behind<'a>(&self, packet: &'a [u8]) -> Result<(&'a [u8], Run), Broken> {
+        let (head, length) = packet.split_last_chunk::<4>().ok_or(Broken)?;
+        Ok((head, self.next(u32::from_le_bytes(*length) as usize)?))
     }
 
     /// They have been read: there is room for others.
@@ -286,6 +305,10 @@ mod tests {
         out.write(&[&[1; 8000]], false);
         assert_eq!((out.fits(192), out.fits(193)), (Ok(true), Ok(false)));
         assert!(bulk.receiver().next(8193).is_err());
+        let (inward, packet) = (bulk.receiver(), |length: u32| [&[7, 7][..], &length.to_le_bytes()].concat());
+        let known = inward.behind(&packet(8192)).map(|(head, run)| (head.to_vec(), run.len()));
+        assert_eq!(known, Ok((vec![7, 7], 8192)));
+        assert!(inward.behind(&packet(8193)).is_err() && inward.behind(&[0; 3]).is_err());
         for lie in [8001, u64::MAX] {
             bulk.line.consumed.store(lie, Ordering::Release);
             assert_eq!(out.fits(8192), Err(Broken));

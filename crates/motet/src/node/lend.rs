@@ -6,10 +6,16 @@
 
 use super::{Completion, Error, From, Got, Inner, Memory, Notice, OperationId, Outgoing, Status};
 use motet_engine::message::operations::DIRECT;
+use motet_engine::message::overdue::CalledBack;
 use motet_engine::message::regions::Shared;
 use motet_sys::span::Span;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+
+/// How long a peer that has announced memory of ours may take to let go of it once a send's time is over, ns. It answers whenever it makes
+/// progress; one that makes none for so long may be stopped, and would hold the caller for as long as it is. A program that is busy with
+/// something else should not lose its links for it, so this is no short time.
+const LET_GO: u64 = 3_000_000_000;
 
 /// Takes the memory away from an operation that has not ended.
 struct Loan<'a> {
@@ -142,19 +148,35 @@ pub(super) fn send(node: &Inner, message: &Outgoing<'_>, body: &[&[u8]], deadlin
     };
     let loan = Loan { node, operation };
     let completion = match node.wait_for(operation, deadline) {
-        Err(Error::TimedOut) => {
-            node.cancel(operation)?;
-            match node.wait_for(operation, None)? {
-                completion if completion.status == Status::Cancelled => {
-                    std::mem::forget(loan);
-                    return Err(Error::TimedOut);
-                }
-                completion => completion,
+        Err(Error::TimedOut) => match overdue(node, operation)? {
+            Some(completion) => completion,
+            None => {
+                std::mem::forget(loan);
+                return Ok(());
             }
-        }
+        },
         waited => waited?,
     };
     std::mem::forget(loan);
+    if completion.status == Status::Cancelled {
+        return Err(Error::TimedOut);
+    }
     let gone = node.link_info(message.channel.link).ok().and_then(|info| info.gone);
     Error::of_status(completion.status, gone).map_or(Ok(()), Err)
+}
+
+/// How a send ends whose time is over. `None`: it goes on by itself, and needs our memory no more.
+#[cold]
+fn overdue(node: &Inner, operation: OperationId) -> Result<Option<Completion>, Error> {
+    match node.call_back(operation)? {
+        CalledBack::OnItsWay => return Ok(None),
+        CalledBack::Asked => {}
+    }
+    match node.wait_for(operation, Some(super::in_ns(LET_GO))) {
+        Err(Error::TimedOut) => {
+            node.give_up(operation)?;
+            node.wait_for(operation, None).map(Some) // it has ended
+        }
+        waited => waited.map(Some),
+    }
 }

@@ -18,20 +18,22 @@
 //! To follow a hit read downwards: [`Cache::acquire`] → [`watch::Watch::settle`] → [`entries::Entries::take`]. Why like this, with
 //! figures: `docs/adr/0016-registrations-stay-valid.md`.
 
+mod counts;
 pub mod entries;
 pub mod events;
 mod lease;
+mod shared;
 pub mod watch;
 mod watched;
 
 use crate::engine::lock;
+pub use counts::Counts;
+use counts::{Count, Counters};
+use entries::Entries;
 pub use entries::Range;
-use entries::{Entries, Grave};
-use events::Missed;
 pub use lease::Lease;
 use motet_sys::lineage::Lineage;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use shared::{Kept, Made, Shared};
 use std::sync::{Arc, Mutex};
 use watch::Watch;
 
@@ -108,51 +110,6 @@ pub enum Refused {
     Driver(i32),
 }
 
-/// What a cache has done so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Leases on a registration that was there.
-    pub hits: u64,
-    /// Registrations made to be kept.
-    pub kept: u64,
-    /// Registrations for one lease: the cache does not keep any ([`Cache::standing`]).
-    pub not_keeping: u64,
-    /// Likewise: this memory cannot be watched.
-    pub unwatchable: u64,
-    /// Likewise: memory was taken away meanwhile, or it could not be told whether.
-    pub unsettled: u64,
-    /// Likewise: too large, or all that is kept is in use.
-    pub full: u64,
-    /// Registrations given up as their pages went.
-    pub stale: u64,
-    /// Registrations given up for room.
-    pub evicted: u64,
-    /// Times that everything was given up, as more happened than is remembered.
-    pub missed: u64,
-}
-
-#[derive(Debug, Default)]
-struct Counters([AtomicU64; 9]);
-
-#[derive(Debug, Clone, Copy)]
-enum Count {
-    Hits,
-    Kept,
-    NotKeeping,
-    Unwatchable,
-    Unsettled,
-    Full,
-    Stale,
-    Evicted,
-    Missed,
-}
-
-impl Counters {
-    fn add(&self, what: Count, number: u64) {
-        self.0[what as usize].fetch_add(number, Relaxed);
-    }
-}
-
 /// A cache. Clones are the same one.
 #[derive(Debug)]
 pub struct Cache<R: Register>(Arc<Shared<R>>);
@@ -161,25 +118,6 @@ impl<R: Register> Clone for Cache<R> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
-}
-
-#[derive(Debug)]
-struct Shared<R: Register> {
-    driver: R,
-    limits: Limits,
-    watch: Result<&'static Watch, Standing>,
-    kept: Mutex<Kept<R::Token>>,
-    counters: Counters,
-    lineage: Lineage,
-}
-
-/// What is under the lock. Nobody registers, or waits for anybody, while holding it; memory may be freed under it, as the thread
-/// that hears of that takes no lock (W1).
-#[derive(Debug)]
-struct Kept<T: Copy> {
-    entries: Entries<T>,
-    /// The first event that has not been applied.
-    next: u64,
 }
 
 impl<R: Register> Cache<R> {
@@ -260,18 +198,7 @@ impl<R: Register> Cache<R> {
 
     /// What was done so far.
     pub fn counts(&self) -> Counts {
-        let of = |what: Count| self.0.counters.0[what as usize].load(Relaxed);
-        Counts {
-            hits: of(Count::Hits),
-            kept: of(Count::Kept),
-            not_keeping: of(Count::NotKeeping),
-            unwatchable: of(Count::Unwatchable),
-            unsettled: of(Count::Unsettled),
-            full: of(Count::Full),
-            stale: of(Count::Stale),
-            evicted: of(Count::Evicted),
-            missed: of(Count::Missed),
-        }
+        self.0.counters.read()
     }
 
     /// The driver.
@@ -337,145 +264,5 @@ impl<R: Register> Cache<R> {
         }
         self.tidy();
         self.once(range, Count::NotKeeping)
-    }
-}
-
-/// What became of a new registration.
-enum Made<T> {
-    /// It is kept there.
-    Kept(u32),
-    /// Another thread made one in the meantime, and that is used.
-    Twice(u32, Range, T),
-    /// It is not kept.
-    ForOnce(Count),
-}
-
-impl<R: Register> Shared<R> {
-    /// Applies what has happened to what is kept.
-    #[inline]
-    fn catch_up(&self, watch: &Watch, kept: &mut Kept<R::Token>, graves: &mut Vec<Grave<R::Token>>) {
-        if kept.next != watch.events().count() || watch.is_lost() {
-            self.apply(watch, kept, graves);
-        }
-    }
-
-    #[cold]
-    fn apply(&self, watch: &Watch, kept: &mut Kept<R::Token>, graves: &mut Vec<Grave<R::Token>>) {
-        let mut gone = 0;
-        if watch.is_lost() {
-            gone += kept.entries.take_all_away(graves);
-        }
-        while kept.next < watch.events().count() {
-            match watch.events().at(kept.next) {
-                Ok((start, end)) => {
-                    gone += kept.entries.take_away(&Range { start, end }, graves);
-                    kept.next += 1;
-                }
-                Err(Missed) => {
-                    // The count first: what is registered after this look is not affected by what came before it.
-                    kept.next = watch.events().count();
-                    gone += kept.entries.take_all_away(graves);
-                    self.counters.add(Count::Missed, 1);
-                }
-            }
-        }
-        self.counters.add(Count::Stale, gone);
-    }
-
-    /// Whether one of the events from `born` up to `next` took a page of this range, as far as anybody knows.
-    fn has_lost(&self, watch: &Watch, range: &Range, born: u64, next: u64) -> bool {
-        let lost = |number| match watch.events().at(number) {
-            Ok((start, end)) => range.overlaps(&Range { start, end }),
-            Err(Missed) => true,
-        };
-        watch.is_lost() || next.saturating_sub(born) >= events::KEPT || (born..next).any(lost)
-    }
-
-    /// Keeps a registration that was begun when `born` events had happened, if it is worth that.
-    fn keep(
-        &self,
-        watch: &Watch,
-        range: Range,
-        plan: Range,
-        token: R::Token,
-        born: u64,
-        graves: &mut Vec<Grave<R::Token>>,
-    ) -> Made<R::Token> {
-        let mut kept = lock(&self.kept);
-        self.catch_up(watch, &mut kept, graves);
-        if self.has_lost(watch, &plan, born, kept.next) {
-            return Made::ForOnce(Count::Unsettled);
-        }
-        if let Some((at, other, others)) = kept.entries.take(&range) {
-            self.counters.add(Count::Hits, 1);
-            return Made::Twice(at, other, others);
-        }
-        loop {
-            let (entries, bytes) = kept.entries.size();
-            if entries < self.limits.entries && bytes + plan.length() <= self.limits.bytes {
-                self.counters.add(Count::Kept, 1);
-                return Made::Kept(kept.entries.put(plan, token, graves));
-            }
-            if !kept.entries.evict(graves) {
-                return Made::ForOnce(Count::Full);
-            }
-            self.counters.add(Count::Evicted, 1);
-        }
-    }
-
-    /// Has the driver register a range, at the cost of those that nobody uses.
-    fn register(&self, range: Range) -> Result<R::Token, Refused> {
-        loop {
-            let refusal = match self.driver.register(range) {
-                Ok(token) => return Ok(token),
-                Err(errno) => errno,
-            };
-            let mut graves = Vec::new();
-            if refusal == NO_MEMORY || refusal == AGAIN {
-                let mut kept = lock(&self.kept);
-                let mut freed = 0;
-                while freed < range.length() && kept.entries.evict(&mut graves) {
-                    freed = graves.iter().map(|(range, _)| range.length()).sum();
-                    self.counters.add(Count::Evicted, 1);
-                }
-            }
-            if graves.is_empty() {
-                return Err(Refused::Driver(refusal));
-            }
-            self.bury(graves);
-        }
-    }
-
-    /// Deregisters. Under no lock.
-    fn bury(&self, graves: Vec<Grave<R::Token>>) {
-        for (range, token) in graves {
-            self.driver.deregister(range, token);
-            if let Ok(watch) = self.watch {
-                watch.unwatch(range.start, range.end);
-            }
-        }
-    }
-
-    /// A lease on what is kept at `at`, or on a registration of its own, has ended.
-    fn leave(&self, range: Range, token: R::Token, at: Option<u32>) {
-        if !self.lineage.is_own() {
-            return;
-        }
-        let Some(at) = at else { return self.driver.deregister(range, token) };
-        let mut graves = Vec::new();
-        lock(&self.kept).entries.leave(at, &mut graves);
-        if !graves.is_empty() {
-            self.bury(graves);
-        }
-    }
-}
-
-impl<R: Register> Drop for Shared<R> {
-    fn drop(&mut self) {
-        if self.lineage.is_own() {
-            let mut graves = Vec::new();
-            lock(&self.kept).entries.take_all_away(&mut graves);
-            self.bury(graves);
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::pool::Number;
 use super::*;
+use crate::message::ChannelId;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 struct Prng(u64);

@@ -140,6 +140,11 @@ impl Session {
         self.retry.is_none()
     }
 
+    /// Bytes put, bytes that have come, and how often it was resumed.
+    pub fn counts(&self) -> [u64; 3] {
+        [self.log.end(), self.expected, u64::from(self.epoch)]
+    }
+
     /// Bytes of memory for what has been put and what comes.
     pub fn memory(&self) -> usize {
         self.log.memory() + self.rails.iter().flatten().map(Rail::memory).sum::<usize>()

@@ -1,41 +1,23 @@
-//! The side whose regions are got from, put to and changed: what the peer's operations do, and the answers that are owed.
+//! Long operations of the peer: puts and gets that have a record until the peer has heard of their end.
 //!
-//! What it is: small operations are done as they arrive; what they answer with is kept, in order, until there is room for it.
-//! Long ones have a record until the peer has heard of their end. The peer has announced nothing: it may have as many under way
-//! as [`super::super::Limits::requests`] says, and each keeps a record or at most [`RESULT_MOST`] bytes here (invariant M7).
-//!
-//! What it is not: it checks every access by [`Regions::reach`](crate::message::regions::Regions::reach) and lets the owner do it.
+//! What it is: a put is copied by the owner or asked for in pieces, a get is told where its bytes are or sent in pieces. What it is
+//! not: how many there may be is counted by [`super::Target`].
 //!
 //! A long operation holds its region only while the owner copies, or while the peer has been told where the bytes are. In
 //! pieces, each piece is an access of its own: when the region is revoked, the next one ends the operation.
 
-use super::format::{self, COPIED, NOT_COPIED, OF_GET, RESULT_MOST, Range, code};
-use super::revocation::release;
-use super::{CopyTo, RemoteCopy, RemoteRecord, room};
-use crate::message::atomic::Atomic;
+use super::super::format::{self, COPIED, NOT_COPIED, OF_GET, Range, code};
+use super::super::revocation::release;
+use super::super::{CopyTo, RemoteCopy, RemoteRecord, room};
 use crate::message::outward::put;
-use crate::message::packet::{self, Head, Kind, Place};
+use crate::message::packet::{Head, Kind, Place};
 use crate::message::pool::{Fifo, Number, Pool};
-use crate::message::regions::{Key, Rights};
+use crate::message::regions::Rights;
 use crate::message::{Broken, Limits, Owner, Packets, Status};
-use std::collections::VecDeque;
 
 /// Lists: of records that owe a short packet, and of those that send bytes.
 const DUE: usize = 0;
 const SENDING: usize = 1;
-/// Bytes of answers that are kept when there are none.
-const KEPT: usize = 8 << 10;
-
-/// What is owed for small operations, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
-    /// So many are done.
-    Took(u32),
-    /// One is done; its value is the next so many bytes of [`Target::values`].
-    Value(u32),
-    /// One was not done.
-    Not(Status),
-}
 
 #[derive(Debug)]
 struct Long {
@@ -71,13 +53,9 @@ enum State {
     Over(Status),
 }
 
-/// Operations of the peer on regions of this side.
+/// All of them.
 #[derive(Debug, Default)]
-pub struct Target {
-    answers: VecDeque<Answer>,
-    values: VecDeque<u8>,
-    /// Small operations that have not been answered.
-    unanswered: u32,
+pub struct Longs {
     long: Pool<Long, 2>,
     /// By the index in the peer's number: the record and one, 0 for none.
     by_number: Vec<u32>,
@@ -85,118 +63,25 @@ pub struct Target {
     sending: Fifo,
 }
 
-impl Target {
-    /// Operations of the peer that are not over.
-    pub fn under_way(&self) -> u32 {
-        self.unanswered + self.long.count()
+impl Longs {
+    /// How many.
+    pub fn count(&self) -> u32 {
+        self.long.count()
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        let answers = self.answers.capacity() * size_of::<Answer>() + self.values.capacity();
-        answers + self.long.bytes() + self.by_number.capacity() * size_of::<u32>()
+        self.long.bytes() + self.by_number.capacity() * size_of::<u32>()
     }
 
-    // ---- small operations -------------------------------------------------------------------------------------------
-
-    /// PUT, GET or ATOMIC.
+    /// Whether there is something to put.
     #[inline]
-    pub fn small<O: Owner>(
-        &mut self,
-        owner: &mut O,
-        limits: &Limits,
-        kind: Kind,
-        head: Head,
-        rest: &[u8],
-    ) -> Result<(), Broken> {
-        self.count(limits)?;
-        let (key, offset, bytes) = format::read_at(rest)?;
-        let done = match kind {
-            Kind::Put => owner.regions().reach(key, Rights::PUT, offset, bytes.len() as u64).map(|region| {
-                if !bytes.is_empty() {
-                    owner.region_write(region, offset, bytes);
-                }
-                0
-            }),
-            Kind::Get => {
-                packet::end(bytes)?;
-                let length = head.to.0 as usize;
-                match head.own {
-                    format::VALUE if length <= RESULT_MOST => self.get(owner, key, offset, length),
-                    format::LOOK if length == format::SIGHT => self.look(owner, key),
-                    _ => return Err(Broken("a small get that is none")),
-                }
-            }
-            _ => match format::read_atomic(head, bytes) {
-                Some((atomic, fetch)) => self.atomic(owner, key, offset, &atomic, fetch),
-                None => Err(Status::Unfit),
-            },
-        };
-        self.answer(done);
-        Ok(())
+    pub fn is_due(&self) -> bool {
+        !self.due.is_empty() || !self.sending.is_empty()
     }
-
-    /// The value is kept from now on: what comes later must not show in it.
-    fn get<O: Owner>(&mut self, owner: &mut O, key: Key, offset: u64, length: usize) -> Result<u32, Status> {
-        let region = owner.regions().reach(key, Rights::GET, offset, length as u64)?;
-        let values = &mut self.values;
-        let before = values.len();
-        if length > 0 {
-            owner.region_read(region, offset, length, &mut |parts| {
-                parts.iter().for_each(|part| values.extend(*part));
-                true
-            });
-        }
-        values.resize(before + length, 0);
-        Ok(length as u32)
-    }
-
-    /// Where a region lies.
-    fn look<O: Owner>(&mut self, owner: &mut O, key: Key) -> Result<u32, Status> {
-        let (region, length, rights) = owner.regions().sight(key).ok_or(Status::Denied)?;
-        let place = owner.region_seen(region);
-        self.values.extend(format::Sight { place, length, rights }.write());
-        Ok(format::SIGHT as u32)
-    }
-
-    fn atomic<O: Owner>(
-        &mut self,
-        owner: &mut O,
-        key: Key,
-        offset: u64,
-        atomic: &Atomic<'_>,
-        fetch: bool,
-    ) -> Result<u32, Status> {
-        let length = atomic.length();
-        let region = owner.regions().reach(key, Rights::ATOMIC, offset, length as u64)?;
-        atomic.check(offset, fetch).map_err(|_| Status::Unfit)?;
-        let mut result = [0; RESULT_MOST];
-        let result = result.get_mut(..if fetch { length } else { 0 }).ok_or(Status::Unfit)?;
-        owner.region_atomic(region, offset, atomic, result).map_err(|_| Status::Unfit)?;
-        self.values.extend(&*result);
-        Ok(result.len() as u32)
-    }
-
-    fn answer(&mut self, done: Result<u32, Status>) {
-        self.unanswered += 1;
-        match (done, self.answers.back_mut()) {
-            (Ok(0), Some(Answer::Took(count))) => *count += 1,
-            (Ok(0), _) => self.answers.push_back(Answer::Took(1)),
-            (Ok(length), _) => self.answers.push_back(Answer::Value(length)),
-            (Err(status), _) => self.answers.push_back(Answer::Not(status)),
-        }
-    }
-
-    /// One more of the peer's has begun.
-    fn count(&self, limits: &Limits) -> Result<(), Broken> {
-        let may = self.under_way() < limits.requests;
-        if may { Ok(()) } else { Err(Broken("more operations on memory than allowed")) }
-    }
-
-    // ---- long operations --------------------------------------------------------------------------------------------
 
     /// PUT LONG, or GET LONG with whether the peer could copy by itself.
-    pub fn long<O: Owner>(
+    pub fn begin<O: Owner>(
         &mut self,
         owner: &mut O,
         limits: &Limits,
@@ -205,7 +90,6 @@ impl Target {
         get: Option<bool>,
         place: Place,
     ) -> Result<(), Broken> {
-        self.count(limits)?;
         let at = number.index() as usize;
         if at >= limits.requests as usize || number.0 == 0 || range.length == 0 {
             return Err(Broken("more operations on memory than allowed"));
@@ -359,44 +243,8 @@ impl Target {
         }
     }
 
-    /// Whether there is something to put.
-    #[inline]
-    pub fn is_due(&self) -> bool {
-        !self.answers.is_empty() || !self.due.is_empty() || !self.sending.is_empty()
-    }
-
-    /// Puts answers and what else is short; false when there is no room for more.
+    /// Puts what is short; false when there is no room for more.
     pub fn flush<P: Packets>(&mut self, packets: &mut P) -> bool {
-        while let Some(&answer) = self.answers.front() {
-            let head = |to: u32, own| Head { to: Number(to), own, grant: 0 }.write();
-            let (count, length) = match answer {
-                Answer::Took(count) => (count, 0),
-                Answer::Value(length) => (1, length as usize),
-                Answer::Not(_) => (1, 0),
-            };
-            let (front, back) = self.values.as_slices();
-            let cut = length.min(front.len());
-            let put = match answer {
-                Answer::Took(count) => packets.put(Kind::Took as u8, &[&head(count, 0)]),
-                Answer::Value(_) => {
-                    packets.put(Kind::Result as u8, &[&head(0, 0), &front[..cut], &back[..length - cut]])
-                }
-                Answer::Not(status) => packets.put(Kind::Result as u8, &[&head(0, code(status))]),
-            };
-            if !put {
-                return false;
-            }
-            self.answers.pop_front();
-            self.values.drain(..length);
-            self.unanswered -= count;
-        }
-        if self.values.capacity() + self.answers.capacity() * size_of::<Answer>() > KEPT {
-            (self.answers, self.values) = Default::default();
-        }
-        self.flush_long(packets)
-    }
-
-    fn flush_long<P: Packets>(&mut self, packets: &mut P) -> bool {
         while let Some(index) = self.due.first() {
             let Some(long) = self.long.get_mut(index) else { return true };
             let head = |own| Head { to: long.number, own, grant: 0 };
@@ -472,7 +320,7 @@ impl Target {
 
     /// The link is broken: nothing is owed any more, and nothing is held but what the owner copies.
     pub fn fail<O: Owner>(&mut self, owner: &mut O) {
-        (self.due, self.sending, self.answers, self.values, self.unanswered) = Default::default();
+        (self.due, self.sending) = Default::default();
         for index in self.long.indices() {
             let Some(long) = self.long.get_mut(index) else { continue };
             long.queued = false;

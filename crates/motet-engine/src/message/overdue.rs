@@ -1,0 +1,66 @@
+//! Sends whose time is over although their bodies have not been taken: getting the memory back without deceiving the peer.
+//!
+//! What it is: first the peer is asked ([`Node::call_back`]); it answers as soon as it makes progress. When it does not, the link is given up
+//! ([`Node::give_up`]): nothing less takes an announced body away from a peer that may read it at any time. Such a peer looks, behind each
+//! copy and before it believes in it, whether the link still stands (`links`), so what it copies after that is never delivered.
+//! What it is not: how long to wait is the caller's matter.
+
+use super::operations::Kind;
+use super::{Error, Node, OperationId};
+use crate::reason::Reason;
+use motet_proto::message::Broken;
+use motet_sys::span::Memory;
+
+/// What is left to do for a send that was called back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CalledBack {
+    /// Its end is there, or comes as soon as the peer makes progress: as cancelled if it was not too late.
+    Asked,
+    /// It is eager and goes on by itself, from a copy. The operation ends by itself and nobody is told; its memory is free.
+    OnItsWay,
+}
+
+impl Node {
+    /// Asks the peer to let go of a message that is still being sent.
+    ///
+    /// Errors: [`Error::Unknown`] for what is no operation, any more or at all.
+    pub fn call_back(&self, operation: OperationId) -> Result<CalledBack, Error> {
+        let mut core = self.core()?;
+        let core = &mut *core;
+        let known = core.desk.operations.get(u64::from(operation.0)).ok_or(Error::Unknown)?;
+        let (Kind::Send(Some(number)), Some(channel)) = (known.kind, known.channel) else {
+            return Ok(CalledBack::Asked);
+        };
+        let (joined, desk) = core.link(channel.link)?;
+        if joined.gone.is_some() || joined.proto.cancel(number) || desk.operations.has_ended(operation) {
+            joined.flush(channel.link, desk);
+            core.attend_to(channel.link);
+            return Ok(CalledBack::Asked);
+        }
+        // An eager one: the peer has granted space for all of it, and has got the first packet.
+        let Some(known) = desk.operations.get(u64::from(operation.0)) else { return Ok(CalledBack::Asked) };
+        let mut copy = Vec::new();
+        let parts = std::iter::once(&known.memory).chain(&known.more);
+        if copy.try_reserve_exact(parts.clone().map(Memory::len).sum()).is_err() {
+            return Ok(CalledBack::Asked); // it may still go in time
+        }
+        parts.for_each(|part| copy.extend_from_slice(part.bytes(0, usize::MAX)));
+        (known.memory, known.more, known.detached) = (Memory::Owned(copy), Vec::new(), true);
+        Ok(CalledBack::OnItsWay)
+    }
+
+    /// Gives up the link of a send that has not ended, and with it everything on it: then it has. The link is gone for
+    /// [`Reason::UNANSWERED`].
+    pub fn give_up(&self, operation: OperationId) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let channel = core.desk.operations.get(u64::from(operation.0)).ok_or(Error::Unknown)?.channel;
+        if core.desk.operations.has_ended(operation) {
+            return Ok(()); // just in time
+        }
+        let Some(channel) = channel else { return Ok(()) };
+        let (joined, desk) = core.link(channel.link)?;
+        joined.lose(channel.link, desk, Reason::UNANSWERED, Broken("a message was not taken in time"));
+        core.alert();
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! What a peer can write into the memory of a link: lines of the lane, and bytes of the ring beside it that packets say are theirs.
+//!
+//! What it is: the receiving side as it is in production (a lane's consumer, a ring's, the link with its owner), and the peer's hand on all
+//! of the memory; and this side's sending end of such a ring, whose peer says how far it has read. What must hold is
+//! [`super::message`]'s, and that no more is read or written than there is.
+//!
+//! ```text
+//!   op 1 byte: below 190 a packet of this kind · 190-194 write · 195 send · 196 pages go · 197 look · from 200 steps of this side
+//!   packet: flags 1 (IN_RING is 1), length 2, bytes · write: offset 2, value 8 · send: length 2
+//! ```
+
+use super::message::{self, Game, OURS};
+use motet_proto::message::Broken;
+use motet_proto::message::packet::Kind;
+use motet_sys::memory;
+use motet_sys::rustix::fd::OwnedFd;
+use motet_sys::rustix::io::pwrite;
+use motet_wire::lane::bulk::{Bulk, BulkIn, BulkOut, IN_RING};
+use motet_wire::lane::{Buffer, Consumer, Fence, Lane, Producer};
+
+/// Lines of the lane, and bytes of each ring: few, so that positions meet.
+const LINES: usize = 64;
+const RING: usize = 4096;
+/// Where the rings' lines are, and the rings.
+const WORDS: usize = 8192;
+const RINGS: [usize; 2] = [3 * 4096, 4 * 4096];
+const BYTES: usize = 5 * 4096;
+/// Operations of one input.
+const MOST_OPERATIONS: usize = 300;
+const BROKEN: Broken = Broken("the memory makes no sense");
+
+thread_local! {
+    static MEMORY: Option<(OwnedFd, Lane, [Bulk; 2])> = exposed();
+}
+
+fn exposed() -> Option<(OwnedFd, Lane, [Bulk; 2])> {
+    assert!(Lane::size(LINES) <= WORDS);
+    let (file, mapping) = memory::create("motet-ring", BYTES, &[], BYTES).ok()?;
+    let inward = Bulk::over(mapping, WORDS, RINGS[0], RING)?;
+    let outward = Bulk::over(mapping, WORDS + 128, RINGS[1], RING)?;
+    Some((file, Lane::over(mapping, 0, LINES)?, [inward, outward]))
+}
+
+/// Runs one input.
+pub fn run(input: &[u8]) {
+    let _why = play(input);
+}
+
+/// Runs one input; what broke the link, if anything did.
+pub fn play(input: &[u8]) -> Option<Broken> {
+    MEMORY.with(|memory| {
+        let (file, lane, rings) = memory.as_ref()?;
+        lane.prepare(Fence::Both);
+        rings.iter().for_each(Bulk::prepare);
+        let [inward, outward] = *rings;
+        let (producer, consumer) = (lane.producer(), lane.consumer());
+        let (inward, outward, buffer) = (inward.receiver(), outward.sender(), Buffer::new());
+        Table { file, producer, consumer, inward, outward, buffer, game: Game::new() }.play(input)
+    })
+}
+
+/// Everything of one input.
+struct Table<'a> {
+    file: &'a OwnedFd,
+    /// The peer's.
+    producer: Producer,
+    /// Ours.
+    consumer: Consumer,
+    inward: BulkIn,
+    outward: BulkOut,
+    buffer: Buffer,
+    game: Game,
+}
+
+impl Table<'_> {
+    fn play(mut self, mut input: &[u8]) -> Option<Broken> {
+        for _ in 0..MOST_OPERATIONS {
+            let Some((&op, rest)) = input.split_first() else { break };
+            input = rest;
+            if op >= OURS {
+                self.game.ours(op - OURS);
+                continue;
+            }
+            let Some((&[low, high, third], rest)) = input.split_first_chunk::<3>() else { break };
+            input = rest;
+            let done = match op {
+                0..190 => {
+                    let length = usize::from(u16::from_le_bytes([high, third])).min(input.len());
+                    let (bytes, rest) = input.split_at(length);
+                    input = rest;
+                    let _ = self.producer.try_put(op, low, &[bytes]);
+                    self.look()
+                }
+                190..195 => {
+                    let Some((value, rest)) = input.split_first_chunk::<8>() else { break };
+                    input = rest;
+                    // Mostly the words by which the two know how far they are, and lines.
+                    let at = usize::from(u16::from_le_bytes([low, high]));
+                    let at = match third % 4 {
+                        0 => at % BYTES,
+                        1 => WORDS + at % 2 * 128,
+                        2 => WORDS - 64 * (1 + at % LINES),
+                        _ => RINGS[at % 2] + at % RING,
+                    };
+                    let _ = pwrite(self.file, value, (at / 8 * 8) as u64);
+                    Ok(())
+                }
+                195 => self.send(usize::from(u16::from_le_bytes([low, high])) % (2 * RING)),
+                196 => {
+                    self.outward.trim(|_, _, _| ());
+                    Ok(())
+                }
+                _ => self.look(),
+            };
+            if let Err(broken) = done {
+                self.game.end();
+                return Some(broken);
+            }
+        }
+        self.game.end()
+    }
+
+    /// Takes what has come, as a link over lanes does.
+    fn look(&mut self) -> Result<(), Broken> {
+        for _ in 0..8 {
+            let Some(packet) = self.consumer.poll(&mut self.buffer).map_err(|_| BROKEN)? else { break };
+            let bytes = packet.bytes(&self.buffer);
+            if packet.flags & IN_RING == 0 {
+                self.game.arrived(|link, side, now| link.arrived(side, packet.kind, bytes, now));
+                continue;
+            }
+            let (head, run) = self.inward.behind(bytes).map_err(|_| BROKEN)?;
+            assert!(run.len() <= RING && head.len() + 4 == bytes.len(), "no more than there is");
+            self.game.arrived(|link, side, now| link.arrived_with(side, packet.kind, head, run, now));
+            self.inward.release(run.len());
+            self.consumer.freed();
+        }
+        Ok(())
+    }
+
+    /// Writes bytes for the peer, if it says that it has read enough.
+    fn send(&mut self, length: usize) -> Result<(), Broken> {
+        let before = self.outward.tail();
+        if self.outward.has_pages(length, |_, _, _| true) && self.outward.fits(length).map_err(|_| BROKEN)? {
+            assert!(length <= RING, "what is longer never fits");
+            assert_eq!(self.outward.write(&[&vec![7; length]], length % 2 == 1), length);
+            assert_eq!(self.outward.tail(), before + length as u64);
+        }
+        Ok(())
+    }
+}
+
+/// Those of messages, with pieces in the ring instead of the packet; and a peer that lies about the ring.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let honest = message::seeds().into_iter().map(|seed| translated(&seed));
+    let write =
+        |words: u8, at: u16, value: u64| [&[190][..], &at.to_le_bytes(), &[words], &value.to_le_bytes()].concat();
+    let send = |length: u16| [&[195][..], &length.to_le_bytes(), &[0]].concat();
+    let empty = |length: u32| [&[Kind::Piece as u8, IN_RING, 4, 0][..], &length.to_le_bytes()].concat();
+    let lies = [
+        [send(4096), write(1, 1, 4096), send(100), write(1, 1, u64::MAX), send(4096)].concat(),
+        [send(4000), write(1, 1, 4001), send(4000)].concat(),
+        [empty(4096), empty(4097)].concat(),
+        [empty(u32::MAX), write(1, 0, 0)].concat(),
+        [Kind::Hello as u8, IN_RING, 4, 0, 24, 0, 0, 0].to_vec(),
+    ];
+    honest.chain(lies).collect()
+}
+
+/// A seed of [`message`] as an input of this target.
+fn translated(mut seed: &[u8]) -> Vec<u8> {
+    let mut input = Vec::new();
+    while let Some((&[kind, low, high], rest)) = seed.split_first_chunk::<3>() {
+        let (packet, rest) = rest.split_at(usize::from(u16::from_le_bytes([low, high])));
+        seed = rest;
+        const HEAD: usize = motet_proto::message::packet::MESSAGE;
+        if kind >= OURS {
+            input.push(kind);
+        } else if kind == Kind::Piece as u8 {
+            let inside = (packet.len() - HEAD) as u32;
+            let packet = [&packet[..HEAD], &inside.to_le_bytes()].concat();
+            input.extend([&[kind, IN_RING][..], &(packet.len() as u16).to_le_bytes(), &packet].concat());
+        } else {
+            input.extend([&[kind, 0][..], &[low, high], packet].concat());
+        }
+    }
+    input
+}

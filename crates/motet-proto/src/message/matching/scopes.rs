@@ -1,0 +1,151 @@
+//! Scopes and contexts: where messages arrive, and receives wait.
+//!
+//! What it is: their records, and how they come and go. What it is not: nothing is matched here.
+
+use super::super::Status;
+use super::super::pool::{Fifo, Number};
+use super::{Held, Receive, Table};
+
+/// Where messages of one sender on one channel arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Scope(pub(super) Number);
+
+/// Scopes whose messages a receive from any source may get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Context(pub(super) Number);
+
+impl Context {
+    /// As a number, for those who hand it through a foreign interface.
+    pub fn number(self) -> u32 {
+        self.0.0
+    }
+
+    /// The context of a number that anybody may have made up: every use of it is checked.
+    pub fn from_number(number: u32) -> Self {
+        Self(Number(number))
+    }
+}
+
+/// Whose messages a receive may get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// One sender's.
+    One(Scope),
+    /// Anyone's.
+    Any(Context),
+}
+
+impl Source {
+    #[inline(always)]
+    pub(super) fn number(self) -> Number {
+        match self {
+            Source::One(Scope(number)) | Source::Any(Context(number)) => number,
+        }
+    }
+}
+
+/// One of them.
+#[derive(Debug)]
+pub struct Place {
+    /// The context of a scope; a context has none.
+    pub(super) parent: Option<u32>,
+    pub(super) posted: Fifo,
+    pub(super) held: Fifo,
+    /// Scopes of a context.
+    pub(super) children: u32,
+    /// Receives and messages meet in order, whatever their tags.
+    pub(super) ordered: bool,
+    /// There, the first receive, if no other was before it when it came: it needs no record.
+    pub(super) first: Option<(Receive, u64)>,
+    /// Scopes may be in it.
+    pub(super) is_context: bool,
+    /// No message will come any more.
+    pub(super) ended: Option<Status>,
+}
+
+impl Table {
+    /// A context; `None` when there are too many.
+    pub fn context(&mut self) -> Option<Context> {
+        let number = self.add(None, false)?;
+        self.scopes.named(number)?.is_context = true;
+        Some(Context(number))
+    }
+
+    /// Whether there is such a context.
+    #[inline(always)]
+    pub fn knows(&self, Context(number): Context) -> bool {
+        self.scopes.find(number).and_then(|index| self.scopes.get(index)).is_some_and(|place| place.is_context)
+    }
+
+    /// A scope in a context, or in none; `None` when there are too many.
+    pub fn join(&mut self, context: Option<Context>) -> Option<Scope> {
+        let parent = match context {
+            Some(context) if self.knows(context) => Some(self.scopes.find(context.0)?),
+            Some(_) => return None,
+            None => None,
+        };
+        let number = self.add(parent, false)?;
+        if let Some(parent) = parent.and_then(|parent| self.scopes.get_mut(parent)) {
+            parent.children += 1;
+        }
+        Some(Scope(number))
+    }
+
+    /// A scope of its own in which messages and receives meet in the order in which they come, whatever their tags: nothing is
+    /// looked up.
+    pub fn join_ordered(&mut self) -> Option<Scope> {
+        self.add(None, true).map(Scope)
+    }
+
+    fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<Number> {
+        let (posted, held) = Default::default();
+        self.scopes.insert(Place {
+            parent,
+            posted,
+            held,
+            children: 0,
+            ordered,
+            first: None,
+            is_context: false,
+            ended: None,
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn is_ordered(&self, scope: u32) -> bool {
+        self.scopes.get(scope).is_some_and(|place| place.ordered)
+    }
+
+    /// No message will come from this source: yields its receives one by one, and lets nobody post another.
+    pub fn end(&mut self, source: Source, status: Status) -> Option<Receive> {
+        let place = self.scopes.named(source.number())?;
+        place.ended.get_or_insert(status);
+        if let Some((receive, _)) = place.first.take() {
+            self.firsts -= 1;
+            return Some(receive);
+        }
+        let first = place.posted.first()?;
+        self.take_waiting(first)
+    }
+
+    /// Takes the next message of a scope, whatever its tag.
+    pub fn drain(&mut self, scope: Scope) -> Option<Held> {
+        let first = self.scopes.get(self.scopes.find(scope.0)?)?.held.first()?;
+        self.take_kept(first)
+    }
+
+    /// Forgets a scope, or a context without scopes. False, and nothing is done, when something waits there.
+    pub fn leave(&mut self, source: Source) -> bool {
+        let Some(index) = self.scopes.find(source.number()) else { return true };
+        let Some(place) = self.scopes.get(index) else { return true };
+        if place.children > 0 || place.first.is_some() || !place.posted.is_empty() || !place.held.is_empty() {
+            return false;
+        }
+        let parent = place.parent;
+        self.scopes.remove(index);
+        if let Some(parent) = parent.and_then(|parent| self.scopes.get_mut(parent)) {
+            parent.children -= 1;
+        }
+        true
+    }
+}

@@ -1,0 +1,208 @@
+//! The sheet of a node of messages: one memfd for each node, which says who it is, which links it has and how messages went over them.
+//!
+//! What it is: what `motet why` shows of nodes. It is found as `/proc/PID/fd/N -> /memfd:motet-links`, and vanishes with the process. The
+//! node writes, whoever may look reads; no peer maps it. What it is not: nothing in it is ever read back by the node, and a reader may
+//! see a row half old and half new.
+//!
+//! ```text
+//!   0     SheetHead (magic, version, rows, who, calls that failed)
+//!   4096  row 0, row 1, ...
+//! ```
+
+use crate::mapping::Mapping;
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// First eight bytes of every sheet.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETlnk");
+/// Version of the sheet: a reader takes only its own. It changes with anything in [`SheetHead`] or [`Row`].
+pub const VERSION: u32 = 1;
+/// Name given to memfd_create.
+pub const NAME: &str = "motet-links";
+/// Bytes before the first row.
+pub const HEAD: usize = 4096;
+/// Bytes of a row.
+pub const ROW: usize = 256;
+/// Rows of a sheet: links beyond them are counted, not shown.
+pub const ROWS: usize = 1024;
+/// Bytes of a sheet; pages of rows come into being as rows are used.
+pub const BYTES: usize = HEAD + ROWS * ROW;
+/// Ways to a peer that were tried in vain before the one in use, and have a place in its row.
+pub const REFUSED: usize = 4;
+
+/// The start of a sheet.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SheetHead {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    /// [`ROW`].
+    pub row: AtomicU32,
+    /// [`ROWS`].
+    pub rows: AtomicU32,
+    /// One past the highest row ever used.
+    pub used: AtomicU32,
+    /// The process whose node it is, in its own PID namespace: forked children have the descriptor too.
+    pub process: AtomicU32,
+    /// Links for which there is no row, ever.
+    pub unshown: AtomicU32,
+    /// The node's number.
+    pub node: [AtomicU64; 2],
+    /// Its name, as far as it goes in here, padded with zeros.
+    pub name: [AtomicU64; 8],
+    /// Ways to it, the same.
+    pub address: [AtomicU64; 32],
+    /// The drivers that it may use, as [`word`]s, 0 behind the last.
+    pub drivers: [AtomicU64; 8],
+    /// Calls that failed in the end, by reason code.
+    pub failed: [AtomicU64; 64],
+}
+
+/// One link.
+#[repr(C, align(256))]
+#[derive(Debug)]
+pub struct Row {
+    /// 0: none, 1: up, 2: gone and not closed yet.
+    pub state: AtomicU32,
+    /// 1: this node has called, 0: the peer has.
+    pub called: AtomicU32,
+    /// The link's number in its node.
+    pub link: AtomicU32,
+    /// Why it is gone.
+    pub reason: AtomicU32,
+    /// The driver that carries it, as a [`word`].
+    pub driver: AtomicU64,
+    /// The node at the other end.
+    pub peer: [AtomicU64; 2],
+    /// Its process, where it is known and visible.
+    pub process: AtomicU32,
+    /// Ways that were tried in vain first.
+    pub refused: AtomicU32,
+    /// When it came up, seconds since 1970.
+    pub began: AtomicU64,
+    /// Those ways: driver, and reason.
+    pub ways: [[AtomicU64; 2]; REFUSED],
+    /// By [`Count`].
+    pub counts: [AtomicU64; COUNTS],
+}
+
+/// What is counted of a link: nothing for which the way of a short message would have to do more than it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// Lines of lanes put, of all packets, and taken.
+    LinesOut,
+    /// See there.
+    LinesIn,
+    /// Bytes of long messages that went through the ring beside the lane, out and in.
+    RingOut,
+    /// See there.
+    RingIn,
+    /// Bytes of frames put and taken, where the medium is no memory, and how often it was connected again.
+    FramesOut,
+    /// See there.
+    FramesIn,
+    /// See there.
+    Again,
+    /// Bodies copied here out of the peer's memory, their bytes, and those for which the system refused that.
+    Copied,
+    /// See there.
+    CopiedBytes,
+    /// See there.
+    CopyRefused,
+    /// Messages read where the sender had put them, and receives in place that ended with a copy.
+    Lent,
+    /// See there.
+    LentCopied,
+    /// Channels, long messages coming, and going, now.
+    Channels,
+    /// See there.
+    LongIn,
+    /// See there.
+    LongOut,
+}
+
+/// Places for counts: the last is spare.
+pub const COUNTS: usize = 16;
+
+/// A driver's name in a word: its first eight bytes.
+pub fn word(name: &str) -> u64 {
+    let mut bytes = [0; 8];
+    let length = name.len().min(8);
+    bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+    u64::from_le_bytes(bytes)
+}
+
+/// Writes text into words, as much as fits, with zeros behind it.
+pub fn write_text(words: &[AtomicU64], text: &str) {
+    let mut rest = text.as_bytes();
+    for place in words {
+        let (front, more) = rest.split_at(rest.len().min(8));
+        let mut bytes = [0; 8];
+        bytes[..front.len()].copy_from_slice(front);
+        place.store(u64::from_le_bytes(bytes), Relaxed);
+        rest = more;
+    }
+}
+
+/// A mapped sheet.
+#[derive(Debug, Clone, Copy)]
+pub struct Sheet {
+    mapping: Mapping,
+}
+
+impl Sheet {
+    /// The sheet in a mapping, which must be of [`BYTES`].
+    pub fn over(mapping: Mapping) -> Option<Self> {
+        (mapping.length() >= BYTES).then_some(Self { mapping })
+    }
+
+    /// The mapping.
+    pub fn mapping(&self) -> Mapping {
+        self.mapping
+    }
+
+    /// The head.
+    pub fn head(&self) -> &SheetHead {
+        const { assert!(size_of::<SheetHead>() <= HEAD) };
+        let base = self.mapping.at(0, HEAD).expect("checked by over");
+        // SAFETY: inside the mapping, page-aligned, made of atomics, valid for any bytes.
+        unsafe { &*base.cast::<SheetHead>() }
+    }
+
+    /// A row; `None` beyond the last.
+    pub fn row(&self, index: usize) -> Option<&Row> {
+        const { assert!(size_of::<Row>() == ROW && HEAD.is_multiple_of(align_of::<Row>())) };
+        if index >= ROWS {
+            return None;
+        }
+        let base = self.mapping.at(HEAD + index * ROW, ROW)?;
+        // SAFETY: inside the mapping, aligned as HEAD and ROW are multiples of a row's alignment, made of atomics.
+        Some(unsafe { &*base.cast::<Row>() })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    /// What version 1 looks like. Whoever changes this line changes [`VERSION`] too.
+    #[test]
+    fn a_layout_has_its_version() {
+        let head = (size_of::<SheetHead>(), offset_of!(SheetHead, address), offset_of!(SheetHead, failed));
+        let row = (size_of::<Row>(), offset_of!(Row, ways), offset_of!(Row, counts), Count::LongOut as usize);
+        assert_eq!((VERSION, head, row), (1, (944, 112, 432), (256, 56, 120, 14)));
+    }
+
+    #[test]
+    fn text_goes_in_as_far_as_there_is_room() {
+        let words: [AtomicU64; 2] = [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)];
+        for (text, seen) in [("", [0; 16]), ("ninebytes", *b"ninebytes\0\0\0\0\0\0\0"), (&"x".repeat(17), [b'x'; 16])] {
+            write_text(&words, text);
+            assert_eq!(words.each_ref().map(|word| word.load(Relaxed).to_le_bytes()).concat(), seen);
+        }
+        assert_eq!((word("shm"), word("longer than eight")), (word("shm\0"), word("longer t")));
+    }
+}
