@@ -3,7 +3,7 @@
 //! The clock stands still, or goes where a test puts it: no time limit is what ends a link here unless a test says so.
 
 use crate::lost_at_once;
-use crate::nodes::{End, identity, meet, pair, until};
+use crate::nodes::{End, identity, pair, until};
 use motet_driver_tcp::Tcp;
 use motet_engine::driver::Driver;
 use motet_engine::message::medium::{Frames, Listening, Medium};
