@@ -28,6 +28,8 @@ const FAREWELL: u64 = 10_000_000_000;
 const MUCH: usize = 8 << 10;
 const MUCH_OUT: u64 = 64 << 10;
 const TIMES: u32 = 16;
+/// Looks in vain after much has come: some 10 us.
+const LINGER: u32 = 24;
 /// A frame that lacks fewer bytes is waited for like any.
 const MUCH_LACKING: usize = 64;
 
@@ -53,6 +55,8 @@ pub struct Link {
     behind: bool,
     /// Much has come lately: how many times less may come until that is forgotten.
     much: u32,
+    /// Much has come since it was last looked for.
+    came_much: bool,
     set: Set,
     node: Arc<Node>,
     mailbox: Arc<Mailbox>,
@@ -86,6 +90,7 @@ impl Link {
             sockets: [const { None }; RAILS],
             behind: false,
             much: 0,
+            came_much: false,
             set: Set::new()?,
             node,
             mailbox,
@@ -151,7 +156,7 @@ impl Link {
     fn receive(&mut self, now: u64) -> bool {
         // While much is on its way, looking for it with `recv` would hold the socket's lock, under which the kernel takes in what comes
         // and what is acknowledged, most of the time. Asking the set holds none; but it is one call more for what is there.
-        if (self.much > 0 || self.session.unacknowledged() >= MUCH_OUT) && !self.set.is_ready() {
+        if (self.much > 0 || self.session.unacknowledged() >= MUCH_OUT) && !self.linger() {
             return false;
         }
         let (mut came, mut any, mut broken) = (0, false, false);
@@ -181,6 +186,7 @@ impl Link {
             }
         }
         if any {
+            self.came_much = came >= MUCH;
             self.much = if came >= MUCH { TIMES } else { self.much.saturating_sub(1) };
         }
         // What has come before the break counts: only then is it a break.
@@ -188,6 +194,13 @@ impl Link {
             self.broke(now);
         }
         any
+    }
+
+    /// Whether there is anything to receive, soon after much has come: waking who sleeps costs the sender's CPU more than looking a
+    /// little longer costs this one. Once for each time that much comes, so that nobody else waits for long.
+    fn linger(&mut self) -> bool {
+        let looks = if std::mem::take(&mut self.came_much) { LINGER } else { 1 };
+        (0..looks).any(|_| self.set.is_ready())
     }
 
     // ---- out --------------------------------------------------------------------------------------------------------
