@@ -191,7 +191,7 @@ fn a_flood_of_sessions_has_an_end_and_others_come_after_it() {
     forget_all(&node);
     let (before, memory_before) = (system::descriptors(), system::memory());
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(1600), ..limit.clone() }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(1600), ..limit }).unwrap();
     let (mut flood, nobody) = (Vec::new(), nobody());
     loop {
         let mut guest = TcpStream::connect(port(&node)).unwrap();
