@@ -41,7 +41,9 @@ impl Listener {
         let refused = Greeting { wish: Wish::Refused, ..own };
         // A node has no link to itself.
         let session = Session::new(Role::Called, own, greeting, now).ok().filter(|_| greeting.node != own.node);
-        let (Some(session), Some(mailbox)) = (session, self.node.enter(greeting.session, true)) else {
+        // In this order: a session that is refused must not be entered.
+        let met = session.and_then(|session| Some((session, self.node.enter(greeting.session, true)?)));
+        let Some((session, mailbox)) = met else {
             guest.answer(&refused);
             return None;
         };
