@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use syscalls::{Sysno, syscall};
 
 const SOL_SOCKET: usize = 1;
+const SO_RCVLOWAT: usize = 18;
 const SO_NETNS_COOKIE: usize = 71;
 const SO_COOKIE: usize = 57;
 const SO_PEERCRED: usize = 17;
@@ -29,6 +30,14 @@ pub struct Credentials {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
+}
+
+/// A socket with fewer bytes to read than these is not ready to be read (`SO_RCVLOWAT`), unless its peer has ended or it has an error.
+pub fn set_receive_low(fd: RawFd, bytes: i32) -> Result<(), Errno> {
+    let length = size_of::<i32>();
+    // SAFETY: the kernel reads `length` bytes of `bytes`, which lives until it returns.
+    unsafe { syscall!(Sysno::setsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, &raw const bytes, length) }.map_err(errno)?;
+    Ok(())
 }
 
 fn option<T: Default>(fd: RawFd, level: usize, name: usize) -> Result<T, Errno> {

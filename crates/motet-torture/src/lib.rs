@@ -5,13 +5,17 @@
 //! | [`traffic`] | one side of random operations of every kind on one link, and the oracle that knows how each must end |
 //! | [`mesh`] | a node with such a side on each of its links, whoever made it |
 //! | [`worker`] | other processes, started as the program of this crate, told what to do by lines |
+//! | [`proxy`] | connections that are cut at random |
+//! | [`hosts`] | two test hosts |
 //! | [`random`] | numbers that a seed repeats |
 //! | [`system`] | fork, signal handlers, and what a process holds |
 //!
 //! What it is not: it measures nothing, and no time decides whether a test passes but for limits beyond which something hangs.
 #![deny(unsafe_code)] // but for system.rs: fork and signal handlers
 
+pub mod hosts;
 pub mod mesh;
+pub mod proxy;
 pub mod random;
 pub mod system;
 pub mod traffic;

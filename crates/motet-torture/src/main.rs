@@ -1,7 +1,12 @@
 //! The other process of a test: see `motet_torture::worker`. Each role is told to go on, and to end, by lines.
 //!
 //! `mesh NAME ADDRESS ...`: traffic with whoever connects and with the nodes of these addresses. Says its address first. `stop`: ends
-//! the traffic in order, says `stopped` and how many operations have ended. `end`, or the end of its input: says what it still holds.
+//! the traffic in order, says `stopped`, how many operations have ended and how many links were lost. `end`, or the end of its input:
+//! says what it still holds. `mesh-at LISTEN NAME ADDRESS ...`: the same, listening there; `nowhere`: not at all.
+//!
+//! `idle-at LISTEN NAME ADDRESS ...`: links without traffic. Says its address once they are up.
+//!
+//! `proxy-at LISTEN TARGET SEED`: forwards and cuts connections. Says its address; at the end of its input how many it has cut.
 //!
 //! `sink SIZE`: a node that receives one message after the other, of SIZE bytes at most, on the first channel to service 1. Says its address
 //! first, then `waits` once it has the channel, and of each message its tag, its length and a sum over it, or why there is none.
@@ -10,9 +15,12 @@
 //! another program.
 #![forbid(unsafe_code)]
 
+use motet::node::Node;
 use motet_sys::rustix::process::Signal;
 use motet_torture::mesh::Mesh;
+use motet_torture::proxy::Proxy;
 use motet_torture::{LIMIT, system};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Instant;
 
@@ -26,7 +34,10 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match &words[..] {
-        ["mesh", name, others @ ..] => mesh(name, others),
+        ["mesh", name, others @ ..] => mesh("127.0.0.1:0", name, others),
+        ["mesh-at", at, name, others @ ..] => mesh(at, name, others),
+        ["idle-at", at, name, others @ ..] => idle(at, name, others),
+        ["proxy-at", at, target, seed] => proxy(at, target, seed.parse().expect("a seed")),
         ["fork", name] => fork(name),
         ["sink", size] => sink(size.parse().expect("a size")),
         _ => panic!("no such role: {words:?}"),
@@ -36,7 +47,7 @@ fn main() {
 fn fork(name: &str) {
     use std::os::unix::process::CommandExt;
     let orders = orders();
-    let node = motet::node::Node::listen(name, "127.0.0.1:0".parse().expect("an address")).expect("a node");
+    let node = Node::listen(name, "127.0.0.1:0".parse().expect("an address")).expect("a node");
     println!("{}", node.address().expect("a node"));
     let child = || {
         println!(
@@ -80,10 +91,38 @@ fn sink(size: usize) {
     }
 }
 
-fn mesh(name: &str, others: &[&str]) {
+fn node(at: &str, name: &str) -> Arc<Node> {
+    let node = match at {
+        "nowhere" => Node::open(name),
+        _ => Node::listen(name, at.parse().expect("an address")),
+    };
+    Arc::new(node.expect("a node"))
+}
+
+fn idle(at: &str, name: &str, others: &[&str]) {
+    let orders = orders();
+    let node = node(at, name);
+    for address in others {
+        node.connect(address, Some(LIMIT)).expect("a link");
+    }
+    println!("{}", node.address().expect("a node"));
+    while !matches!(orders.try_recv(), Err(TryRecvError::Disconnected)) {
+        let _ = node.until(|| false, Some(motet::node::in_ns(1_000_000)));
+    }
+}
+
+fn proxy(at: &str, target: &str, seed: u64) {
+    let orders = orders();
+    let proxy = Proxy::new(at, target, seed).expect("a port");
+    println!("{}", proxy.address);
+    while orders.recv().is_ok() {}
+    println!("cuts {}", proxy.cuts());
+}
+
+fn mesh(at: &str, name: &str, others: &[&str]) {
     system::interrupt_by(Signal::USR1);
     let orders = orders();
-    let mut mesh = Mesh::new(name, u64::from(std::process::id())).expect("a node");
+    let mut mesh = Mesh::of(node(at, name), u64::from(std::process::id())).expect("a node");
     println!("{}", mesh.node.address().expect("a node"));
     let descriptors = system::descriptors();
     for address in others {
@@ -103,7 +142,7 @@ fn mesh(name: &str, others: &[&str]) {
                 for link in mesh.sides.keys().copied().collect::<Vec<_>>() {
                     mesh.forget(link);
                 }
-                println!("stopped {done}");
+                println!("stopped {done} {}", mesh.lost.len());
             }
             Ok(order) if order.starts_with("connect ") => {
                 let answer = mesh.connect(&order["connect ".len()..]).map_or_else(|e| e.to_string(), |_| String::new());

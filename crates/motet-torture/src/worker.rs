@@ -48,6 +48,11 @@ impl Worker {
         writeln!(orders, "{order}").expect("it still listens");
     }
 
+    /// Tells it nothing any more.
+    pub fn close(&mut self) {
+        self.orders = None;
+    }
+
     /// Waits for its next line; empty: it has none any more.
     pub fn line(&mut self) -> String {
         let mut line = String::new();

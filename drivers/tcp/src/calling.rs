@@ -1,6 +1,7 @@
 //! Going to another node: one connection, one greeting, one answer.
 
 use crate::dial::{Dial, Dialed, Failure};
+use crate::door::Door;
 use crate::link::Link;
 use crate::node::Node;
 use motet_engine::message::medium::{Calling, Identity, Medium, Met, NodeId};
@@ -11,7 +12,7 @@ use motet_sys::fds::PrivateFd;
 use motet_sys::{clock, memory};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// On the way to another node.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct Call {
     node: Arc<Node>,
     address: SocketAddr,
     dial: Dial,
+    /// Where the other can ask for us.
+    door: Option<Arc<Mutex<Door>>>,
     over: bool,
 }
 
@@ -34,10 +37,12 @@ impl Call {
             session: memory::nonce(),
             expected: 0,
             largest: LARGEST as u32,
-            port: node.port(),
+            port: 0,
         };
-        let dial = Dial::new(&address, greeting, clock::nanoseconds()).map_err(|_| Reason::NO_SUCH_NODE)?;
-        Ok(Self { node, address, dial, over: false })
+        let mut dial = Dial::new(&address, greeting, clock::nanoseconds()).map_err(|_| Reason::NO_SUCH_NODE)?;
+        let (port, door) = dial.own_address().map_or((0, None), |own| node.door(own));
+        dial.name_port(port);
+        Ok(Self { node, address, dial, door, over: false })
     }
 
     fn met(&self, fd: PrivateFd, reply: &Greeting, now: u64) -> Result<Met, Reason> {
@@ -49,7 +54,8 @@ impl Call {
         let own = *self.dial.greeting();
         let session = Session::new(Role::Caller, own, reply, now).map_err(|_| Reason::BROKEN)?;
         let mailbox = self.node.enter(own.session, false).ok_or(Reason::NO_MEMORY)?;
-        let link = Link::new(session, Role::Caller, fd, self.node.clone(), mailbox, Some(self.address));
+        let link =
+            Link::new(session, Role::Caller, fd, (self.node.clone(), mailbox), Some(self.address), self.door.clone());
         let link = link.map_err(|_| {
             self.node.leave(own.session);
             Reason::NO_MEMORY

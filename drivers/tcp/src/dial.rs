@@ -5,7 +5,7 @@ use motet_proto::message::session::greeting::{GREETING, Greeting, Ungreeted};
 use motet_sys::fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, AsRawFd};
 use motet_sys::rustix::io::Errno;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// An attempt takes no longer, ns.
 const LIMIT: u64 = 3_000_000_000;
@@ -55,6 +55,16 @@ impl Dial {
         set.change(&fd, false, true)?;
         let until = now.saturating_add(LIMIT);
         Ok(Self { fd: Some(fd), set, greeting, greeted: false, answer: [0; GREETING], got: 0, until })
+    }
+
+    /// Our own address, as the other will see it where nothing translates addresses.
+    pub fn own_address(&self) -> Option<IpAddr> {
+        socket::own_address(self.fd.as_ref()?).ok().map(|address| address.ip())
+    }
+
+    /// The greeting, which is not said yet, names this port.
+    pub fn name_port(&mut self, port: u16) {
+        self.greeting.port = port;
     }
 
     /// What it asks for.

@@ -4,11 +4,12 @@
 //! the table so that `MOTET_DRIVERS`, routes and `motet why` can name it. For messages it is what joins nodes on different
 //! hosts: [`listening`] waits for others, [`calling`] goes to them, a [`link`] carries packets between two, once and in order
 //! although connections break. The protocol of that is `motet_proto::message::session`; here are the sockets ([`socket`]),
-//! connections on their way up ([`dial`]) and in ([`guest`]), and who belongs to which session ([`node`]).
+//! connections on their way up ([`dial`]) and in ([`door`], [`guest`]), and who belongs to which session ([`node`]).
 #![forbid(unsafe_code)]
 
 pub mod calling;
 pub mod dial;
+pub mod door;
 pub mod guest;
 pub mod link;
 pub mod listening;

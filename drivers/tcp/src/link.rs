@@ -7,7 +7,8 @@
 mod connections;
 
 use crate::dial::Dial;
-use crate::node::{Mailbox, Node};
+use crate::door::Door;
+use crate::node::{Mailbox, Node, lock};
 use crate::socket::{self, Set};
 use motet_engine::message::medium::{Frames, Lost};
 use motet_engine::reason::Reason;
@@ -18,10 +19,19 @@ use motet_sys::rustix::io::{Errno, Result};
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// A goodbye that is not answered for so long is none, ns.
 const FAREWELL: u64 = 10_000_000_000;
+
+/// As many bytes that come at a time, or are not acknowledged yet, are much; so many times less must come until that is over.
+const MUCH: usize = 8 << 10;
+const MUCH_OUT: u64 = 64 << 10;
+const TIMES: u32 = 16;
+/// Looks in vain after much has come: some 10 us.
+const LINGER: u32 = 24;
+/// A frame that lacks fewer bytes is waited for like any.
+const MUCH_LACKING: usize = 64;
 
 /// The socket of a rail.
 #[derive(Debug)]
@@ -31,6 +41,8 @@ struct Socket {
     watched: bool,
     /// It takes nothing any more. What has come can still be read.
     failed: bool,
+    /// It is not ready before so many bytes are there.
+    low: usize,
 }
 
 /// A link.
@@ -41,12 +53,22 @@ pub struct Link {
     sockets: [Option<Socket>; RAILS],
     /// No socket takes more now.
     behind: bool,
+    /// Much has come lately: how many times less may come until that is forgotten.
+    much: u32,
+    /// Much has come since it was last looked for.
+    came_much: bool,
     set: Set,
     node: Arc<Node>,
     mailbox: Arc<Mailbox>,
     /// Where the other node listens, if it does.
     address: Option<SocketAddr>,
+    /// The called side has asked there once, and when it was told that nobody is: then that is not where the caller is.
+    asked: bool,
+    refused: Option<u64>,
     dial: Option<Dial>,
+    /// Where the other can ask for us, if this link has to see to it, and when it did so last.
+    door: Option<Arc<Mutex<Door>>>,
+    stepped: u64,
     lost: Option<Reason>,
     /// When waiting for the answer to our goodbye ends.
     farewell: Option<u64>,
@@ -58,24 +80,33 @@ impl Link {
         session: Session,
         role: Role,
         fd: PrivateFd,
-        node: Arc<Node>,
-        mailbox: Arc<Mailbox>,
+        (node, mailbox): (Arc<Node>, Arc<Mailbox>),
         address: Option<SocketAddr>,
+        door: Option<Arc<Mutex<Door>>>,
     ) -> Result<Self> {
         let mut link = Self {
             session,
             role,
             sockets: [const { None }; RAILS],
             behind: false,
+            much: 0,
+            came_much: false,
             set: Set::new()?,
             node,
             mailbox,
             address,
+            asked: false,
+            refused: None,
             dial: None,
+            door,
+            stepped: 0,
             lost: None,
             farewell: None,
         };
         link.set.add(link.mailbox.bell())?;
+        if let Some(door) = &link.door {
+            link.set.add(lock(door).set())?;
+        }
         link.install(0, fd)?;
         link.flush(false);
         Ok(link)
@@ -93,7 +124,7 @@ impl Link {
 
     fn install(&mut self, slot: usize, fd: PrivateFd) -> Result<()> {
         self.set.add(&fd)?;
-        self.sockets[slot] = Some(Socket { fd, watched: false, failed: false });
+        self.sockets[slot] = Some(Socket { fd, watched: false, failed: false, low: 1 });
         self.behind = false;
         Ok(())
     }
@@ -123,9 +154,14 @@ impl Link {
 
     /// Receives what is there; whether anything was.
     fn receive(&mut self, now: u64) -> bool {
-        let (mut any, mut broken) = (false, false);
+        // While much is on its way, looking for it with `recv` would hold the socket's lock, under which the kernel takes in what comes
+        // and what is acknowledged, most of the time. Asking the set holds none; but it is one call more for what is there.
+        if (self.much > 0 || self.session.unacknowledged() >= MUCH_OUT) && !self.linger() {
+            return false;
+        }
+        let (mut came, mut any, mut broken) = (0, false, false);
         for slot in 0..RAILS {
-            let Some(socket) = &self.sockets[slot] else { continue };
+            let Some(socket) = &mut self.sockets[slot] else { continue };
             if self.session.has_ended(slot) {
                 self.sockets[slot] = None;
                 continue;
@@ -135,17 +171,36 @@ impl Link {
                 Ok(0) => broken = true,
                 Ok(n) => {
                     self.session.received(slot, n);
+                    came += n;
                     any = true;
+                    // Being woken is dear, for the sender's CPU above all: not for a part of a frame.
+                    let lacks = self.session.lacks(slot);
+                    let low = if lacks >= MUCH_LACKING { lacks } else { 1 };
+                    if low != socket.low {
+                        socket::wait_for(&socket.fd, low);
+                        socket.low = low;
+                    }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => broken |= socket.failed,
                 Err(_) => broken = true,
             }
+        }
+        if any {
+            self.came_much = came >= MUCH;
+            self.much = if came >= MUCH { TIMES } else { self.much.saturating_sub(1) };
         }
         // What has come before the break counts: only then is it a break.
         if broken && !any {
             self.broke(now);
         }
         any
+    }
+
+    /// Whether there is anything to receive, soon after much has come: waking who sleeps costs the sender's CPU more than looking a
+    /// little longer costs this one. Once for each time that much comes, so that nobody else waits for long.
+    fn linger(&mut self) -> bool {
+        let looks = if std::mem::take(&mut self.came_much) { LINGER } else { 1 };
+        (0..looks).any(|_| self.set.is_ready())
     }
 
     // ---- out --------------------------------------------------------------------------------------------------------
@@ -244,7 +299,8 @@ impl Frames for Link {
         if self.lost.is_some() {
             return None;
         }
-        [self.session.due(), self.dial.as_ref().map(Dial::due), self.farewell].into_iter().flatten().min()
+        let door = self.door.as_ref().and_then(|door| lock(door).due());
+        [self.session.due(), self.dial.as_ref().map(Dial::due), self.farewell, door].into_iter().flatten().min()
     }
 
     fn counts(&self) -> [u64; 3] {

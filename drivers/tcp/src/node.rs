@@ -1,32 +1,46 @@
 //! Which sessions a node of this process has, so that a connection that comes in finds its own.
 //!
 //! Links and the listener may live in different threads: a connection for a link is left in its [`Mailbox`], whose bell is in
-//! the link's set of descriptors.
+//! the link's set of descriptors. Where a node that does not listen can be asked whether it lives, is known here too.
 
+use crate::door::Door;
 use motet_engine::message::medium::NodeId;
 use motet_proto::message::session::greeting::Greeting;
 use motet_sys::fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, AsRawFd};
+use motet_sys::rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Connections that wait for a link at most.
 const WAITING: usize = 8;
+/// Sessions that others may have begun with a node at a time; fewer where that would be more than a part of all descriptors, of which
+/// each takes three.
+const CALLED: usize = 4096;
+const PART: u64 = 8;
 
 static NODES: Mutex<Vec<(NodeId, Weak<Node>)>> = Mutex::new(Vec::new());
 
 /// A panic of another thread has left nothing half done here: each holds the lock for one step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn most_called() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    CALLED.min((descriptors / PART) as usize)
 }
 
 /// A node's sessions.
 #[derive(Debug)]
 pub struct Node {
     id: NodeId,
-    port: AtomicU16,
+    /// Where it listens for everybody.
+    listens: Mutex<Option<SocketAddr>>,
+    /// Where it can be asked whether it lives.
+    doors: Mutex<Vec<Weak<Mutex<Door>>>>,
     sessions: Mutex<HashMap<[u8; 16], Arc<Mailbox>>>,
 }
 
@@ -38,7 +52,8 @@ impl Node {
         if let Some(node) = nodes.iter().find(|(other, _)| *other == id).and_then(|(_, node)| node.upgrade()) {
             return node;
         }
-        let node = Arc::new(Self { id, port: AtomicU16::new(0), sessions: Mutex::default() });
+        let node =
+            Arc::new(Self { id, listens: Mutex::default(), doors: Mutex::default(), sessions: Mutex::default() });
         nodes.push((id, Arc::downgrade(&node)));
         node
     }
@@ -48,22 +63,45 @@ impl Node {
         self.id
     }
 
-    /// Where it listens; 0: nowhere.
+    /// The port at which it listens for everybody; 0: none.
     pub fn port(&self) -> u16 {
-        self.port.load(Ordering::Relaxed)
+        lock(&self.listens).map_or(0, |address| address.port())
     }
 
-    /// It listens there from now on.
-    pub fn listens(&self, port: u16) {
-        self.port.store(port, Ordering::Relaxed);
+    /// It listens there for everybody from now on; `None`: nowhere.
+    pub fn listens(&self, address: Option<SocketAddr>) {
+        *lock(&self.listens) = address;
     }
 
-    /// Enters a session; `None`: there is one of this number, or no descriptor for the bell.
+    /// The port at which it answers whoever is connected to this address of its own; 0: none can be had. Where it does not listen
+    /// for everybody, it does as long as the door is kept, which is to be stepped.
+    pub fn door(&self, own: IpAddr) -> (u16, Option<Arc<Mutex<Door>>>) {
+        if let Some(at) = *lock(&self.listens)
+            && (at.ip().is_unspecified() || at.ip() == own)
+        {
+            return (at.port(), None);
+        }
+        let mut doors = lock(&self.doors);
+        doors.retain(|door| door.strong_count() > 0);
+        for door in doors.iter().filter_map(Weak::upgrade) {
+            let at = lock(&door).address();
+            if at.ip() == own {
+                return (at.port(), Some(door));
+            }
+        }
+        let Ok(door) = Door::new(&SocketAddr::new(own, 0)) else { return (0, None) };
+        let (port, door) = (door.address().port(), Arc::new(Mutex::new(door)));
+        doors.push(Arc::downgrade(&door));
+        (port, Some(door))
+    }
+
+    /// Enters a session; `None`: there is one of this number, there are too many that others have begun, or no descriptor for the bell.
     pub fn enter(&self, session: [u8; 16], called: bool) -> Option<Arc<Mailbox>> {
         let bell = PrivateFd::new(motet_sys::socket::eventfd().ok()?);
         let mailbox = Arc::new(Mailbox { called, bell, full: AtomicBool::new(false), visits: Mutex::default() });
         let mut sessions = lock(&self.sessions);
-        if sessions.contains_key(&session) {
+        let begun = || sessions.values().filter(|other| other.called).count();
+        if sessions.contains_key(&session) || called && sessions.len() >= most_called() && begun() >= most_called() {
             return None;
         }
         sessions.insert(session, mailbox.clone());

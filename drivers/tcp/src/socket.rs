@@ -1,6 +1,7 @@
 //! TCP sockets and sets of them, as this driver uses them: nonblocking, private, never through the C library.
 
 use motet_sys::fds::PrivateFd;
+use motet_sys::rustix::event::Timespec;
 use motet_sys::rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use motet_sys::rustix::fd::{AsFd, AsRawFd};
 use motet_sys::rustix::io::{Errno, Result};
@@ -31,8 +32,13 @@ pub fn listen(address: &SocketAddr) -> Result<(PrivateFd, SocketAddr)> {
     sockopt::set_socket_reuseaddr(&fd, true)?;
     net::bind(&fd, address)?;
     net::listen(&fd, BACKLOG)?;
-    let actual = SocketAddr::try_from(net::getsockname(&fd)?)?;
+    let actual = own_address(&fd)?;
     Ok((fd, actual))
+}
+
+/// The address of this end.
+pub fn own_address(fd: &PrivateFd) -> Result<SocketAddr> {
+    SocketAddr::try_from(net::getsockname(fd)?)
 }
 
 /// Takes a connection that has come, and says from where.
@@ -85,6 +91,11 @@ pub fn receive(fd: &PrivateFd, into: &mut [u8]) -> Result<usize> {
     net::recv(fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n)
 }
 
+/// A socket with fewer bytes than these is not ready, and wakes nobody; one that has ended is. What the system refuses stays as it is.
+pub fn wait_for(fd: &PrivateFd, bytes: usize) {
+    let _ = motet_sys::socket::set_receive_low(fd.as_fd().as_raw_fd(), i32::try_from(bytes).unwrap_or(i32::MAX));
+}
+
 /// A set of descriptors that is itself readable when one of them is ready.
 #[derive(Debug)]
 pub struct Set(PrivateFd);
@@ -98,6 +109,12 @@ impl Set {
     /// Its own descriptor.
     pub fn descriptor(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
+    }
+
+    /// Whether one of them is ready. Takes no lock of a socket.
+    pub fn is_ready(&self) -> bool {
+        let mut event = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }];
+        epoll::wait(&self.0, &mut event[..], Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 
     /// Watches a descriptor for input.

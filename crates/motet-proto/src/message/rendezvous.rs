@@ -442,7 +442,8 @@ impl Payload<'_> {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 

@@ -2,6 +2,7 @@
 
 use super::Link;
 use crate::dial::{Dial, Dialed, Failure};
+use crate::door::reply;
 use motet_engine::message::medium::Lost;
 use motet_engine::reason::Reason;
 use motet_proto::message::session::Role;
@@ -9,11 +10,19 @@ use motet_proto::message::session::greeting::{Greeting, Wish};
 use motet_sys::fds::PrivateFd;
 use motet_sys::rustix::io::Errno;
 
+/// The door is looked at so often, ns.
+const LOOK: u64 = 1_000_000;
+/// A session that has outlived a refusal at its caller's door by so long, ns, has its caller somewhere else.
+const OUTLIVED: u64 = 1_000_000_000;
+
 impl Link {
     /// Whatever is due. Costs a few loads when nothing is.
     pub(super) fn connections_step(&mut self, now: u64) -> Result<(), Lost> {
         if self.mailbox.is_full() {
             self.visits(now)?;
+        }
+        if self.door.is_some() && now >= self.stepped.saturating_add(LOOK) {
+            self.step_door(now);
         }
         if !self.session.tick(now) {
             return Err(self.end(Reason::PEER_GONE));
@@ -24,6 +33,9 @@ impl Link {
             } else if self.role == Role::Caller && self.session.wants_rail() {
                 let greeting = self.session.another();
                 self.dial(greeting, now)?;
+            } else if self.role == Role::Called && !self.asked {
+                self.asked = true;
+                self.dial(self.session.question(), now)?;
             }
         }
         if self.dial.is_some() {
@@ -32,8 +44,23 @@ impl Link {
         Ok(())
     }
 
+    /// Answers who asks for us. Another link may be doing so.
+    fn step_door(&mut self, now: u64) {
+        self.stepped = now;
+        let Some(mut door) = self.door.as_ref().and_then(|door| door.try_lock().ok()) else { return };
+        let is_due = door.due().is_some_and(|due| due <= now);
+        if door.set().is_ready() || is_due {
+            while let Some((guest, greeting)) = door.step(&self.node, now) {
+                guest.answer(&reply(&self.node, Wish::Refused, &greeting));
+            }
+        }
+    }
+
     /// A connection has broken: all are void.
     pub(super) fn broke(&mut self, now: u64) {
+        if self.refused.is_some_and(|at| now > at.saturating_add(OUTLIVED)) {
+            self.address = None;
+        }
         self.session.lost(now);
         self.sockets.fill_with(|| None);
         self.dial = None;
@@ -66,7 +93,7 @@ impl Link {
                 self.dial = Some(dial);
                 Ok(())
             }
-            Err(Errno::CONNREFUSED) if !self.session.is_up() => Err(self.end(Reason::PEER_GONE)),
+            Err(Errno::CONNREFUSED) => self.nobody(greeting.wish, now),
             Err(_) => Ok(()),
         }
     }
@@ -82,19 +109,27 @@ impl Link {
         self.dial = None;
         match outcome {
             Dialed::Answered(fd, reply) if reply.wish == Wish::Welcome => self.welcomed(asked, fd, &reply, now),
-            // The node has forgotten, or is another one.
-            Dialed::Answered(_, reply) if reply.wish == Wish::Unknown => Err(self.end(Reason::PEER_GONE)),
-            // Nobody has its port any more.
-            Dialed::Nobody | Dialed::Failed(Failure::Foreign | Failure::Version) if asked != Wish::Rail => {
-                Err(self.end(Reason::PEER_GONE))
+            Dialed::Answered(_, reply) if reply.wish == Wish::Unknown && !self.session.is_up() => {
+                Err(self.end(Reason::PEER_GONE)) // the node has forgotten, or is another one
             }
+            Dialed::Nobody | Dialed::Failed(Failure::Foreign | Failure::Version) => self.nobody(asked, now),
             _ => Ok(()),
         }
     }
 
+    /// Nobody of the other node's kind is at its address.
+    fn nobody(&mut self, asked: Wish, now: u64) -> Result<(), Lost> {
+        match asked {
+            _ if !self.session.is_up() => return Err(self.end(Reason::PEER_GONE)),
+            Wish::Probe => self.refused = Some(now),
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn welcomed(&mut self, asked: Wish, fd: PrivateFd, reply: &Greeting, now: u64) -> Result<(), Lost> {
         if asked == Wish::Probe {
-            return Ok(()); // there still is a caller: it will come
+            return Ok(()); // there is a caller: it will come when it has to
         }
         match self.session.welcomed(asked, reply, now) {
             Ok(Some(slot)) => self.joined(slot, fd, now),

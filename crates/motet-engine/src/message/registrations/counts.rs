@@ -10,7 +10,7 @@ pub struct Counts {
     pub hits: u64,
     /// Registrations made to be kept.
     pub kept: u64,
-    /// Registrations for one lease: the cache does not keep any ([`Cache::standing`]).
+    /// Registrations for one lease: the cache does not keep any ([`super::Cache::standing`]).
     pub not_keeping: u64,
     /// Likewise: this memory cannot be watched.
     pub unwatchable: u64,

@@ -6,6 +6,7 @@
 //!
 //! What it is not: it knows neither rails nor time.
 
+use super::KEPT;
 use super::frame::HEADER;
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -13,8 +14,9 @@ use std::io::IoSlice;
 /// First block of a log that holds little, and of one that holds much.
 const SMALL: usize = 4 << 10;
 const BIG: usize = 256 << 10;
-/// Big blocks kept for what comes.
-const SPARE: usize = 2;
+/// Big blocks kept for what comes: all of a full log, or memory would go back to the system with an acknowledgement and come again,
+/// zeroed anew, with what is put next. An idle session keeps none.
+const SPARE: usize = KEPT as usize / BIG;
 /// After so many bytes a boundary between frames is remembered: rails take turns there.
 const RUN: u64 = 128 << 10;
 

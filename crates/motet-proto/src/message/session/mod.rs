@@ -40,8 +40,9 @@ const RATE: u64 = 8;
 const QUEUE: u64 = 512 << 10;
 /// Rails of a session at most.
 pub const RAILS: usize = 4;
-/// What has come is acknowledged after so many bytes, or so many ns.
-const ACKNOWLEDGE: u64 = 64 << 10;
+/// What has come is acknowledged after so many bytes, or so many ns. Each acknowledgement is a segment that both kernels work for, so
+/// they are few: a quarter of what may be kept.
+const ACKNOWLEDGE: u64 = KEPT_NEAR / 4;
 const DELAY: u64 = 20_000_000;
 
 /// Which of the two this side is.
@@ -148,6 +149,12 @@ impl Session {
     /// Bytes of memory for what has been put and what comes.
     pub fn memory(&self) -> usize {
         self.log.memory() + self.rails.iter().flatten().map(Rail::memory).sum::<usize>()
+    }
+
+    /// Bytes that were put and are not acknowledged.
+    #[inline]
+    pub fn unacknowledged(&self) -> u64 {
+        self.log.kept()
     }
 
     // ---- packets ----------------------------------------------------------------------------------------------------

@@ -84,6 +84,14 @@ impl Rail {
         Ok(Some((header, self.to - self.from >= header.size())))
     }
 
+    /// Bytes that the frame at the front lacks; 1 where it is whole, or its header is not.
+    pub(super) fn lacks(&self) -> usize {
+        match self.head() {
+            Ok(Some((header, false))) => header.size() - (self.to - self.from),
+            _ => 1,
+        }
+    }
+
     /// The payload of the frame at the front, which is there.
     pub(super) fn payload(&self, size: usize) -> &[u8] {
         &self.input[self.from + HEADER..self.from + size]

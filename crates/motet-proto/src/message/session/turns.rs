@@ -62,6 +62,12 @@ impl Session {
         self.rails[slot].as_mut().map(Rail::space).filter(|space| !space.is_empty())
     }
 
+    /// Bytes without which nothing can be done about what has come on a rail: those that the frame at its front lacks, 1 where none has
+    /// begun.
+    pub fn lacks(&self, slot: usize) -> usize {
+        self.rails[slot].as_ref().map_or(1, Rail::lacks)
+    }
+
     /// So many bytes have come into what `space` gave.
     pub fn received(&mut self, slot: usize, n: usize) {
         if let Some(rail) = &mut self.rails[slot] {
@@ -165,6 +171,11 @@ impl Session {
         false
     }
 
+    /// The called side's greeting, to ask at the caller's whether it knows the session.
+    pub fn question(&self) -> Greeting {
+        self.greeting(Wish::Probe, self.epoch)
+    }
+
     /// The caller's greeting for a new connection, when an attempt is due. The called side's, to ask whether the other still
     /// knows the session.
     pub fn attempt(&mut self, now: u64) -> Option<Greeting> {
@@ -172,7 +183,7 @@ impl Session {
             return None;
         }
         if self.role == Role::Called {
-            return Some(self.greeting(Wish::Probe, self.epoch));
+            return Some(self.question());
         }
         // Never one that the other side may have seen: of two connections the later one counts.
         self.epoch = self.epoch.wrapping_add(1);
