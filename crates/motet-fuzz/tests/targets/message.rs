@@ -18,7 +18,7 @@ const LIMITS: Limits =
 /// Bytes of every receive, and of every send.
 const BUFFER: u64 = 200;
 const BODY: usize = 3000;
-/// The first kind that is a step of this side: flush, post, send, copy, discard, release, lend, give back, and those of [`memory`].
+/// The first kind that is a step of this side: flush, post, send, copy, discard, release, lend, give back, and those of `memory`.
 pub const OURS: u8 = 200;
 const STEPS: u8 = 8;
 
