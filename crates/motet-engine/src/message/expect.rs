@@ -67,15 +67,26 @@ impl Node {
             let landed = match run {
                 None => span.fill(0, &rest[message.headers..]),
                 Some(run) if message.headers == 0 => land_from_ring(&lanes.inward, &packet, run, span)?,
+                Some(run) if packet.more() == 0 => span.write(0, body, |into| {
+                    run.read_from(message.headers, into);
+                    into.len()
+                }),
                 Some(_) => return None,
             };
             proto.take_expected(&mut View::of(desk, back, link), &message, *now).ok()?;
+            if let (Some(headers), 1..) = (headers, message.headers) {
+                match run {
+                    None => headers.extend_from_slice(&rest[..message.headers]),
+                    Some(run) => {
+                        headers.resize(message.headers, 0);
+                        run.read(headers);
+                    }
+                }
+            }
             lanes.inward.consume(&packet);
             if run.is_some() {
                 lanes.bulk.1.release(length);
                 lanes.inward.freed();
-            } else if let (Some(headers), 1..) = (headers, message.headers) {
-                headers.extend_from_slice(&rest[..message.headers]);
             }
             let channel = Some(Channel { link, id: message.channel });
             if lanes.inward.take_wake() {

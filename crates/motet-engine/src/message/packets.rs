@@ -26,12 +26,43 @@ const PIECE: usize = 16 << 10;
 const LINES: usize = 2 * IN_LINE + 1;
 
 /// Most bytes of one packet that lie there.
-pub const LONGEST: usize = PIECE;
+pub const LONGEST: usize = 64 << 10;
 
-/// Bytes of a message of so many that are shown at a time, so that both ends copy at the same time.
+/// Bytes of a message of so many that are shown at a time, so that both ends copy at the same time: what was fastest of the powers
+/// of two from 512 on (docs/messages.md).
 pub fn chunk_of(length: usize) -> usize {
-    const { assert!(PIECE.div_ceil(4096) <= 1 + MORE as usize) };
-    if length <= 4096 { 2048 } else { 4096 }
+    const { assert!(LONGEST.div_ceil(8192) <= 1 + MORE as usize) };
+    match length {
+        0..=4096 => 2048,
+        4097..=16_384 => 4096,
+        _ => 8192,
+    }
+}
+
+/// Bytes on their way into the ring, through the caches or around them, whichever has been faster lately: which it is changes with
+/// the CPUs that run the two ends. Few bytes go through them.
+struct Timed<'a> {
+    copying: Option<Copying<'a>>,
+    bypass: bool,
+    start: u64,
+}
+
+impl<'a> Timed<'a> {
+    fn start(copying: &'a Tx, bytes: usize) -> Self {
+        const WORTH_IT: usize = 8192;
+        if bytes < WORTH_IT {
+            return Self { copying: None, bypass: false, start: 0 };
+        }
+        let copying = Copying(copying);
+        copying.start();
+        Self { bypass: copying.bypass(), copying: Some(copying), start: clock::ticks() }
+    }
+
+    fn end(self, bytes: usize) {
+        if let Some(copying) = self.copying {
+            copying.note_at(clock::ticks_per_1024ns, bytes, clock::ticks().wrapping_sub(self.start));
+        }
+    }
 }
 
 /// The sending half of a lane.
@@ -87,6 +118,7 @@ impl Outward<'_> {
         let (mut line, mut filled) = ([0; packet::MESSAGE + 4], 0);
         line[packet::MESSAGE..].copy_from_slice(&(behind as u32).to_le_bytes());
         let (mut left, mut shown) = (chunk, false);
+        let timed = Timed::start(self.copying, behind);
         for part in parts {
             let (first, mut rest) = part.split_at(part.len().min(packet::MESSAGE - filled));
             line[filled..][..first.len()].copy_from_slice(first);
@@ -97,11 +129,12 @@ impl Outward<'_> {
                     left = chunk;
                 }
                 let (now, later) = rest.split_at(rest.len().min(left));
-                self.bulk.write(&[now], false);
+                self.bulk.write(&[now], timed.bypass);
                 (left, rest) = (left - now.len(), later);
             }
         }
         self.show(kind, &line, more, &mut shown);
+        timed.end(behind);
         !self.broken
     }
 
@@ -118,7 +151,7 @@ impl Outward<'_> {
 impl Packets for Outward<'_> {
     #[inline(always)]
     fn largest(&self) -> usize {
-        packet::MESSAGE + PIECE
+        packet::MESSAGE + LONGEST
     }
 
     fn longest_piece(&self) -> usize {
@@ -137,12 +170,9 @@ impl Packets for Outward<'_> {
     }
 
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]]) -> bool {
-        // Through the caches or around them, whichever has been faster lately: which it is changes with the CPUs that run the two.
-        let copying = Copying(self.copying);
-        copying.start();
-        let start = clock::ticks();
-        let written = self.bulk.write(body, copying.bypass());
-        copying.note_at(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start));
+        let timed = Timed::start(self.copying, PIECE);
+        let written = self.bulk.write(body, timed.bypass);
+        timed.end(written);
         let put = self.lane.try_put(Kind::Piece as u8, IN_RING, &[head, &(written as u32).to_le_bytes()]);
         let put = self.put_was(put);
         if !put {
