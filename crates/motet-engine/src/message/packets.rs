@@ -39,32 +39,6 @@ pub fn chunk_of(length: usize) -> usize {
     }
 }
 
-/// Bytes on their way into the ring, through the caches or around them, whichever has been faster lately: which it is changes with
-/// the CPUs that run the two ends. Few bytes go through them.
-struct Timed<'a> {
-    copying: Option<Copying<'a>>,
-    bypass: bool,
-    start: u64,
-}
-
-impl<'a> Timed<'a> {
-    fn start(copying: &'a Tx, bytes: usize) -> Self {
-        const WORTH_IT: usize = 8192;
-        if bytes < WORTH_IT {
-            return Self { copying: None, bypass: false, start: 0 };
-        }
-        let copying = Copying(copying);
-        copying.start();
-        Self { bypass: copying.bypass(), copying: Some(copying), start: clock::ticks() }
-    }
-
-    fn end(self, bytes: usize) {
-        if let Some(copying) = self.copying {
-            copying.note_at(clock::ticks_per_1024ns, bytes, clock::ticks().wrapping_sub(self.start));
-        }
-    }
-}
-
 /// The sending half of a lane.
 pub struct Outward<'a> {
     lane: &'a mut Producer,
@@ -118,7 +92,9 @@ impl Outward<'_> {
         let (mut line, mut filled) = ([0; packet::MESSAGE + 4], 0);
         line[packet::MESSAGE..].copy_from_slice(&(behind as u32).to_le_bytes());
         let (mut left, mut shown) = (chunk, false);
-        let timed = Timed::start(self.copying, behind);
+        // Around the caches only where pieces have shown that the CPUs share none: a copy that short is over before what it costs
+        // the other end can be seen here.
+        let bypass = behind > PIECE && Copying(self.copying).is_far();
         for part in parts {
             let (first, mut rest) = part.split_at(part.len().min(packet::MESSAGE - filled));
             line[filled..][..first.len()].copy_from_slice(first);
@@ -129,12 +105,11 @@ impl Outward<'_> {
                     left = chunk;
                 }
                 let (now, later) = rest.split_at(rest.len().min(left));
-                self.bulk.write(&[now], timed.bypass);
+                self.bulk.write(&[now], bypass);
                 (left, rest) = (left - now.len(), later);
             }
         }
         self.show(kind, &line, more, &mut shown);
-        timed.end(behind);
         !self.broken
     }
 
@@ -170,9 +145,12 @@ impl Packets for Outward<'_> {
     }
 
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]]) -> bool {
-        let timed = Timed::start(self.copying, PIECE);
-        let written = self.bulk.write(body, timed.bypass);
-        timed.end(written);
+        // Through the caches or around them, whichever has been faster lately: which it is changes with the CPUs that run the two.
+        let copying = Copying(self.copying);
+        copying.start();
+        let start = clock::ticks();
+        let written = self.bulk.write(body, copying.bypass());
+        copying.note_at(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start));
         let put = self.lane.try_put(Kind::Piece as u8, IN_RING, &[head, &(written as u32).to_le_bytes()]);
         let put = self.put_was(put);
         if !put {
