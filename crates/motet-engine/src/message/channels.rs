@@ -190,6 +190,9 @@ impl Node {
     ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
         match self.core() {
             Ok(mut core) => {
+                if goes_at_once(&mut core, message, &memory, &more, notice) {
+                    return Ok(None);
+                }
                 self.look_for_credit(&mut core, message, &memory, &more);
                 self.start_send_here(&mut core, message, memory, more, notice)
             }
@@ -207,6 +210,9 @@ impl Node {
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, Error> {
         let mut core = self.core()?;
+        if goes_at_once(&mut core, message, &memory, &more, notice) {
+            return Ok(None);
+        }
         self.look_for_credit(&mut core, message, &memory, &more);
         let mut body = Some((memory, more));
         self.wait(core, deadline, |core| {
@@ -513,6 +519,18 @@ impl Node {
         let _ = self.cancel(operation); // or it has just been forgotten
         Ok(())
     }
+}
+
+/// Sends what is short, has no headers and needs no record, if there is room. False: it goes the long way, or not at all.
+#[inline(always)]
+fn goes_at_once(core: &mut Core, message: &Outgoing<'_>, memory: &Memory, more: &[Memory], notice: Notice) -> bool {
+    let &Outgoing { channel, tag, headers, mode } = message;
+    let plain = mode == Mode::Automatic && headers.is_empty() && more.is_empty() && notice.group.is_none();
+    plain
+        && memory.len() <= SHORT
+        && core.link(channel.link).is_ok_and(|(joined, desk)| {
+            joined.send_short(channel.link, desk, channel.id, tag, memory.bytes(0, SHORT)).is_ok()
+        })
 }
 
 impl Core {
