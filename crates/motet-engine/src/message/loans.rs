@@ -238,9 +238,9 @@ impl Core {
     }
 
     fn give_back(&mut self, link: LinkId, record: Number) {
-        if let Ok((joined, desk)) = self.link(link) {
+        if let Ok((joined, _)) = self.link(link) {
             joined.proto.give_back(record);
-            joined.flush(link, desk);
+            self.settle(link);
         }
     }
 
