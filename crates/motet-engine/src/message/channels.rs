@@ -535,7 +535,7 @@ impl Core {
     }
 
     #[inline(always)]
-    fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
+    pub(super) fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
         let from = match from {
             From::Any(context) if self.desk.table.knows(context.0) => Source::Any(context.0),
             From::Any(_) => return Err(Error::Unknown),

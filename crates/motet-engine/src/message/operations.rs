@@ -4,10 +4,10 @@
 //! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, the group at
 //! once. What it is not: it waits for nothing.
 
-use super::loans::{Lent, Part, Returns};
+use super::loans::{Lent, Loan, Part, Returns};
 use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::Ticket;
-use motet_proto::message::pool::{Number, Pool};
+use motet_proto::message::pool::{self, Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
 use motet_sys::span::Memory;
 use motet_wire::lane::bulk::Run;
@@ -199,9 +199,15 @@ pub struct Operations {
     pool: Pool<Operation>,
     groups: Pool<Group>,
     direct: Direct,
+    /// Loans of whose end nobody is told, on their way; and the last such that has come back.
+    loans: Pool<Loan>,
+    spare: Option<Loan>,
     /// Where loans go that are dropped.
     pub returns: Option<Arc<Returns>>,
 }
+
+/// In the protocol's name of an operation: it is a loan of whose end nobody is told, which needs no more of a record than itself.
+const LOAN: u64 = 1 << 32;
 
 /// The place of [`DIRECT`].
 #[derive(Debug, Default)]
@@ -230,6 +236,9 @@ impl Operations {
     pub fn get(&mut self, name: u64) -> Option<&mut Operation> {
         if name == u64::from(DIRECT.0) {
             return self.direct.busy.then_some(&mut self.direct.operation);
+        }
+        if name >= LOAN {
+            return None;
         }
         self.pool.named(Number(name as u32))
     }
@@ -291,6 +300,10 @@ impl Operations {
     /// An operation has ended.
     #[inline(always)]
     pub fn complete(&mut self, name: u64, outcome: Outcome) {
+        if name >= LOAN {
+            self.spare = self.take_loan(name).filter(Loan::is_part);
+            return;
+        }
         let Some(operation) = self.get(name) else { return };
         operation.outcome = Some(outcome);
         if operation.detached {
@@ -355,7 +368,41 @@ impl Operations {
 
     /// Records held.
     pub fn count(&self) -> u32 {
-        self.pool.count()
+        self.pool.count() + self.loans.count()
+    }
+
+    // ---- loans of whose end nobody is told ---------------------------------------------------------------------------
+
+    /// Keeps one; its name for the protocol. It comes back when there are too many.
+    #[inline]
+    pub fn keep_loan(&mut self, loan: Loan) -> Result<u64, Loan> {
+        if self.loans.count() == pool::MOST {
+            return Err(loan);
+        }
+        Ok(self.loans.insert(loan).map_or(0, |number| LOAN | u64::from(number.0)))
+    }
+
+    /// One that has not gone, or has come back.
+    #[inline]
+    pub fn take_loan(&mut self, name: u64) -> Option<Loan> {
+        let index = self.loans.find(Number((name & !LOAN) as u32))?;
+        self.loans.remove(index)
+    }
+
+    /// Bytes of one.
+    pub fn loan(&mut self, name: u64) -> Option<&Loan> {
+        if name < LOAN { None } else { self.loans.named(Number((name & !LOAN) as u32)).map(|loan| &*loan) }
+    }
+
+    /// The last one that has come back: another use of it costs the pool nothing.
+    #[inline]
+    pub fn take_spare(&mut self) -> Option<Loan> {
+        self.spare.take()
+    }
+
+    /// Bytes of that, which are free although the pool does not have them.
+    pub fn spare_bytes(&self) -> usize {
+        self.spare.as_ref().map_or(0, Loan::size)
     }
 
     // ---- groups -----------------------------------------------------------------------------------------------------

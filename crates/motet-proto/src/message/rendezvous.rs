@@ -122,6 +122,15 @@ impl Inbounds {
         Ok(record)
     }
 
+    /// ANNOUNCE of a message that its receiver sees where it is, and lends at once.
+    pub fn begin_lent(&mut self, long: &Long, place: Place) -> Result<Number, Broken> {
+        let record = self.begin(long, Err(place))?;
+        if let Some(inbound) = self.pool.named(record) {
+            inbound.state = State::Lent;
+        }
+        Ok(record)
+    }
+
     /// It waits in the table.
     pub fn keep(&mut self, record: Number, kept: Number) {
         if let Some(inbound) = self.pool.named(record) {
@@ -301,6 +310,21 @@ impl Inbounds {
         if self.pool.get(index).is_some_and(|inbound| matches!(inbound.state, State::Lent)) {
             self.over(index, TAKEN);
         }
+    }
+
+    /// The same, and DONE goes at once, if there is room.
+    pub fn give_back_now<P: Packets>(&mut self, packets: &mut P, grants: &mut Grants, record: Number) {
+        let Some(index) = self.pool.find(record) else { return };
+        let Some(inbound) = self.pool.get(index) else { return };
+        if !matches!(inbound.state, State::Lent) {
+            return;
+        }
+        let head = Head { to: inbound.number, own: TAKEN, grant: grants.next() };
+        if inbound.queued || !packets.put(Kind::Done as u8, &[&head.write()]) {
+            return self.over(index, TAKEN);
+        }
+        grants.gone(head.grant);
+        self.remove(index);
     }
 
     /// Nobody will take it.
