@@ -57,7 +57,9 @@ impl Node {
             return None;
         }
         *asleep = false;
-        for _ in 0..pace.looks(self.spin) {
+        let mut looks = pace.looks(self.spin);
+        while looks > 0 {
+            looks -= 1;
             *rounds = rounds.wrapping_add(1);
             if rounds.wrapping_add(1).is_multiple_of(until_slow) || others.are_waiting() {
                 return None; // there is more to do
@@ -81,6 +83,7 @@ impl Node {
                 if lanes.inward.take_wake() {
                     lanes.ring();
                 }
+                looks += 1; // something has come; and there are no more of these than loans of ours on their way
                 continue;
             }
             let message = proto.expects_loan(&desk.table, &selector, packet.kind, bytes)?;

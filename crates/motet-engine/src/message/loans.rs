@@ -209,8 +209,11 @@ impl Node {
     /// Gives a message back to its sender, at once.
     pub fn give_back(&self, mut lent: Lent) -> Result<(), Error> {
         let mut core = self.core()?;
-        if let Some(record) = lent.record.take() {
-            core.give_back(lent.link, record);
+        let (link, record) = (lent.link, lent.record.take());
+        // Its references first: to count them atomically once DONE is stored would wait for that to reach the lane.
+        drop(lent);
+        if let Some(record) = record {
+            core.give_back(link, record);
         }
         Ok(())
     }

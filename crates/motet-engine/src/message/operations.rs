@@ -301,7 +301,9 @@ impl Operations {
     #[inline(always)]
     pub fn complete(&mut self, name: u64, outcome: Outcome) {
         if name >= LOAN {
-            self.spare = self.take_loan(name).filter(Loan::is_part);
+            if let Some(loan) = self.take_loan(name).filter(Loan::is_part) {
+                self.spare = Some(loan);
+            }
             return;
         }
         let Some(operation) = self.get(name) else { return };
@@ -470,6 +472,34 @@ mod tests {
                 assert_eq!(seen, bytes[at..at + length], "{at} {length}");
             }
         }
+    }
+
+    #[test]
+    fn a_loan_of_whose_end_nobody_is_told_is_kept_until_then_and_used_again() {
+        let pool = motet_sys::lending::Pool::new(1 << 30);
+        let mut operations = Operations::default();
+        let take = |length| {
+            let mut loan = pool.take(length).unwrap();
+            loan.fill(length as u8);
+            loan
+        };
+        let [first, second, long] =
+            [5000, 9000, (64 << 20) + 1].map(|length| operations.keep_loan(take(length)).unwrap());
+        assert_eq!((operations.count(), operations.loan(first).unwrap()[4999]), (3, 5000u16 as u8));
+        // No name of one is an operation's, nor the other way round.
+        assert!(operations.get(first).is_none() && operations.loan(first & 0xffff_ffff).is_none());
+        let done = Outcome { status: Status::Done, length: 5000 };
+        operations.complete(first, done);
+        operations.complete(first, done);
+        assert_eq!((operations.count(), operations.spare_bytes(), operations.loan(first).is_none()), (2, 8192, true));
+        let spare = operations.take_spare().unwrap().again(9000).unwrap_err();
+        assert_eq!(spare.again(8192).unwrap().len(), 8192);
+        operations.complete(second, done);
+        operations.complete(long, done);
+        assert_eq!((operations.count(), operations.spare_bytes()), (0, 16 << 10), "a long one goes back at once");
+        assert_eq!(pool.size()[2], 16 << 10);
+        drop(operations);
+        assert_eq!(pool.size()[2], 0);
     }
 
     #[test]

@@ -100,6 +100,7 @@ impl Inbounds {
     // ---- arrival ----------------------------------------------------------------------------------------------------
 
     /// A message begins: FIRST with what it costs, or ANNOUNCE with where it is.
+    #[inline]
     pub fn begin(&mut self, long: &Long, from: Result<u32, Place>) -> Result<Number, Broken> {
         let at = long.number.index() as usize;
         if at >= self.most as usize || long.number.0 == 0 {
@@ -123,6 +124,7 @@ impl Inbounds {
     }
 
     /// ANNOUNCE of a message that its receiver sees where it is, and lends at once.
+    #[inline]
     pub fn begin_lent(&mut self, long: &Long, place: Place) -> Result<Number, Broken> {
         let record = self.begin(long, Err(place))?;
         if let Some(inbound) = self.pool.named(record) {
@@ -412,8 +414,10 @@ impl Inbounds {
 
     /// Forgets a record, which is in no list.
     fn remove(&mut self, index: u32) {
-        let Some(inbound) = self.pool.remove(index) else { return };
-        if let Some(slot) = self.by_number.get_mut(inbound.number.index() as usize)
+        let Some(inbound) = self.pool.get(index) else { return };
+        let number = inbound.number;
+        self.pool.forget(index);
+        if let Some(slot) = self.by_number.get_mut(number.index() as usize)
             && *slot == index + 1
         {
             *slot = 0;
