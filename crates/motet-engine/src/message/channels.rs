@@ -83,7 +83,7 @@ impl Node {
             Ok(id) => {
                 let handler = if let Serve::Handler(number) = serve { number } else { u32::MAX };
                 joined.back.put(id, Place { phase: Phase::Opening, reception, handler });
-                joined.flush(link, desk);
+                core.settle(link);
                 Ok(Channel { link, id })
             }
             Err(refusal) => {
@@ -100,9 +100,9 @@ impl Node {
         let mut core = self.core()?;
         core.place(channel.link, channel.id).ok_or(Error::Unknown)?;
         let gone = core.gone(channel.link);
-        let (joined, desk) = core.link(channel.link)?;
+        let (joined, _) = core.link(channel.link)?;
         joined.proto.close(channel.id).map_err(|refusal| Error::of(refusal, gone))?;
-        joined.flush(channel.link, desk);
+        core.settle(channel.link);
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Node {
         let released = joined.with(channel.link, desk, |proto, _, view| proto.release(view, channel.id));
         released.map_err(|refusal| Error::of(refusal, gone))?;
         joined.back.forget(channel.id);
-        joined.flush(channel.link, desk);
+        core.settle(channel.link);
         core.alert();
         Ok(())
     }
@@ -280,12 +280,7 @@ impl Node {
                 if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
                     operation.kind = Kind::Send(Some(number));
                 }
-                if let Ok((joined, desk)) = core.link(message.channel.link) {
-                    joined.flush(message.channel.link, desk);
-                    if joined.proto.is_due() {
-                        core.attend_to(message.channel.link);
-                    }
-                }
+                core.settle(message.channel.link);
                 Ok(Some(name))
             }
             Ok(Sent::Complete) => {
@@ -468,9 +463,9 @@ impl Node {
     pub fn discard_body(&self, held: Held) -> Result<(), Error> {
         let mut core = self.core()?;
         let link = LinkId(held.source);
-        if let Ok((joined, desk)) = core.link(link) {
+        if let Ok((joined, _)) = core.link(link) {
             joined.proto.discard(held);
-            joined.flush(link, desk);
+            core.settle(link);
         }
         Ok(())
     }
@@ -558,7 +553,7 @@ impl Core {
     }
 
     #[inline(always)]
-    fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
+    pub(super) fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
         let from = match from {
             From::Any(context) if self.desk.table.knows(context.0) => Source::Any(context.0),
             From::Any(_) => return Err(Error::Unknown),
@@ -577,7 +572,7 @@ impl Core {
         match self.link(link) {
             Ok((joined, desk)) => {
                 joined.with(link, desk, |proto, _, view| proto.accept(view, held, u64::from(name.0), capacity));
-                joined.flush(link, desk);
+                self.settle(link);
             }
             Err(_) => {
                 let outcome = Outcome { status: super::Status::Broken, length: 0 };

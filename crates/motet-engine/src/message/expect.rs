@@ -19,7 +19,7 @@ use motet_wire::lane::bulk::{IN_RING, Run};
 use motet_wire::lane::{Consumer, Packet};
 
 /// Looks between two rounds of the long way, where links are not busy.
-const OTHERS: u32 = 64;
+pub(super) const OTHERS: u32 = 64;
 /// Looks for the next bytes of a message that its sender is copying.
 const PATIENCE: u32 = 2000;
 

@@ -26,6 +26,7 @@ mod desk;
 pub mod direct;
 pub mod error;
 mod expect;
+mod expect_lent;
 mod links;
 pub mod loans;
 pub mod medium;

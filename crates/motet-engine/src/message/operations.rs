@@ -4,10 +4,10 @@
 //! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, the group at
 //! once. What it is not: it waits for nothing.
 
-use super::loans::{Lent, Part, Returns};
+use super::loans::{Lent, Loan, Part, Returns};
 use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::Ticket;
-use motet_proto::message::pool::{Number, Pool};
+use motet_proto::message::pool::{self, Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
 use motet_sys::span::Memory;
 use motet_wire::lane::bulk::Run;
@@ -199,9 +199,15 @@ pub struct Operations {
     pool: Pool<Operation>,
     groups: Pool<Group>,
     direct: Direct,
+    /// Loans of whose end nobody is told, on their way; and the last such that has come back.
+    loans: Pool<Loan>,
+    spare: Option<Loan>,
     /// Where loans go that are dropped.
     pub returns: Option<Arc<Returns>>,
 }
+
+/// In the protocol's name of an operation: it is a loan of whose end nobody is told, which needs no more of a record than itself.
+const LOAN: u64 = 1 << 32;
 
 /// The place of [`DIRECT`].
 #[derive(Debug, Default)]
@@ -230,6 +236,9 @@ impl Operations {
     pub fn get(&mut self, name: u64) -> Option<&mut Operation> {
         if name == u64::from(DIRECT.0) {
             return self.direct.busy.then_some(&mut self.direct.operation);
+        }
+        if name >= LOAN {
+            return None;
         }
         self.pool.named(Number(name as u32))
     }
@@ -291,6 +300,12 @@ impl Operations {
     /// An operation has ended.
     #[inline(always)]
     pub fn complete(&mut self, name: u64, outcome: Outcome) {
+        if name >= LOAN {
+            if let Some(loan) = self.take_loan(name).filter(Loan::is_part) {
+                self.spare = Some(loan);
+            }
+            return;
+        }
         let Some(operation) = self.get(name) else { return };
         operation.outcome = Some(outcome);
         if operation.detached {
@@ -355,7 +370,41 @@ impl Operations {
 
     /// Records held.
     pub fn count(&self) -> u32 {
-        self.pool.count()
+        self.pool.count() + self.loans.count()
+    }
+
+    // ---- loans of whose end nobody is told ---------------------------------------------------------------------------
+
+    /// Keeps one; its name for the protocol. It comes back when there are too many.
+    #[inline]
+    pub fn keep_loan(&mut self, loan: Loan) -> Result<u64, Loan> {
+        if self.loans.count() == pool::MOST {
+            return Err(loan);
+        }
+        Ok(self.loans.insert(loan).map_or(0, |number| LOAN | u64::from(number.0)))
+    }
+
+    /// One that has not gone, or has come back.
+    #[inline]
+    pub fn take_loan(&mut self, name: u64) -> Option<Loan> {
+        let index = self.loans.find(Number((name & !LOAN) as u32))?;
+        self.loans.remove(index)
+    }
+
+    /// Bytes of one.
+    pub fn loan(&mut self, name: u64) -> Option<&Loan> {
+        if name < LOAN { None } else { self.loans.named(Number((name & !LOAN) as u32)).map(|loan| &*loan) }
+    }
+
+    /// The last one that has come back: another use of it costs the pool nothing.
+    #[inline]
+    pub fn take_spare(&mut self) -> Option<Loan> {
+        self.spare.take()
+    }
+
+    /// Bytes of that, which are free although the pool does not have them.
+    pub fn spare_bytes(&self) -> usize {
+        self.spare.as_ref().map_or(0, Loan::size)
     }
 
     // ---- groups -----------------------------------------------------------------------------------------------------
@@ -423,6 +472,34 @@ mod tests {
                 assert_eq!(seen, bytes[at..at + length], "{at} {length}");
             }
         }
+    }
+
+    #[test]
+    fn a_loan_of_whose_end_nobody_is_told_is_kept_until_then_and_used_again() {
+        let pool = motet_sys::lending::Pool::new(1 << 30);
+        let mut operations = Operations::default();
+        let take = |length| {
+            let mut loan = pool.take(length).unwrap();
+            loan.fill(length as u8);
+            loan
+        };
+        let [first, second, long] =
+            [5000, 9000, (64 << 20) + 1].map(|length| operations.keep_loan(take(length)).unwrap());
+        assert_eq!((operations.count(), operations.loan(first).unwrap()[4999]), (3, 5000u16 as u8));
+        // No name of one is an operation's, nor the other way round.
+        assert!(operations.get(first).is_none() && operations.loan(first & 0xffff_ffff).is_none());
+        let done = Outcome { status: Status::Done, length: 5000 };
+        operations.complete(first, done);
+        operations.complete(first, done);
+        assert_eq!((operations.count(), operations.spare_bytes(), operations.loan(first).is_none()), (2, 8192, true));
+        let spare = operations.take_spare().unwrap().again(9000).unwrap_err();
+        assert_eq!(spare.again(8192).unwrap().len(), 8192);
+        operations.complete(second, done);
+        operations.complete(long, done);
+        assert_eq!((operations.count(), operations.spare_bytes()), (0, 16 << 10), "a long one goes back at once");
+        assert_eq!(pool.size()[2], 16 << 10);
+        drop(operations);
+        assert_eq!(pool.size()[2], 0);
     }
 
     #[test]
