@@ -11,7 +11,8 @@ use super::links::Joined;
 use super::loans::Lent;
 use super::medium::Medium;
 use super::progress::SLOW;
-use super::{Channel, Error, LinkId, Node, channels};
+use super::receiving::From;
+use super::{Channel, Error, LinkId, Node};
 use crate::reason::Reason;
 use motet_proto::message::matching::Selector;
 use motet_proto::message::packet::Kind;
@@ -25,13 +26,7 @@ impl Node {
     /// The next message whose tag is `tag` but for the bits in `ignore`, if it is lent, has no headers and at most `most` bytes, and
     /// comes within the looks that a wait begins with. Otherwise nothing has happened, and a receive must be posted
     /// ([`Node::post_in_place`]).
-    pub fn receive_lent(
-        &self,
-        from: channels::From,
-        tag: u64,
-        ignore: u64,
-        most: u64,
-    ) -> Result<Option<GotLent>, Error> {
+    pub fn receive_lent(&self, from: From, tag: u64, ignore: u64, most: u64) -> Result<Option<GotLent>, Error> {
         let mut core = self.core()?;
         let selector = core.selector(from, tag, ignore)?;
         let got = self.expect_lent(&mut core, selector, most);

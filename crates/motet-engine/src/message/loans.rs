@@ -7,12 +7,13 @@
 //! What it is not: how the receiver comes to see the block, is in [`super::segments`]. Where it does not, or the message is short or
 //! no loan, a receive in place ends with a copy, and nobody but [`LoanCounts`] knows the difference.
 
-use super::channels::{From, Outgoing};
 use super::core::Core;
 use super::desk::{Desk, View};
 use super::links::Joined;
 use super::operations::{Kind, Operation, Seen};
+use super::receiving::From;
 pub use super::segments::LoanCounts;
+use super::sending::Outgoing;
 use super::{Error, LinkId, Mode, Node, Notice, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::packet::Place;
