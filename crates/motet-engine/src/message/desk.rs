@@ -153,11 +153,13 @@ impl Desk {
     /// A block of the pool: the last one that came back, if it is of that size.
     #[inline]
     pub fn take_block(&mut self, length: usize) -> Option<Block> {
-        match self.operations.take_spare().map(|spare| spare.again(length)) {
-            Some(Ok(block)) => Some(block),
-            // It is the pool's again.
-            Some(Err(_)) | None => self.pool.take(length).ok(),
+        if let Some(spare) = self.operations.take_spare() {
+            match spare.again(length) {
+                Ok(block) => return Some(block),
+                Err(other) => drop(other), // the pool's again, which may need it for this one
+            }
         }
+        self.pool.take(length).ok()
     }
 }
 
