@@ -56,7 +56,9 @@ static bool fits(const struct fi_info *hints)
 /* What we are; `caps` are those that the program wants, or all. */
 static bool describe(struct fi_info *info, uint64_t caps)
 {
-    info->caps = (caps ? caps & PRIMARY : PRIMARY) | SECONDARY;
+    /* Nothing that was not asked for: a program that has not asked for FI_DIRECTED_RECV gives sources that mean nothing. */
+    info->caps = (caps ? caps : PRIMARY | SECONDARY) | FI_LOCAL_COMM | FI_REMOTE_COMM;
+    if (!(info->caps & (FI_SEND | FI_RECV))) info->caps |= FI_SEND | FI_RECV;
     info->addr_format = ADDRESS_FORMAT;
     *info->tx_attr = (struct fi_tx_attr){
         .caps = info->caps & (PRIMARY | FI_SEND), .msg_order = ORDERS, .inject_size = INJECT_SIZE, .size = DEPTH, .iov_limit = VECTORS,
