@@ -37,6 +37,9 @@ struct request *request_take(struct endpoint *endpoint)
     request->endpoint = endpoint;
     request->copy = NULL;
     request->many = false;
+    request->whole = NULL;
+    request->pieces = 0;
+    request->error = 0;
     return request;
 }
 
@@ -69,11 +72,6 @@ static int no_poll_set(struct fid_domain *domain, struct fi_poll_attr *attr, str
 static int no_shared_sends(struct fid_domain *domain, struct fi_tx_attr *attr, struct fid_stx **out, void *context) { return -FI_ENOSYS; }
 static int no_shared_receives(struct fid_domain *domain, struct fi_rx_attr *attr, struct fid_ep **out, void *context) { return -FI_ENOSYS; }
 
-static int no_atomic_types(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op, struct fi_atomic_attr *attr, uint64_t flags)
-{
-    return -FI_EOPNOTSUPP;
-}
-
 static int no_collective_types(struct fid_domain *domain, enum fi_collective_op op, struct fi_collective_attr *attr, uint64_t flags)
 {
     return -FI_EOPNOTSUPP;
@@ -98,7 +96,7 @@ static struct fi_ops_domain operations = {
     .poll_open = no_poll_set,
     .stx_ctx = no_shared_sends,
     .srx_ctx = no_shared_receives,
-    .query_atomic = no_atomic_types,
+    .query_atomic = atomic_query,
     .query_collective = no_collective_types,
     .endpoint2 = endpoint_with_flags,
 };
@@ -157,7 +155,7 @@ int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_doma
     domain->fid.fid.context = context;
     domain->fid.fid.ops = &object;
     domain->fid.ops = &operations;
-    domain->fid.mr = &no_regions;
+    domain->fid.mr = &regions;
     *out = &domain->fid;
     return 0;
 }

@@ -220,8 +220,8 @@ int endpoint_open(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
     endpoint->fid.cm = &names;
     endpoint->fid.msg = &plain_sends_and_receives;
     endpoint->fid.tagged = &tagged_sends_and_receives;
-    endpoint->fid.rma = &no_rma;
-    endpoint->fid.atomic = &no_atomics;
+    endpoint->fid.rma = &puts_and_gets;
+    endpoint->fid.atomic = &atomics;
     endpoint->fid.collective = &no_collectives;
     enter(domain);
     endpoint->number = domain->endpoints_ever++;

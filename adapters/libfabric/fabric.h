@@ -5,11 +5,12 @@
  *   fid_av        vector.c     addresses: of a node and an endpoint of it
  *   fid_ep        endpoint.c   two contexts (tagged messages, and those without tags), a handler for greetings, and its peers
  *   (a peer)      peers.c      a link, and for each kind a channel out and a channel in
+ *   fid_mr        region.c     a region
  *   fid_cq        queue.c      a completion group, and events that are ready
  *   fid_cntr      counter.c    two numbers
  *   fid_eq        events.c     nothing: nothing of what is offered happens later
  *
- * A send goes down by send.c, a receive by receive.c; both end in finish.c, which is where a queue's group is read.
+ * A send goes down by send.c, a receive by receive.c, puts and gets by remote.c, atomics by atomic.c; all end in finish.c, which is where a queue's group is read.
  *
  * Locks: one for each domain, held in every call on anything of it (unless the program has promised to do so: FI_THREAD_DOMAIN). The
  * handler of greetings runs in whatever thread makes progress, with the lock or without, so it takes none: it leaves mail (peers.c).
@@ -163,6 +164,9 @@ struct request {
     size_t left;  /* of a buffer for many messages */
     size_t place; /* of it in the program's buffer, bytes */
     motet_channel from; /* of a receive from one peer, or 0 */
+    struct request *whole; /* of which it is a piece */
+    unsigned pieces;       /* of which it is the whole: that have not ended, and whoever makes them */
+    int error;
     uint8_t kind, counter;
     bool told, many;
 };
@@ -253,6 +257,7 @@ void peers_end(struct endpoint *endpoint);
 struct peer *peer_slowly(struct endpoint *endpoint, fi_addr_t at); /* NULL: there is no such address */
 int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind); /* 0: peer->out[kind] is there; -FI_EAGAIN: soon */
 int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind);  /* 0: peer->in[kind] is there */
+int peer_link(struct endpoint *endpoint, struct peer *peer);                /* 0: peer->link is there */
 fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel);
 void mail_read(struct domain *domain);
 
@@ -274,6 +279,12 @@ void count(struct endpoint *endpoint, enum counted what, int error);
 void tell(struct endpoint *endpoint, struct queue *queue, const struct event *event, bool told, enum counted what);
 int to_errno(int status); /* of Motet's errors, positive or negative; libfabric's, positive */
 
+void request_piece_ended(struct request *whole, int status);
+
+/* ---- remote.c, atomic.c */
+struct request *request_whole(struct endpoint *endpoint, void *context, uint64_t flags, enum counted counter, bool told);
+int atomic_query(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op, struct fi_atomic_attr *attr, uint64_t flags);
+
 /* ---- receive.c */
 int receive_post(struct request *request); /* 0, or a negative errno of Motet's */
 
@@ -285,10 +296,10 @@ int trywait(struct fid_fabric *fabric, struct fid **fids, int count);
 /* ---- tables that others fill */
 extern struct fi_ops_msg plain_sends_and_receives;
 extern struct fi_ops_tagged tagged_sends_and_receives;
-extern struct fi_ops_rma no_rma;
-extern struct fi_ops_atomic no_atomics;
+extern struct fi_ops_rma puts_and_gets;
+extern struct fi_ops_atomic atomics;
+extern struct fi_ops_mr regions;
 extern struct fi_ops_collective no_collectives;
-extern struct fi_ops_mr no_regions;
 
 /* ---- refuse.c: what is not offered */
 int refuse_bind(struct fid *fid, struct fid *other, uint64_t flags);

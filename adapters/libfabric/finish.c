@@ -53,11 +53,27 @@ static bool goes_on(struct request *request, const struct motet_completion *end)
     return receive_post(request) == 0;
 }
 
+/* A piece of several, or whoever has made them, is done with: the last one tells. */
+void request_piece_ended(struct request *whole, int status)
+{
+    if (status != 0 && whole->error == 0) whole->error = to_errno(status);
+    if (--whole->pieces > 0) return;
+    struct endpoint *endpoint = whole->endpoint;
+    struct event event = { .context = whole->context, .flags = whole->flags, .endpoint = endpoint, .error = whole->error };
+    tell(endpoint, endpoint->sends, &event, whole->told, whole->counter);
+    request_give_back(whole);
+}
+
 static void finish(struct queue *queue, const struct motet_completion *end)
 {
     struct request *request = (struct request *)(uintptr_t)end->context;
-    struct event event = { .context = request->context, .flags = request->flags, .endpoint = request->endpoint };
     request_forget(request);
+    if (unlikely(request->whole != NULL)) {
+        request_piece_ended(request->whole, end->status);
+        request_give_back(request);
+        return;
+    }
+    struct event event = { .context = request->context, .flags = request->flags, .endpoint = request->endpoint };
     if (request->flags & FI_RECV) {
         event.length = end->length;
         event.tag = end->tag;

@@ -4,9 +4,15 @@
  * the kind of address vector) is given back as chosen. */
 #include "fabric.h"
 
-#define PRIMARY (FI_MSG | FI_TAGGED)
-#define SECONDARY (FI_SEND | FI_RECV | FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM)
-#define ORDERS FI_ORDER_SAS
+#define PRIMARY (FI_MSG | FI_TAGGED | REMOTE)
+#define REMOTE (FI_RMA | FI_ATOMIC)
+#define SIDES (FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE)
+#define SECONDARY (FI_SEND | FI_RECV | SIDES | FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM)
+/* Of puts, gets and atomics up to IN_ORDER bytes. */
+#define REMOTE_ORDERS (FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR | FI_ORDER_WAW)
+#define EACH_ORDERS (FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW)
+#define ORDERS (FI_ORDER_SAS | REMOTE_ORDERS | EACH_ORDERS)
+#define IN_ORDER 256
 #define SEND_FLAGS (FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE)
 #define RECEIVE_FLAGS (FI_COMPLETION | FI_MULTI_RECV)
 #define GENERIC_TAG 0xaaaaaaaaaaaaaaaaull /* 64 bits that are all the program's */
@@ -15,9 +21,11 @@
 static bool within(uint64_t wanted, uint64_t offered) { return (wanted & ~offered) == 0; }
 static bool named(const char *wanted, const char *ours) { return !wanted || strcmp(wanted, ours) == 0; }
 
-static bool fits_domain(const struct fi_domain_attr *wanted)
+/* Keys of regions are ours: who wants to reach memory must be able to take them. */
+static bool fits_domain(const struct fi_domain_attr *wanted, uint64_t caps)
 {
     if (!wanted) return true;
+    if (caps & REMOTE && !(wanted->mr_mode & FI_MR_PROV_KEY)) return false;
     return named(wanted->name, PROVIDER_NAME) && wanted->control_progress != FI_PROGRESS_AUTO &&
            wanted->data_progress != FI_PROGRESS_AUTO && wanted->cq_data_size <= sizeof(uint64_t) && wanted->mr_key_size <= sizeof(uint64_t) &&
            within(wanted->caps, FI_LOCAL_COMM | FI_REMOTE_COMM) && wanted->auth_key_size == 0;
@@ -27,7 +35,8 @@ static bool fits_endpoint(const struct fi_ep_attr *wanted)
 {
     if (!wanted) return true;
     return (wanted->type == FI_EP_UNSPEC || wanted->type == FI_EP_RDM) && wanted->protocol == FI_PROTO_UNSPEC &&
-           wanted->max_msg_size <= LONGEST && wanted->tx_ctx_cnt <= 1 && wanted->rx_ctx_cnt <= 1 && wanted->auth_key_size == 0;
+           wanted->max_msg_size <= LONGEST && wanted->max_order_raw_size <= IN_ORDER && wanted->max_order_war_size <= IN_ORDER &&
+           wanted->max_order_waw_size <= IN_ORDER && wanted->tx_ctx_cnt <= 1 && wanted->rx_ctx_cnt <= 1 && wanted->auth_key_size == 0;
 }
 
 static bool fits_sends(const struct fi_tx_attr *wanted)
@@ -35,7 +44,7 @@ static bool fits_sends(const struct fi_tx_attr *wanted)
     if (!wanted) return true;
     return within(wanted->caps, PRIMARY | SECONDARY) && within(wanted->op_flags, SEND_FLAGS) && within(wanted->msg_order, ORDERS) &&
            wanted->comp_order == FI_ORDER_NONE && wanted->inject_size <= INJECT_SIZE && wanted->size <= DEPTH &&
-           wanted->iov_limit <= VECTORS && wanted->rma_iov_limit == 0;
+           wanted->iov_limit <= VECTORS && wanted->rma_iov_limit <= VECTORS;
 }
 
 static bool fits_receives(const struct fi_rx_attr *wanted)
@@ -49,7 +58,7 @@ static bool fits(const struct fi_info *hints)
 {
     const struct fi_fabric_attr *fabric = hints->fabric_attr;
     return within(hints->caps, PRIMARY | SECONDARY) && (hints->addr_format == FI_FORMAT_UNSPEC || hints->addr_format == ADDRESS_FORMAT) &&
-           (!fabric || (named(fabric->name, PROVIDER_NAME) && named(fabric->prov_name, PROVIDER_NAME))) && fits_domain(hints->domain_attr) &&
+           (!fabric || (named(fabric->name, PROVIDER_NAME) && named(fabric->prov_name, PROVIDER_NAME))) && fits_domain(hints->domain_attr, hints->caps) &&
            fits_endpoint(hints->ep_attr) && fits_sends(hints->tx_attr) && fits_receives(hints->rx_attr);
 }
 
@@ -59,18 +68,22 @@ static bool describe(struct fi_info *info, uint64_t caps)
     /* Nothing that was not asked for: a program that has not asked for FI_DIRECTED_RECV gives sources that mean nothing. */
     info->caps = (caps ? caps : PRIMARY | SECONDARY) | FI_LOCAL_COMM | FI_REMOTE_COMM;
     if (!(info->caps & (FI_SEND | FI_RECV))) info->caps |= FI_SEND | FI_RECV;
+    if (info->caps & REMOTE && !(info->caps & SIDES)) info->caps |= SIDES;
     info->addr_format = ADDRESS_FORMAT;
     *info->tx_attr = (struct fi_tx_attr){
-        .caps = info->caps & (PRIMARY | FI_SEND), .msg_order = ORDERS, .inject_size = INJECT_SIZE, .size = DEPTH, .iov_limit = VECTORS,
+        .caps = info->caps & (PRIMARY | FI_SEND | FI_READ | FI_WRITE), .msg_order = ORDERS, .inject_size = INJECT_SIZE, .size = DEPTH,
+        .iov_limit = VECTORS, .rma_iov_limit = VECTORS,
     };
     *info->rx_attr = (struct fi_rx_attr){
-        .caps = info->caps & (PRIMARY | FI_RECV | FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV), .msg_order = ORDERS, .size = DEPTH, .iov_limit = 1,
+        .caps = info->caps & (PRIMARY | FI_RECV | FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE),
+        .msg_order = ORDERS, .size = DEPTH, .iov_limit = 1,
     };
     struct fi_ep_attr *endpoint = info->ep_attr;
     endpoint->type = FI_EP_RDM;
     endpoint->protocol = FI_PROTO_UNSPEC;
     endpoint->protocol_version = 1;
     endpoint->max_msg_size = LONGEST;
+    endpoint->max_order_raw_size = endpoint->max_order_war_size = endpoint->max_order_waw_size = IN_ORDER;
     endpoint->mem_tag_format = GENERIC_TAG;
     endpoint->tx_ctx_cnt = endpoint->rx_ctx_cnt = 1;
     struct fi_domain_attr *domain = info->domain_attr;
@@ -79,6 +92,9 @@ static bool describe(struct fi_info *info, uint64_t caps)
     domain->resource_mgmt = FI_RM_ENABLED;
     domain->av_type = FI_AV_UNSPEC;
     domain->cq_data_size = sizeof(uint64_t);
+    domain->mr_mode = info->caps & REMOTE ? FI_MR_PROV_KEY : 0;
+    domain->mr_iov_limit = 1;
+    domain->mr_cnt = 65536;
     domain->mr_key_size = sizeof(uint64_t);
     domain->cq_cnt = domain->cntr_cnt = domain->ep_cnt = 256;
     domain->tx_ctx_cnt = domain->rx_ctx_cnt = 256;

@@ -104,7 +104,7 @@ fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel)
 
 /* ---------------------------------------------------------------- meeting */
 
-static int reach(struct endpoint *endpoint, struct peer *peer)
+int peer_link(struct endpoint *endpoint, struct peer *peer)
 {
     char text[160], ip[INET6_ADDRSTRLEN];
     if (peer->link) return 0;
@@ -126,7 +126,7 @@ int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind)
     struct motet_reception reception = MOTET_INIT(struct motet_reception);
     motet_channel channel;
     if (peer->in[kind]) return 0;
-    int result = reach(endpoint, peer);
+    int result = peer_link(endpoint, peer);
     if (result != 0) return result;
     reception.kind = MOTET_RECEIVE_TAGGED;
     reception.with = endpoint->contexts[kind];
@@ -144,7 +144,7 @@ int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind)
 static int ask(struct endpoint *endpoint, struct peer *peer, enum kind kind)
 {
     struct motet_reception reception = MOTET_INIT(struct motet_reception);
-    int result = reach(endpoint, peer);
+    int result = peer_link(endpoint, peer);
     if (result != 0) return result;
     if (!peer->ask) {
         reception.kind = MOTET_RECEIVE_QUEUE; /* nothing comes back on it */

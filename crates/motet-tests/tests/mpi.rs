@@ -1,0 +1,86 @@
+//! The libfabric provider: unmodified MPI libraries that send their messages over Motet. The programs are those of `tests/mpi`; each ends
+//! its job with an error where MPI's promises are not kept. That the messages went over Motet is known because no other provider is allowed.
+
+use motet_programs::find;
+use motet_tests::{engine, folder};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The folder of the provider; `None`, loudly, where it is not built or a program is missing.
+fn provider(test: &str, programs: &[&str]) -> Option<PathBuf> {
+    let folder = engine()?.parent()?.join("libfabric");
+    if !folder.join("libmotet-fi.so").exists() {
+        skip(test, "libfabric/libmotet-fi.so is not built (make build, libfabric-dev)");
+        return None;
+    }
+    if let Some(missing) = programs.iter().find(|name| find(name).is_none()) {
+        skip(test, &format!("{missing} is not installed (tests/programs/packages.txt)"));
+        return None;
+    }
+    Some(folder)
+}
+
+fn skip(test: &str, why: &str) {
+    eprintln!("SKIPPED {test}: {why}");
+}
+
+/// Compiles a program of `tests/mpi`.
+fn compile(compiler: &str, name: &str, into: &Path) -> PathBuf {
+    let program = into.join(format!("{name}-{compiler}"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mpi").join(format!("{name}.c"));
+    let compiled = Command::new(compiler).args(["-O2", "-o"]).arg(&program).arg(source).output().expect("a compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    program
+}
+
+/// Runs it on so many ranks of Open MPI; what rank 0 printed.
+fn open_mpi(provider: &Path, ranks: &str, layers: &[&str], program: &Path) -> String {
+    let ran = Command::new("timeout")
+        .args(["120", "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", ranks])
+        .args(layers)
+        .arg(program)
+        .env("FI_PROVIDER_PATH", provider)
+        .env("FI_PROVIDER", "motet")
+        .output()
+        .expect("timeout");
+    assert!(ran.status.success(), "{ranks} ranks: {}: {}", ran.status, String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8_lossy(&ran.stdout).into_owned()
+}
+
+const MATCHED_BY_LIBFABRIC: [&str; 6] = ["--mca", "pml", "cm", "--mca", "mtl", "ofi"];
+
+#[test]
+fn open_mpi_keeps_its_promises() {
+    let test = "open_mpi_keeps_its_promises";
+    let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
+    let program = compile("mpicc.openmpi", "messages", &folder("mpi"));
+    for ranks in ["2", "4"] {
+        assert_eq!(open_mpi(&provider, ranks, &MATCHED_BY_LIBFABRIC, &program), format!("ok {ranks}\n"));
+    }
+}
+
+#[test]
+fn libfabrics_own_program_checks_what_it_gets() {
+    let test = "libfabrics_own_program_checks_what_it_gets";
+    let Some(provider) = provider(test, &["fi_pingpong", "fi_info"]) else { return };
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.args(["60", "fi_pingpong", "-p", "motet", "-e", "rdm", "-c", "-I", "100"]).args(arguments);
+        command.env("FI_PROVIDER_PATH", &provider).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        command
+    };
+    let port = motet_programs::free_port().to_string();
+    let server = run(&["-B", &port]).spawn().expect("fi_pingpong");
+    // The client asks for the server's address by TCP, once: until the server is there.
+    let client = (0..200).find_map(|_| {
+        let ran = run(&["-P", &port, "127.0.0.1"]).output().expect("fi_pingpong");
+        if !ran.status.success() {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        ran.status.success().then_some(ran)
+    });
+    let served = server.wait_with_output().expect("its end");
+    assert!(served.status.success(), "{}", String::from_utf8_lossy(&served.stderr));
+    let printed = String::from_utf8_lossy(&client.expect("a round that succeeds").stdout).into_owned();
+    assert!(printed.lines().any(|line| line.starts_with("1m ")), "{printed}");
+}
