@@ -13,8 +13,7 @@ static inline struct event *front(struct queue *queue) { return &queue->events[q
 
 static inline void drop_front(struct queue *queue)
 {
-    queue->first = (queue->first + 1) & (queue->size - 1);
-    queue->count--;
+    queue->first = --queue->count == 0 ? 0 : (queue->first + 1) & (queue->size - 1); /* the same lines again */
 }
 
 /* The forms are beginnings of one another. */

@@ -79,6 +79,25 @@ fn open_mpis_windows_are_regions() {
 }
 
 #[test]
+fn endpoints_do_what_they_say() {
+    let Some(provider) = provider("endpoints_do_what_they_say", &["fi_info"]) else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/libfabric/endpoints.c");
+    let program = folder("libfabric").join("endpoints");
+    let compiled = Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(source)
+        .args(["-lfabric", "-lpthread"])
+        .output()
+        .expect("a compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let ran =
+        Command::new("timeout").arg("120").arg(program).env("FI_PROVIDER_PATH", provider).output().expect("timeout");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "endpoints do what they say\n");
+}
+
+#[test]
 fn libfabrics_own_program_checks_what_it_gets() {
     let test = "libfabrics_own_program_checks_what_it_gets";
     let Some(provider) = provider(test, &["fi_pingpong", "fi_info"]) else { return };
