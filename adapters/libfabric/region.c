@@ -10,7 +10,7 @@
 struct region {
     struct fid_mr fid;
     struct domain *domain;
-    bool reachable;
+    bool reachable; /* otherwise its key is 0, which is no region's */
 };
 
 static int region_close(struct fid *fid)
@@ -39,8 +39,9 @@ static int register_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_
     if (attr->iov_count != 1 || attr->offset != 0 || flags & ~(uint64_t)FI_HMEM_HOST_ALLOC) return -FI_EINVAL;
     char *base = attr->mr_iov->iov_base;
     uint32_t rights = 0;
-    if (attr->access & FI_REMOTE_READ) rights |= MOTET_REGION_GET;
-    if (attr->access & FI_REMOTE_WRITE) rights |= MOTET_REGION_PUT;
+    bool empty = attr->mr_iov->iov_len == 0; /* of a rank that takes part in a window and has no memory in it */
+    if (attr->access & FI_REMOTE_READ && !empty) rights |= MOTET_REGION_GET;
+    if (attr->access & FI_REMOTE_WRITE && !empty) rights |= MOTET_REGION_PUT;
     /* Atomics want their elements where the processor does them: memory that does not begin there has none. */
     if (rights == (MOTET_REGION_GET | MOTET_REGION_PUT) && (uintptr_t)base % 8 == 0) rights |= MOTET_REGION_ATOMIC;
     struct region *region = calloc(1, sizeof *region);

@@ -126,6 +126,19 @@ static void exclusive(MPI_Win window, int64_t *memory)
     CHECK(rank != 0 || memory[30] == (int64_t)EACH * ranks);
 }
 
+/* Memory of rank 0 alone: the others have none to offer, and use its. */
+static void of_one(void)
+{
+    int64_t word = 0, one = 1;
+    MPI_Win window;
+    MPI_Win_create(rank == 0 ? &word : NULL, rank == 0 ? sizeof word : 0, sizeof word, MPI_INFO_NULL, world, &window);
+    MPI_Win_fence(0, window);
+    MPI_Accumulate(&one, 1, MPI_INT64_T, 0, 0, 1, MPI_INT64_T, MPI_SUM, window);
+    MPI_Win_fence(0, window);
+    CHECK(rank != 0 || word == ranks);
+    MPI_Win_free(&window);
+}
+
 int main(int argc, char **argv)
 {
     int64_t *memory;
@@ -145,6 +158,7 @@ int main(int argc, char **argv)
     sums(window, memory);
     MPI_Win_free(&window);
     free(memory);
+    of_one();
     if (rank == 0) printf("ok %d\n", ranks);
     MPI_Finalize();
     return 0;
