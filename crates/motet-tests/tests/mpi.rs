@@ -29,7 +29,8 @@ fn skip(test: &str, why: &str) {
 fn compile(compiler: &str, name: &str, into: &Path) -> PathBuf {
     let program = into.join(format!("{name}-{compiler}"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mpi").join(format!("{name}.c"));
-    let compiled = Command::new(compiler).args(["-O2", "-o"]).arg(&program).arg(source).output().expect("a compiler");
+    let compiled =
+        Command::new(compiler).args(["-O2", "-pthread", "-o"]).arg(&program).arg(source).output().expect("a compiler");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     program
 }
@@ -62,6 +63,17 @@ fn open_mpi_keeps_its_promises() {
     let program = compile("mpicc.openmpi", "messages", &folder("mpi"));
     for ranks in ["2", "4"] {
         assert_eq!(open_mpi(&provider, ranks, &MATCHED_BY_LIBFABRIC, &program, &[]), format!("ok {ranks}\n"));
+    }
+}
+
+#[test]
+fn threads_of_open_mpi_share_an_endpoint() {
+    let test = "threads_of_open_mpi_share_an_endpoint";
+    let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
+    let program = compile("mpicc.openmpi", "threads", &folder("mpi-threads"));
+    match open_mpi(&provider, "2", &MATCHED_BY_LIBFABRIC, &program, &[]).as_str() {
+        "no threads\n" => skip(test, "this Open MPI is not for several threads"),
+        printed => assert_eq!(printed, "ok 2\n"),
     }
 }
 
