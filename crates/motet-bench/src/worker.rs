@@ -33,6 +33,7 @@ pub fn run(words: &[String]) -> Result<()> {
         ["sweep", "call", host, port] => call_sweep(connect(host, port, "engine")?),
         ["lane", _, "serve"] => lane::serve(),
         ["lane", what, "call", _, port, size, ms] => lane::call(what, port, number(size)?, number(ms)?),
+        ["loan", "turn", size, count] => loan::turn(number(size)?, number(count)?),
         ["loan", "serve"] | ["loan", _, "serve"] => loan::serve(),
         ["loan", what, "call", _, port, size, ms] => loan::call(what, port, number(size)?, number(ms)?),
         ["node", ref words @ ..] => node::run(words),

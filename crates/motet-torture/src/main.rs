@@ -131,18 +131,16 @@ fn mesh(at: &str, name: &str, others: &[&str]) {
             eprintln!("{address}: {error}");
         }
     }
-    let mut done = 0;
     loop {
         mesh.step();
         mesh.sweep();
         match orders.try_recv() {
             Ok(order) if order == "stop" => {
                 mesh.stop();
-                done += mesh.done();
                 for link in mesh.sides.keys().copied().collect::<Vec<_>>() {
                     mesh.forget(link);
                 }
-                println!("stopped {done} {}", mesh.lost.len());
+                println!("stopped {} {}", mesh.done(), mesh.lost.len());
             }
             Ok(order) if order.starts_with("connect ") => {
                 let answer = mesh.connect(&order["connect ".len()..]).map_or_else(|e| e.to_string(), |_| String::new());

@@ -19,6 +19,8 @@ pub struct Mesh {
     half: HashMap<LinkId, [Option<Channel>; 2]>,
     seed: u64,
     steps: u64,
+    /// Operations that have ended as asked on sides that are gone.
+    before: u64,
 }
 
 impl Mesh {
@@ -32,7 +34,7 @@ impl Mesh {
     pub fn of(node: Arc<Node>, seed: u64) -> Result<Self, Error> {
         let context = traffic::serve(&node)?;
         let (sides, leaving, half) = Default::default();
-        Ok(Self { node, sides, lost: Vec::new(), leaving, context, half, seed, steps: 0 })
+        Ok(Self { node, sides, lost: Vec::new(), leaving, context, half, seed, steps: 0, before: 0 })
     }
 
     /// The part of the address that is of one driver.
@@ -86,6 +88,7 @@ impl Mesh {
     /// Ends a side and its link.
     pub fn forget(&mut self, link: LinkId) {
         if let Some(side) = self.sides.remove(&link) {
+            self.before += side.done;
             side.end();
         }
         let _ = self.node.disconnect(link);
@@ -128,9 +131,9 @@ impl Mesh {
         }
     }
 
-    /// Operations that have ended as asked on all sides that are there.
+    /// Operations that have ended as asked so far.
     pub fn done(&self) -> u64 {
-        self.sides.values().map(|side| side.done).sum()
+        self.before + self.sides.values().map(|side| side.done).sum::<u64>()
     }
 }
 

@@ -5,6 +5,7 @@ use motet_torture::hosts::Hosts;
 use motet_torture::mesh::way;
 use motet_torture::worker::Worker;
 use motet_torture::{seconds, seed, skip};
+use std::sync::{Mutex, PoisonError};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 const NEAR: &str = "10.77.0.1:0";
@@ -18,7 +19,11 @@ fn stopped(worker: &mut Worker) -> [u64; 2] {
     [words[0], words[1]]
 }
 
+/// The hosts of a process go all at once: one test at a time has some.
+static ALONE: Mutex<()> = Mutex::new(());
+
 fn torture(caller: &str) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let hosts = match Hosts::up(&["near", "far"]) {
         Ok(hosts) => hosts,
         Err(why) => return skip("two hosts", &why),

@@ -107,8 +107,11 @@ mod avx2 {
         store: impl Fn(*mut __m256i, __m256i),
     ) {
         while n >= TURN {
-            for line in 0..TURN / 64 {
-                ahead(to.wrapping_add(line * 64), from.wrapping_add(line * 64));
+            // Not beyond the end: in a ring that is what the other end is about to write, or to read.
+            if n >= AHEAD + TURN {
+                for line in 0..TURN / 64 {
+                    ahead(to.wrapping_add(line * 64), from.wrapping_add(line * 64));
+                }
             }
             // SAFETY: TURN bytes are left on both sides. (AVX2 is the callers' target feature.)
             unsafe {

@@ -8,7 +8,6 @@
 //! What it is not: nothing here knows what an operation means; [`Shared::update`] asks the caller what a value becomes. The memory is no
 //! format of Motet's, so it is not modelled under loom: each function is one instruction, or a loop around one.
 
-use crate::copy;
 use crate::mapping::Mapping;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -110,8 +109,9 @@ impl Shared {
             return Ok(());
         }
         let to = self.run(at, bytes.len())?;
+        // Plain: a program that puts again and again finds the lines in its own cache, unlike the writer of a ring.
         // SAFETY: inside; a view's memory is no slice of Rust's, so `bytes` does not overlap.
-        unsafe { copy::write(to, bytes.as_ptr(), bytes.len(), false) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl Shared {
         }
         let from = self.run(at, bytes.len())?;
         // SAFETY: as in `write`.
-        unsafe { copy::read(bytes.as_mut_ptr(), from, bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 

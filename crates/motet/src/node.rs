@@ -28,12 +28,13 @@ mod lend;
 mod loans;
 
 pub use loans::{Content, InPlace};
-pub use motet_engine::message::channels::{From, Outgoing, Seen};
 pub use motet_engine::message::direct::Mapped;
 pub use motet_engine::message::loans::{Lent, Loan, LoanCounts, Part};
 pub use motet_engine::message::operations::Got;
+pub use motet_engine::message::receiving::{From, Seen};
 pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights, Shared};
 pub use motet_engine::message::remote::{RemoteLimits, Target};
+pub use motet_engine::message::sending::Outgoing;
 pub use motet_engine::message::{
     Body, Channel, Completion, Context, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode, Node as Inner,
     NodeOptions, Notice, OperationId, Serve, Stack, Status, Task, pop,

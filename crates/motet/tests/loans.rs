@@ -1,7 +1,8 @@
 //! Loans between two nodes, over shared memory and over TCP: a program sees the same, but for what it costs.
 
 use motet::node::{Atomic, Datatype, Key, Memory, Mode, Operation, Rights, options};
-use motet::node::{Channel, Content, Error, From, LinkId, MessageLimits, Node, Notice, Outgoing, Serve, Status};
+use motet::node::{Channel, Content, Error, From, Inner, Lent, LinkId, MessageLimits, Node, Notice};
+use motet::node::{OperationId, Outgoing, Serve, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -42,6 +43,10 @@ fn pair(driver: &str) -> Pair {
     Pair { near, far, link, back, here, there }
 }
 
+fn deadline() -> Option<u64> {
+    Some(motet::node::in_ns(20_000_000_000))
+}
+
 fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 256 + seed * 13) as u8).collect()
 }
@@ -66,12 +71,19 @@ fn out(node: &Node) -> usize {
     node.pool_size().unwrap()[2]
 }
 
-/// Makes progress until all blocks are back.
-fn come_back(node: &Node) {
+/// Makes progress until all blocks of the first node are back.
+fn come_back(node: &Node, other: Option<&Node>) {
+    together(node, other, || out(node) == 0);
+}
+
+/// Makes progress on both until `ready`, which may ask either. ([`Node::until`] would not do: nothing wakes a node that sleeps
+/// when it is another one's state that changes.)
+fn together(node: &Node, other: Option<&Node>, ready: impl Fn() -> bool) {
     let until = std::time::Instant::now() + Duration::from_secs(20);
-    while out(node) > 0 {
+    while !ready() {
         assert!(std::time::Instant::now() < until, "{} bytes are still out", out(node));
         node.progress().unwrap();
+        other.map(|other| other.progress().unwrap());
         std::thread::yield_now();
     }
 }
@@ -100,7 +112,7 @@ fn loans_of_every_length_are_seen_in_place_or_copied_and_come_back() {
                     Content::Lent(lent) if tag % 2 == 0 => far.give_back(lent).unwrap(),
                     body => assert!(body.into_vec() == pattern(length, tag), "{driver} {length}"),
                 }
-                far.until(|| out(&near) == 0, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+                come_back(&near, Some(&far));
             }
             let counts = far.loan_counts(back).unwrap();
             assert_eq!(counts.lent, if driver == "shm" { 5 } else { 0 });
@@ -162,9 +174,9 @@ fn a_pool_that_is_used_up_says_so_and_recovers() {
         assert!(refused == Error::Full && refused.is_retryable());
         assert_eq!(lent.len(), POOL / (16 << 20));
         lent.pop();
-        far.until(|| near.alloc(16 << 20).is_ok(), Some(motet::node::in_ns(20_000_000_000))).unwrap();
+        together(&near, Some(&far), || near.alloc(16 << 20).is_ok());
         drop(lent);
-        far.until(|| out(&near) == 0, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+        come_back(&near, Some(&far));
         near.alloc(16 << 20).unwrap();
     });
 }
@@ -189,6 +201,108 @@ fn whoever_waits_for_a_block_gets_one_that_comes_back() {
         own.pop(); // by this thread, and nobody is told
         waiting.join().unwrap().unwrap();
     });
+}
+
+/// Sends a loan that says when it has come back, and receives it in place.
+fn lent(Pair { near, far, here, there, .. }: &Pair) -> (OperationId, Lent) {
+    let message = Outgoing { channel: *here, tag: 9, headers: &[], mode: Mode::Automatic };
+    let told = near.send_loan(&message, near.alloc(5000).unwrap(), 5000, Some(Notice::default()), None);
+    let body = far.receive_in_place(From::Channel(*there), 0, ANY, POOL, LIMIT).unwrap().body;
+    let Content::Lent(lent) = body else { panic!("it was lent") };
+    (told.unwrap().unwrap(), lent)
+}
+
+#[test]
+fn a_loan_that_is_there_already_is_taken_without_a_receive_if_it_is_plain() {
+    let Pair { near, far, here, there, .. } = pair("shm");
+    let from = From::Channel(there);
+    let mut taken = 0;
+    for turn in 0..50 {
+        let mut loan = near.alloc(100_000).unwrap();
+        loan.copy_from_slice(&pattern(100_000, turn));
+        let headers: &[u8] = if turn % 5 == 4 { b"head" } else { &[] };
+        let message = Outgoing { channel: here, tag: 7, headers, mode: Mode::Automatic };
+        near.send_loan(&message, loan, 100_000, None, None).unwrap();
+        assert!(far.receive_lent(from, 0, ANY, 99_999).unwrap().is_none(), "it is longer than that");
+        let short = far.receive_lent(from, 0, ANY, 100_000).unwrap();
+        assert!(short.is_none() || headers.is_empty(), "headers go the long way");
+        let body = match short {
+            Some((tag, channel, lent)) => {
+                taken += 1;
+                assert_eq!((tag, channel), (7, there));
+                Content::Lent(lent)
+            }
+            None => {
+                let got = far.receive_in_place(from, 0, ANY, 100_000, LIMIT).unwrap();
+                assert_eq!((&got.headers[..], got.tag), (headers, 7));
+                got.body
+            }
+        };
+        assert_eq!(out(&near), 128 << 10, "it is lent");
+        assert!(body.into_vec() == pattern(100_000, turn));
+        come_back(&near, Some(&far));
+    }
+    assert!(taken > 0, "none of them");
+}
+
+/// Runs `f` while a thread sleeps in a wait of this node, and of no other.
+fn asleep<R>(node: &Node, f: impl FnOnce() -> R) -> R {
+    let over = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| node.until(|| over.load(Ordering::Relaxed), None).unwrap());
+        std::thread::sleep(Duration::from_millis(3));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+        let task = over.clone();
+        node.defer(Box::new(move |_: &Inner| task.store(true, Ordering::Relaxed))).unwrap();
+        sleeper.join().unwrap();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+fn a_sender_that_sleeps_is_told_of_a_loan_that_comes_back_though_its_receiver_sleeps_too() {
+    let pair = pair("shm");
+    for turn in 0..30 {
+        let (told, lent) = lent(&pair);
+        asleep(&pair.far, || {
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| pair.near.wait_for(told, deadline()).map(|end| end.status));
+                std::thread::sleep(Duration::from_millis(turn % 4));
+                if turn % 2 == 0 {
+                    pair.far.give_back(lent).unwrap()
+                } else {
+                    drop(lent)
+                }
+                assert_eq!(waits.join().unwrap(), Ok(Status::Done), "{turn}");
+            });
+        });
+        assert_eq!(out(&pair.near), 0);
+    }
+}
+
+#[test]
+fn a_loan_given_back_while_the_lane_is_full_comes_back_when_there_is_room_though_its_receiver_sleeps() {
+    let pair = pair("shm");
+    let Pair { near, far, here, there, .. } = &pair;
+    // One of these fills the lane, and none is refused before.
+    for count in 100..=128 {
+        let (told, lent) = lent(&pair);
+        asleep(far, || {
+            let message = Outgoing { channel: *there, tag: 0, headers: &[], mode: Mode::Inject };
+            let went = (0..count).take_while(|_| far.try_inject(&message, &[&[1; 8]]).is_ok()).count();
+            if count % 2 == 0 {
+                far.give_back(lent).unwrap()
+            } else {
+                drop(lent)
+            }
+            std::thread::sleep(Duration::from_millis(3));
+            for _ in 0..went {
+                near.receive(*here, &mut [0; 8], LIMIT).unwrap();
+            }
+            assert_eq!(near.wait_for(told, deadline()).map(|end| end.status), Ok(Status::Done), "{count} {went}");
+        });
+        assert_eq!(out(near), 0);
+    }
 }
 
 #[test]
@@ -217,7 +331,7 @@ fn loans_outlive_the_link_at_the_receiver_and_come_back_to_the_sender() {
             }
             "far" => {
                 drop(far);
-                come_back(&near);
+                come_back(&near, None);
                 assert_eq!(got.body.into_vec()[0], 7);
             }
             _ => {

@@ -2,7 +2,7 @@
 //!
 //! `--worker loan serve` prints `port NAME`. `--worker loan ping call HOST NAME SIZE MS` measures half a round trip of a loan of SIZE bytes,
 //! of which both ends touch the first and the last 8; `put`, `get` one access to the server's region; `copy` a copy of SIZE bytes within
-//! one process, to compare with.
+//! one process, to compare with. `--worker loan turn SIZE COUNT` has both ends in one thread.
 
 use super::measure;
 use anyhow::{Context, Result, bail};
@@ -78,6 +78,18 @@ pub fn call(what: &str, port: &str, size: usize, ms: usize) -> Result<()> {
     };
     node.send(channel, END, &[], None)?;
     println!("{result}");
+    Ok(())
+}
+
+/// Exchanges so many loans by one thread that has both nodes, so that instructions can be counted.
+pub fn turn(size: usize, count: usize) -> Result<()> {
+    let (near, far, here, there) = super::node::both("queue-many")?;
+    for _ in 0..count {
+        for (from, to, out, back) in [(&near, &far, here, there), (&far, &near, there, here)] {
+            give(from, out, size)?;
+            give_back(to, take(to, back)?.1)?;
+        }
+    }
     Ok(())
 }
 

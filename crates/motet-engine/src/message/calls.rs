@@ -316,8 +316,9 @@ impl Node {
         Ok(())
     }
 
-    /// Makes progress until `ready` says so, which is asked after every round: what a handler has set, say.
-    /// `ready` may not use the node. When it panics, so does this call, and others go on.
+    /// Makes progress until `ready` says so, which is asked after every round: what a handler has set, say. There are rounds as long as
+    /// something comes to this node; of what changes elsewhere, in another node of this process say, nothing wakes it ([`Node::defer`]
+    /// does). `ready` may not use the node. When it panics, so does this call, and others go on.
     pub fn until(&self, mut ready: impl FnMut() -> bool, deadline: Option<u64>) -> Result<(), Error> {
         let asked = self.wait(self.core()?, deadline, |_| match catch_unwind(AssertUnwindSafe(&mut ready)) {
             Ok(false) => None,
@@ -382,12 +383,21 @@ impl Core {
         socket::ring(self.kick.as_fd().as_raw_fd());
     }
 
-    /// Has the sleeper look at a link that has something left to put or to copy.
-    #[inline(always)]
+    /// Has whoever drives look at a link that has something left to put or to copy, a sleeper too.
     pub(super) fn attend_to(&mut self, link: LinkId) {
+        self.warm(link);
         if self.asleep {
-            self.warm(link);
             self.kick();
+        }
+    }
+
+    /// Puts what a link owes. What finds no room goes when there is some: of a link at which nobody looks, nobody would be told.
+    #[inline]
+    pub(super) fn settle(&mut self, link: LinkId) {
+        let Ok((joined, desk)) = self.link(link) else { return };
+        joined.flush(link, desk);
+        if joined.proto.is_due() && joined.medium.is_some() {
+            self.attend_to(link);
         }
     }
 

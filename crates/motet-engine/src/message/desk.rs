@@ -13,7 +13,7 @@ use motet_proto::message::remote::RemoteCopy;
 use motet_proto::message::{
     Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, Status, Table,
 };
-use motet_sys::lending::Pool;
+use motet_sys::lending::{Block, Pool};
 use motet_sys::memory;
 use motet_wire::lane::bulk::Run;
 use std::any::Any;
@@ -149,6 +149,20 @@ impl Desk {
     }
 }
 
+impl Desk {
+    /// A block of the pool: the last one that came back, if it is of that size.
+    #[inline]
+    pub fn take_block(&mut self, length: usize) -> Option<Block> {
+        if let Some(spare) = self.operations.take_spare() {
+            match spare.again(length) {
+                Ok(block) => return Some(block),
+                Err(other) => drop(other), // the pool's again, which may need it for this one
+            }
+        }
+        self.pool.take(length).ok()
+    }
+}
+
 /// The owner of one link, for the time of a call.
 pub struct View<'a> {
     /// Of all links.
@@ -214,7 +228,10 @@ impl Owner for View<'_> {
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
         match self.desk.operations.get(operation) {
             Some(operation) => operation.body(at as usize, length, put),
-            None => put(&[]),
+            None => match self.desk.operations.loan(operation) {
+                Some(loan) => put(&[loan.get(at as usize..).and_then(|rest| rest.get(..length)).unwrap_or(&[])]),
+                None => put(&[]),
+            },
         }
     }
 

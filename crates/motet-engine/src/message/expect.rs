@@ -6,20 +6,21 @@
 use super::core::{Core, Guard};
 use super::desk::View;
 use super::links::Joined;
-use super::medium::Medium;
+use super::medium::{Lanes, Medium};
 use super::operations::Got;
 use super::packets::chunk_of;
 use super::progress::SLOW;
 use super::{Channel, Node};
-use motet_proto::message::Status;
+use motet_proto::message::expected::Expected;
 use motet_proto::message::matching::Selector;
 use motet_proto::message::pool::Number;
+use motet_proto::message::{Link, Status};
 use motet_sys::span::Span;
 use motet_wire::lane::bulk::{IN_RING, Run};
 use motet_wire::lane::{Consumer, Packet};
 
 /// Looks between two rounds of the long way, where links are not busy.
-const OTHERS: u32 = 64;
+pub(super) const OTHERS: u32 = 64;
 /// Looks for the next bytes of a message that its sender is copying.
 const PATIENCE: u32 = 2000;
 
@@ -58,25 +59,21 @@ impl Node {
                 std::hint::spin_loop();
                 continue;
             };
-            let bytes = packet.bytes(&landing.lane);
-            let (front, rest) = bytes.split_first_chunk()?;
-            let run = if packet.flags & IN_RING == 0 { None } else { Some(lanes.bulk.1.behind(bytes).ok()?.1) };
-            let length = run.map_or(rest.len(), |run| run.len());
-            let message = proto.expects(&desk.table, &selector, packet.kind, front, length)?;
-            let body = length - message.headers;
-            let landed = match run {
-                None => span.fill(0, &rest[message.headers..]),
-                Some(run) if message.headers == 0 => land_from_ring(&lanes.inward, &packet, run, span)?,
-                Some(_) => return None,
+            let (mut view, bytes) = (View::of(desk, back, link), packet.bytes(&landing.lane));
+            let Taken { message, landed, body } = if packet.flags & IN_RING == 0 {
+                let (front, rest) = bytes.split_first_chunk()?;
+                let message = proto.expects(&view.desk.table, &selector, packet.kind, front, rest.len())?;
+                let (pushed, body) = rest.split_at_checked(message.headers)?;
+                proto.take_expected(&mut view, &message, *now).ok()?;
+                let landed = span.fill(0, body);
+                if let (Some(headers), false) = (headers, pushed.is_empty()) {
+                    headers.extend_from_slice(pushed);
+                }
+                lanes.inward.consume(&packet);
+                Taken { message, landed, body: body.len() }
+            } else {
+                take_from_ring(lanes, proto, &mut view, (&packet, bytes), &selector, span, headers, *now)?
             };
-            proto.take_expected(&mut View::of(desk, back, link), &message, *now).ok()?;
-            lanes.inward.consume(&packet);
-            if run.is_some() {
-                lanes.bulk.1.release(length);
-                lanes.inward.freed();
-            } else if let (Some(headers), 1..) = (headers, message.headers) {
-                headers.extend_from_slice(&rest[..message.headers]);
-            }
             let channel = Some(Channel { link, id: message.channel });
             if lanes.inward.take_wake() {
                 lanes.ring();
@@ -96,9 +93,54 @@ impl Node {
     }
 }
 
-/// Copies a body as its sender shows it, chunk by chunk. None: the sender does not go on, so the long way.
+/// A message that has been taken.
+struct Taken {
+    message: Expected,
+    /// Bytes of its body that were placed, and that there were.
+    landed: usize,
+    body: usize,
+}
+
+/// The message, if it is that, of a packet in the ring. None: the long way.
 #[inline(never)]
-fn land_from_ring(inward: &Consumer, packet: &Packet, run: Run, span: Span) -> Option<usize> {
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the other half of a function, apart so that short messages do not pay for it"
+)]
+fn take_from_ring(
+    lanes: &mut Lanes,
+    proto: &mut Link,
+    view: &mut View<'_>,
+    (packet, bytes): (&Packet, &[u8]),
+    selector: &Selector,
+    span: Span,
+    headers: &mut Option<&mut Vec<u8>>,
+    now: u64,
+) -> Option<Taken> {
+    let (front, run) = lanes.bulk.1.behind(bytes).ok()?;
+    let message = proto.expects(&view.desk.table, selector, packet.kind, front.try_into().ok()?, run.len())?;
+    let body = run.behind(message.headers);
+    let landed = match (message.headers, packet.more()) {
+        (0, _) => land(&lanes.inward, packet, run, span)?,
+        (_, 0) => span.write(0, body.len(), |into| {
+            body.read(into);
+            into.len()
+        }),
+        _ => return None,
+    };
+    proto.take_expected(view, &message, now).ok()?;
+    if let (Some(headers), 1..) = (headers, message.headers) {
+        headers.resize(message.headers, 0);
+        run.read(headers);
+    }
+    lanes.inward.consume(packet);
+    lanes.bulk.1.release(run.len());
+    lanes.inward.freed();
+    Some(Taken { message, landed, body: body.len() })
+}
+
+/// Copies a body as its sender shows it, chunk by chunk. None: the sender does not go on, so the long way.
+fn land(inward: &Consumer, packet: &Packet, run: Run, span: Span) -> Option<usize> {
     let chunk = chunk_of(run.len());
     if run.len().div_ceil(chunk) != 1 + usize::from(packet.more()) {
         return None;

@@ -7,17 +7,18 @@
 //! What it is not: how the receiver comes to see the block, is in [`super::segments`]. Where it does not, or the message is short or
 //! no loan, a receive in place ends with a copy, and nobody but [`LoanCounts`] knows the difference.
 
-use super::channels::{From, Outgoing};
 use super::core::Core;
 use super::desk::{Desk, View};
 use super::links::Joined;
 use super::operations::{Kind, Operation, Seen};
+use super::receiving::From;
 pub use super::segments::LoanCounts;
+use super::sending::Outgoing;
 use super::{Error, LinkId, Mode, Node, Notice, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::packet::Place;
 use motet_proto::message::pool::{self, Number};
-use motet_proto::message::{Broken, CopyRequest, Held};
+use motet_proto::message::{Broken, CopyRequest, Held, Send};
 use motet_sys::clock;
 use motet_sys::fds::PrivateFd;
 pub use motet_sys::lending::{Block as Loan, Part};
@@ -97,23 +98,28 @@ impl Node {
     ///
     /// Errors: [`Error::Full`] when the pool is used up: blocks are lent, or in the program's hands.
     pub fn alloc(&self, length: usize) -> Result<Loan, Error> {
-        let pool = self.core()?.desk.pool.clone();
-        pool.take(length).map_err(|_| Error::Full)
+        self.core()?.desk.take_block(length).ok_or(Error::Full)
     }
 
     /// The same, and waits until there is one: blocks come back. So the pool bounds how far a sender is ahead of its receivers.
     ///
     /// Errors: [`Error::TooLong`] when the pool could never have it; [`Error::TimedOut`]; [`Error::WouldBlock`] in a handler.
     pub fn alloc_until(&self, length: usize, deadline: Option<u64>) -> Result<Loan, Error> {
-        let pool = self.core()?.desk.pool.clone();
-        if !pool.holds(length) {
+        let holds = {
+            let mut core = self.core()?;
+            match core.desk.take_block(length) {
+                Some(block) => return Ok(block),
+                None => core.desk.pool.holds(length),
+            }
+        };
+        if !holds {
             return Err(Error::TooLong);
         }
         loop {
             // Of a block that another thread drops nobody is told.
             let look = clock::nanoseconds().saturating_add(LOOK);
             let until = deadline.map_or(look, |deadline| deadline.min(look));
-            match self.wait(self.core()?, Some(until), |_| pool.take(length).ok()) {
+            match self.wait(self.core()?, Some(until), |core| core.desk.take_block(length)) {
                 Err(Error::TimedOut) if deadline.is_none_or(|deadline| clock::nanoseconds() < deadline) => {}
                 taken => return taken,
             }
@@ -123,8 +129,8 @@ impl Node {
     /// Sends the first `length` bytes of a loan. The block is the pool's again when the receiver has given it back, or copied it, or the
     /// link is lost. Waits until there is room for the announcement.
     ///
-    /// With a notice the operation ends then, as any send; without one nobody is told. A short loan goes with its bytes. `message.mode` is
-    /// not looked at. On an error the loan comes back, if it is still whole.
+    /// With a notice the operation ends then, as any send; without one nobody is told, and it has no name. A short loan goes with its
+    /// bytes. `message.mode` is not looked at. On an error the loan comes back, if it is still whole.
     pub fn send_loan(
         &self,
         message: &Outgoing<'_>,
@@ -135,11 +141,18 @@ impl Node {
     ) -> Result<Option<OperationId>, (Error, Option<Loan>)> {
         loan.truncate(length);
         let mode = if loan.len() <= SHORT { Mode::Automatic } else { Mode::Synchronous };
-        let (message, mut left) = (Outgoing { mode, ..*message }, Some(loan));
-        let core = match self.core() {
+        let message = Outgoing { mode, ..*message };
+        let mut core = match self.core() {
             Ok(core) => core,
-            Err(error) => return Err((error, left)),
+            Err(error) => return Err((error, Some(loan))),
         };
+        if (notice, mode) == (None, Mode::Synchronous) {
+            loan = match core.lend_shown(&message, loan) {
+                Ok(()) => return Ok(None),
+                Err(loan) => loan, // or it would break, or block: that is seen again
+            };
+        }
+        let mut left = Some(loan);
         let sent = self.wait(core, deadline, |core| {
             if let Err(error) = core.has_room_for(notice) {
                 return Some(Err(error));
@@ -149,6 +162,7 @@ impl Node {
                 Ok(operation) => {
                     if let (None, Some(name)) = (notice, operation) {
                         core.let_go_of(name);
+                        return Some(Ok(None));
                     }
                     Some(Ok(operation))
                 }
@@ -196,8 +210,11 @@ impl Node {
     /// Gives a message back to its sender, at once.
     pub fn give_back(&self, mut lent: Lent) -> Result<(), Error> {
         let mut core = self.core()?;
-        if let Some(record) = lent.record.take() {
-            core.give_back(lent.link, record);
+        let (link, record) = (lent.link, lent.record.take());
+        // Its references first: to count them atomically once DONE is stored would wait for that to reach the lane.
+        drop(lent);
+        if let Some(record) = record {
+            core.give_back(link, record);
         }
         Ok(())
     }
@@ -211,7 +228,9 @@ impl Node {
 
     /// Segments of the pool, their bytes, and bytes of them that are lent, or in the hands of the program.
     pub fn pool_size(&self) -> Result<[usize; 3], Error> {
-        Ok(self.core()?.desk.pool.size())
+        let core = self.core()?;
+        let [segments, bytes, out] = core.desk.pool.size();
+        Ok([segments, bytes, out - core.desk.operations.spare_bytes()])
     }
 }
 
@@ -238,9 +257,25 @@ impl Core {
     }
 
     fn give_back(&mut self, link: LinkId, record: Number) {
-        if let Ok((joined, desk)) = self.link(link) {
-            joined.proto.give_back(record);
-            joined.flush(link, desk);
+        let Ok((joined, desk)) = self.link(link) else { return };
+        joined.with(link, desk, |proto, way, _| proto.give_back_now(way, record));
+        if joined.proto.is_due() {
+            self.settle(link);
+        }
+    }
+
+    /// Sends a loan of whose end nobody is told, if the peer sees it where it lies; otherwise it comes back.
+    fn lend_shown(&mut self, message: &Outgoing<'_>, loan: Loan) -> Result<(), Loan> {
+        let &Outgoing { channel, tag, headers, mode } = message;
+        let Ok((joined, desk)) = self.link(channel.link) else { return Err(loan) };
+        let Some(place) = joined.back.segments.show(loan.segment(), loan.address()) else { return Err(loan) };
+        let length = loan.len() as u64;
+        let operation = desk.operations.keep_loan(loan)?;
+        let send = Send { channel: channel.id, tag, headers, body: &[], mode, operation, place };
+        let sent = joined.with(channel.link, desk, |proto, way, _| proto.announce(way, &send, length));
+        match sent {
+            Ok(_) => Ok(()),
+            Err(_) => desk.operations.take_loan(operation).map_or(Ok(()), Err),
         }
     }
 

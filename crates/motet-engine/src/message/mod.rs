@@ -6,7 +6,7 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`calls`], [`channels`] | what a program calls: meeting others; channels, sending, receiving |
+//! | [`calls`], [`channels`], [`sending`], [`receiving`] | what a program calls: meeting others and waiting; channels, messages |
 //! | [`regions`], [`remote`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
 //! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
 //! | [`operations`], [`overdue`] | what has begun and how it ended; completion groups; sends whose time is over |
@@ -16,7 +16,7 @@
 //! | [`medium`] | what a driver brings: lanes or frames |
 //! | `sheet` | what `motet why` reads of a node and its links |
 //!
-//! To follow a short message read downwards: [`channels`] (send) → `links` → the protocol → `packets` → the lane; and at the
+//! To follow a short message read downwards: [`sending`] → `links` → the protocol → `packets` → the lane; and at the
 //! other end `progress` → `links` → the protocol → `desk` → [`operations`], or the handler.
 
 pub mod calls;
@@ -26,6 +26,7 @@ mod desk;
 pub mod direct;
 pub mod error;
 mod expect;
+mod expect_lent;
 mod links;
 pub mod loans;
 pub mod medium;
@@ -34,10 +35,12 @@ pub mod overdue;
 mod pace;
 mod packets;
 mod progress;
+pub mod receiving;
 pub mod regions;
 pub mod registrations;
 pub mod remote;
 pub mod segments;
+pub mod sending;
 mod sheet;
 mod wait;
 

@@ -26,12 +26,17 @@ const PIECE: usize = 16 << 10;
 const LINES: usize = 2 * IN_LINE + 1;
 
 /// Most bytes of one packet that lie there.
-pub const LONGEST: usize = PIECE;
+pub const LONGEST: usize = 64 << 10;
 
-/// Bytes of a message of so many that are shown at a time, so that both ends copy at the same time.
+/// Bytes of a message of so many that are shown at a time, so that both ends copy at the same time: what was fastest of the powers
+/// of two from 512 on (docs/messages.md).
 pub fn chunk_of(length: usize) -> usize {
-    const { assert!(PIECE.div_ceil(4096) <= 1 + MORE as usize) };
-    if length <= 4096 { 2048 } else { 4096 }
+    const { assert!(LONGEST.div_ceil(8192) <= 1 + MORE as usize) };
+    match length {
+        0..=4096 => 2048,
+        4097..=16_384 => 4096,
+        _ => 8192,
+    }
 }
 
 /// The sending half of a lane.
@@ -87,6 +92,9 @@ impl Outward<'_> {
         let (mut line, mut filled) = ([0; packet::MESSAGE + 4], 0);
         line[packet::MESSAGE..].copy_from_slice(&(behind as u32).to_le_bytes());
         let (mut left, mut shown) = (chunk, false);
+        // Around the caches only where pieces have shown that the CPUs share none: a copy that short is over before what it costs
+        // the other end can be seen here.
+        let bypass = behind > PIECE && Copying(self.copying).is_far();
         for part in parts {
             let (first, mut rest) = part.split_at(part.len().min(packet::MESSAGE - filled));
             line[filled..][..first.len()].copy_from_slice(first);
@@ -97,7 +105,7 @@ impl Outward<'_> {
                     left = chunk;
                 }
                 let (now, later) = rest.split_at(rest.len().min(left));
-                self.bulk.write(&[now], false);
+                self.bulk.write(&[now], bypass);
                 (left, rest) = (left - now.len(), later);
             }
         }
@@ -118,7 +126,7 @@ impl Outward<'_> {
 impl Packets for Outward<'_> {
     #[inline(always)]
     fn largest(&self) -> usize {
-        packet::MESSAGE + PIECE
+        packet::MESSAGE + LONGEST
     }
 
     fn longest_piece(&self) -> usize {

@@ -192,7 +192,7 @@ impl Core {
             if segment.as_ref().is_some_and(|segment| joined.back.segments.has_shown(segment)) {
                 // A link that is gone has no access.
                 let _ = joined.with(link, desk, |proto, _, view| proto.revoke(view, key));
-                joined.flush(link, desk);
+                self.settle(link);
             }
         }
         if self.desk.hosts.regions.revoke(key) == Some(Revoked::Ended) {

@@ -260,7 +260,7 @@ impl Core {
     ) -> Result<R, Error> {
         let (joined, desk) = self.link(link)?;
         let result = joined.with(link, desk, f);
-        joined.flush(link, desk);
+        self.settle(link);
         result.map_err(|refusal| self.refused_on(link, refusal))
     }
 

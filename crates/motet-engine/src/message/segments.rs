@@ -205,6 +205,13 @@ impl Segments {
         Part::of(&window, at.checked_add(done)?, length)
     }
 
+    /// The same, if the peer has told us before.
+    #[inline]
+    pub fn find_known(&self, place: Place, length: usize) -> Option<Part> {
+        let known = self.known(u32::try_from(place.key).ok()?)?;
+        Part::of(known.window.as_ref()?, place.address.checked_sub(known.address)?, length)
+    }
+
     /// The segment in which a place lies, and where in it.
     pub fn window(&mut self, place: Place) -> Option<(Arc<Window>, u64)> {
         let number = u32::try_from(place.key).ok().filter(|number| *number != 0)?;

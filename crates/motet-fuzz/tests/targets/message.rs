@@ -108,11 +108,42 @@ pub fn play(mut input: &[u8]) -> Option<Broken> {
         let (packet, rest) = rest.split_at(usize::from(u16::from_le_bytes([low, high])).min(rest.len()));
         input = rest;
         match kind.checked_sub(OURS) {
-            None => game.arrived(|link, side, now| link.arrived(side, kind, packet, now)),
+            None => {
+                let scope = game.ways.iter().find_map(|way| way.1);
+                game.arrived(|link, side, now| match scope.filter(|_| now % 2 == 0) {
+                    Some(scope) => arrived_in_place(link, side, scope, kind, packet, now),
+                    None => link.arrived(side, kind, packet, now),
+                });
+            }
             Some(step) => game.ours(step),
         }
     }
     game.end()
+}
+
+/// A packet comes while somebody waits for a message in place, for which no receive is posted.
+fn arrived_in_place(
+    link: &mut Link,
+    side: &mut Side,
+    scope: Scope,
+    kind: u8,
+    packet: &[u8],
+    now: u64,
+) -> Result<(), Broken> {
+    let selector = side.table.alone(Selector { from: Source::One(scope), tag: 0, ignore: u64::MAX });
+    let message = selector.and_then(|selector| link.expects_loan(&side.table, &selector, kind, packet));
+    let Some(message) = message else { return link.arrived(side, kind, packet, now) };
+    match link.take_expected_loan(side, &message, now) {
+        Ok(record) => {
+            side.lent.push(record);
+            Ok(())
+        }
+        Err(_) => {
+            let arrived = link.arrived(side, kind, packet, now);
+            assert!(arrived.is_err(), "what is refused the short way breaks the link in the long one");
+            arrived
+        }
+    }
 }
 
 /// One side of a link, and what must hold after each step.

@@ -1,10 +1,12 @@
-//! The short way of a whole message that somebody waits for right there: no receive is posted, and nothing completes.
+//! The short way of a message that somebody waits for right there, a whole one or one that is lent: no receive is posted, and nothing
+//! completes.
 //!
 //! What it is not: it decides nothing. Whatever is not plainly that message is left, untouched, to [`Link::arrived`].
 
 use super::link::{Link, Phase};
 use super::matching::{Selector, Table};
-use super::packet::{self, Head, Kind};
+use super::packet::{self, Head, Kind, Long, Place};
+use super::pool::Number;
 use super::{Broken, ChannelId, Owner, Reception, credit};
 
 /// The message: its headers come first behind the packet's [`packet::MESSAGE`] bytes, then its body.
@@ -17,6 +19,18 @@ pub struct Expected {
     /// Bytes of its headers.
     pub headers: usize,
     units: u32,
+    grant: u16,
+}
+
+/// An announced message without headers, for a receive in place.
+#[derive(Debug)]
+pub struct ExpectedLoan {
+    /// On which channel it came.
+    pub channel: ChannelId,
+    /// Where it is.
+    pub place: Place,
+    /// Its tag, length and number.
+    pub long: Long,
     grant: u16,
 }
 
@@ -55,6 +69,40 @@ impl Link {
         self.heard = now;
         self.grants.use_and_free(message.units);
         Ok(())
+    }
+
+    /// The same of an announced message that its receiver may see where it is.
+    #[inline]
+    pub fn expects_loan(&self, table: &Table, selector: &Selector, kind: u8, packet: &[u8]) -> Option<ExpectedLoan> {
+        if kind != Kind::Announce as u8 || !matches!(self.phase, Phase::Up) || !self.met {
+            return None;
+        }
+        let (head, rest) = Head::read(packet).ok()?;
+        let (long, rest) = Long::read(rest).ok()?;
+        let (place, rest) = Place::read(rest).ok()?;
+        let channel = self.channels.receiving(head.to).ok()?;
+        let Reception::Matched(scope) = channel.reception else { return None };
+        let plain = head.own == 0 && rest.is_empty() && long.length > 0 && place.address != 0;
+        if !plain || channel.is_released() || !table.admits(selector, scope, long.tag) {
+            return None;
+        }
+        Some(ExpectedLoan { channel: ChannelId(head.to), place, long, grant: head.grant })
+    }
+
+    /// It is taken, and lent until [`Link::give_back`]. An error: the packet says what cannot be, and breaks the link when it arrives.
+    #[inline]
+    pub fn take_expected_loan<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        message: &ExpectedLoan,
+        now: u64,
+    ) -> Result<Number, Broken> {
+        let record = self.inbounds.begin_lent(&message.long, message.place)?;
+        if message.grant != 0 && self.allowance.granted(u32::from(message.grant))? {
+            owner.unblocked();
+        }
+        self.heard = now;
+        Ok(record)
     }
 
     /// Whether credit must go back that does not wait for a message to ride on.

@@ -11,7 +11,7 @@ use super::packet::Hello;
 use super::pool::{MOST, Number};
 use super::remote::Remote;
 use super::rendezvous::{Inbounds, Payload};
-use super::{Broken, ChannelId, Event, Held, Limits, Outcome, Owner, Reception, Refusal, Status};
+use super::{Broken, ChannelId, Event, Held, Limits, Outcome, Owner, Packets, Reception, Refusal, Status};
 
 /// One side of a link between two nodes.
 #[derive(Debug)]
@@ -180,6 +180,11 @@ impl Link {
     /// The program looks no more at a message that was lent: it is its sender's again. Harmless after the link broke.
     pub fn give_back(&mut self, record: Number) {
         self.inbounds.give_back(record);
+    }
+
+    /// The same, and the sender is told at once, if there is room.
+    pub fn give_back_now<P: Packets>(&mut self, packets: &mut P, record: Number) {
+        self.inbounds.give_back_now(packets, &mut self.grants, record);
     }
 
     // ---- the end ----------------------------------------------------------------------------------------------------

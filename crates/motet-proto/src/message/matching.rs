@@ -50,12 +50,12 @@ pub struct Selector {
     pub ignore: u64,
 }
 
-/// Names a posted receive: its record, or the scope in which it is the first; and its place in the order of all.
+/// Names a posted receive: its record, or the scope in which it waits alone; and its place in the order of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     number: Number,
     sequence: u64,
-    first: bool,
+    single: bool,
 }
 
 /// What has become of a posted receive.
@@ -114,8 +114,16 @@ pub struct Table {
     kept_by_key: HashMap<Key, Fifo, Seeded>,
     masks: Vec<Mask>,
     sequence: u64,
-    /// Receives without a record.
-    firsts: u32,
+    /// The one receive without a record: alone in an ordered scope, and the first to be so.
+    single: Option<Single>,
+}
+
+/// A receive that waits in an ordered scope.
+#[derive(Debug, Clone, Copy)]
+struct Single {
+    scope: Number,
+    receive: Receive,
+    sequence: u64,
 }
 
 impl Table {
@@ -133,19 +141,15 @@ impl Table {
             kept_by_key: HashMap::with_hasher(seeded),
             masks: vec![Mask { ignore: 0, receives: 0 }],
             sequence: 0,
-            firsts: 0,
+            single: None,
         }
     }
 
     /// A message arrives in a scope: the receive that gets it, which is out of the table then.
     #[inline]
     pub fn arrive(&mut self, scope: Scope, tag: u64) -> Option<Receive> {
-        if self.firsts > 0
-            && let Some(index) = self.scopes.find(scope.0)
-            && let Some((receive, _)) = self.scopes.get_mut(index)?.first.take()
-        {
-            self.firsts -= 1;
-            return Some(receive);
+        if let Some(single) = self.single.take_if(|single| single.scope == scope.0) {
+            return Some(single.receive);
         }
         if self.waiting.count() == 0 {
             return None;
@@ -175,7 +179,7 @@ impl Table {
     /// [`Table::admits`].
     #[inline(always)]
     pub fn alone(&self, selector: Selector) -> Option<Selector> {
-        if self.waiting.count() > 0 || self.firsts > 0 || self.look(selector).is_some() {
+        if self.waiting.count() > 0 || self.single.is_some() || self.look(selector).is_some() {
             return None;
         }
         let place = self.scopes.get(self.scopes.find(selector.from.number())?)?;
@@ -206,17 +210,13 @@ impl Table {
             return Posted::Ended(status);
         }
         let ordered = self.is_ordered(scope);
-        if ordered
-            && let Some(place) = self.scopes.get_mut(scope)
-            && place.first.is_none()
-            && place.posted.is_empty()
-        {
-            let sequence = self.sequence;
-            place.first = Some((receive, sequence));
-            (self.sequence, self.firsts) = (sequence + 1, self.firsts + 1);
-            return Posted::Waiting(Ticket { number: selector.from.number(), sequence, first: true });
+        let (number, sequence) = (selector.from.number(), self.sequence);
+        if ordered && self.single.is_none() && self.scopes.get(scope).is_some_and(|place| place.posted.is_empty()) {
+            self.single = Some(Single { scope: number, receive, sequence });
+            self.sequence += 1;
+            return Posted::Waiting(Ticket { number, sequence, single: true });
         }
-        let (mask, sequence) = (if ordered { 0 } else { self.mask(selector.ignore) }, self.sequence);
+        let mask = if ordered { 0 } else { self.mask(selector.ignore) };
         let tag = selector.tag & !selector.ignore;
         let Some(number) = self.waiting.insert(Waiting { receive, scope, mask, tag, sequence }) else {
             return Posted::Ended(Status::Full);
@@ -230,16 +230,13 @@ impl Table {
         if let Some(place) = self.scopes.get_mut(scope) {
             self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
         }
-        Posted::Waiting(Ticket { number, sequence, first: false })
+        Posted::Waiting(Ticket { number, sequence, single: false })
     }
 
     /// Takes a posted receive back; `None` when it has been matched.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<Receive> {
-        if ticket.first {
-            let index = self.scopes.find(ticket.number)?;
-            let (receive, _) = self.scopes.get_mut(index)?.first.take_if(|first| first.1 == ticket.sequence)?;
-            self.firsts -= 1;
-            return Some(receive);
+        if ticket.single {
+            return self.single.take_if(|single| single.sequence == ticket.sequence).map(|single| single.receive);
         }
         let index = self.waiting.find(ticket.number)?;
         (self.waiting.get(index)?.sequence == ticket.sequence).then(|| self.take_waiting(index))?
@@ -254,7 +251,7 @@ impl Table {
 
     /// Receives and messages that wait.
     pub fn len(&self) -> (u32, u32) {
-        (self.waiting.count() + self.firsts, self.kept.count())
+        (self.waiting.count() + u32::from(self.single.is_some()), self.kept.count())
     }
 
     /// Whether nothing waits.

@@ -69,6 +69,15 @@ struct Outbound {
     queued: bool,
 }
 
+impl Outbound {
+    /// One of which nothing goes before it is pulled.
+    #[inline]
+    fn announced(operation: u64, length: u64) -> Self {
+        let (cancel, cancelled, queued) = (false, false, false);
+        Self { operation, length, sent: 0, until: 0, eager: false, cancel, cancelled, queued }
+    }
+}
+
 /// Long messages on their way from this side.
 #[derive(Debug, Default)]
 pub struct Outbounds {
@@ -167,37 +176,52 @@ impl Link {
                 self.allowance.lack(units);
             }
         }
-        let (eager, sent) = (cost.is_some(), if cost.is_some() && !apart { first } else { 0 });
-        let until = if eager { length } else { 0 };
-        let operation = send.operation;
-        let number = self.outbounds.add(Outbound {
-            operation,
-            length,
-            sent,
-            until,
-            eager,
-            cancel: false,
-            cancelled: false,
-            queued: false,
-        });
-        let number = number.ok_or(Refusal::WouldBlock)?;
-        let (grant, long) = (self.grants.next(), Long { tag: send.tag, length, number });
-        let head = Head { to, own, grant };
-        let put = if eager {
-            put_front(packets, Kind::First, &long.write(head), send.headers, send.body, sent as usize)
-        } else {
-            put(packets, Kind::Announce, &long.write_at(head, send.place), send.headers, &[])
+        let Some(units) = cost else {
+            return self.put_announcement(packets, to, send, length).map(Sent::Pending);
         };
-        if !put {
+        let sent = if apart { 0 } else { first };
+        let outbound = Outbound { sent, until: length, eager: true, ..Outbound::announced(send.operation, length) };
+        let number = self.outbounds.add(outbound).ok_or(Refusal::WouldBlock)?;
+        let (grant, long) = (self.grants.next(), Long { tag: send.tag, length, number });
+        let head = long.write(Head { to, own, grant });
+        if !put_front(packets, Kind::First, &head, send.headers, send.body, sent as usize) {
             self.outbounds.pool.remove(number.index());
             return Err(Refusal::WouldBlock);
         }
         self.grants.gone(grant);
-        if let Some(units) = cost {
-            self.allowance.spend(units);
-            self.outbounds.owe(number.index());
-        }
+        self.allowance.spend(units);
+        self.outbounds.owe(number.index());
         Ok(Sent::Pending(number))
+    }
+
+    /// Announces a message of so many bytes that lies at `send.place`; `send.body` and `send.mode` are not looked at.
+    #[inline]
+    pub fn announce<P: Packets>(&mut self, packets: &mut P, send: &Send<'_>, length: u64) -> Result<Number, Refusal> {
+        self.up()?;
+        let to = self.channels.sending(send.channel)?;
+        if send.headers.len() > stack::MOST {
+            return Err(Refusal::TooLong);
+        }
+        self.put_announcement(packets, to, send, length)
+    }
+
+    #[inline]
+    fn put_announcement<P: Packets>(
+        &mut self,
+        packets: &mut P,
+        to: Number,
+        send: &Send<'_>,
+        length: u64,
+    ) -> Result<Number, Refusal> {
+        let number = self.outbounds.add(Outbound::announced(send.operation, length)).ok_or(Refusal::WouldBlock)?;
+        let (grant, long) = (self.grants.next(), Long { tag: send.tag, length, number });
+        let head = long.write_at(Head { to, own: send.headers.len() as u16, grant }, send.place);
+        if !put(packets, Kind::Announce, &head, send.headers, &[]) {
+            self.outbounds.pool.remove(number.index());
+            return Err(Refusal::WouldBlock);
+        }
+        self.grants.gone(grant);
+        Ok(number)
     }
 
     /// Would like an announced message back: it completes as cancelled, or as it would have. False when it is too late

@@ -96,6 +96,7 @@ impl<T, const N: usize> Pool<T, N> {
     }
 
     /// Adds a record; `None` when there are [`MOST`]. Its index is below the most records that there ever were at once.
+    #[inline]
     pub fn insert(&mut self, value: T) -> Option<Number> {
         self.given = if self.given == u32::MAX >> INDEX_BITS { 1 } else { self.given + 1 };
         let index = match self.free {
@@ -117,9 +118,28 @@ impl<T, const N: usize> Pool<T, N> {
     }
 
     /// Takes a record out; it must have left its lists.
+    #[inline]
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let node = self.nodes.get_mut(index as usize)?;
         let value = node.value.take()?;
+        self.free_node(index);
+        Some(value)
+    }
+
+    /// The same, and drops it where it is.
+    #[inline]
+    pub fn forget(&mut self, index: u32) {
+        if let Some(node) = self.nodes.get_mut(index as usize)
+            && node.value.is_some()
+        {
+            node.value = None;
+            self.free_node(index);
+        }
+    }
+
+    #[inline]
+    fn free_node(&mut self, index: u32) {
+        let Some(node) = self.nodes.get_mut(index as usize) else { return };
         node.number = Number(0);
         node.next_free = self.free;
         self.free = index;
@@ -128,7 +148,6 @@ impl<T, const N: usize> Pool<T, N> {
             self.nodes = Vec::new();
             self.free = NIL;
         }
-        Some(value)
     }
 
     /// The index of the record with this number, if there is one.

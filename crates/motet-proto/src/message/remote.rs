@@ -238,7 +238,8 @@ impl Link {
 
     /// Most bytes of a put that go in one packet, so that they are free at once, and in order with other small operations.
     pub fn put_at_once<P: Packets>(&self, packets: &P) -> usize {
-        (packets.largest() - AT).min(usize::try_from(self.limits.eager).unwrap_or(usize::MAX))
+        let one = packets.longest_piece().min(packets.largest() - AT);
+        one.min(usize::try_from(self.limits.eager).unwrap_or(usize::MAX))
     }
 
     /// Whether the peer answers gets, puts and atomics at all.

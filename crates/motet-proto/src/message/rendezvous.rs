@@ -100,6 +100,7 @@ impl Inbounds {
     // ---- arrival ----------------------------------------------------------------------------------------------------
 
     /// A message begins: FIRST with what it costs, or ANNOUNCE with where it is.
+    #[inline]
     pub fn begin(&mut self, long: &Long, from: Result<u32, Place>) -> Result<Number, Broken> {
         let at = long.number.index() as usize;
         if at >= self.most as usize || long.number.0 == 0 {
@@ -119,6 +120,16 @@ impl Inbounds {
         let record = Inbound { number, length, received: 0, body, state, kept: None, queued: false, pulling: false };
         let record = self.pool.insert(record).ok_or(Broken("more long messages than numbers"))?;
         self.by_number[at] = record.index() + 1;
+        Ok(record)
+    }
+
+    /// ANNOUNCE of a message that its receiver sees where it is, and lends at once.
+    #[inline]
+    pub fn begin_lent(&mut self, long: &Long, place: Place) -> Result<Number, Broken> {
+        let record = self.begin(long, Err(place))?;
+        if let Some(inbound) = self.pool.named(record) {
+            inbound.state = State::Lent;
+        }
         Ok(record)
     }
 
@@ -303,6 +314,21 @@ impl Inbounds {
         }
     }
 
+    /// The same, and DONE goes at once, if there is room.
+    pub fn give_back_now<P: Packets>(&mut self, packets: &mut P, grants: &mut Grants, record: Number) {
+        let Some(index) = self.pool.find(record) else { return };
+        let Some(inbound) = self.pool.get(index) else { return };
+        if !matches!(inbound.state, State::Lent) {
+            return;
+        }
+        let head = Head { to: inbound.number, own: TAKEN, grant: grants.next() };
+        if inbound.queued || !packets.put(Kind::Done as u8, &[&head.write()]) {
+            return self.over(index, TAKEN);
+        }
+        grants.gone(head.grant);
+        self.remove(index);
+    }
+
     /// Nobody will take it.
     pub fn discard(&mut self, grants: &mut Grants, record: Number) {
         let Some(index) = self.pool.find(record) else { return };
@@ -388,8 +414,10 @@ impl Inbounds {
 
     /// Forgets a record, which is in no list.
     fn remove(&mut self, index: u32) {
-        let Some(inbound) = self.pool.remove(index) else { return };
-        if let Some(slot) = self.by_number.get_mut(inbound.number.index() as usize)
+        let Some(inbound) = self.pool.get(index) else { return };
+        let number = inbound.number;
+        self.pool.forget(index);
+        if let Some(slot) = self.by_number.get_mut(number.index() as usize)
             && *slot == index + 1
         {
             *slot = 0;

@@ -438,8 +438,15 @@ impl World {
         let whole = self.nodes.iter().all(|node| node.link.broken().is_none());
         let there = self.nodes[1 - side].side.sends.contains_key(&address);
         assert!(there || !whole, "the sender keeps what is lent");
-        self.nodes[side].link.give_back(record);
-        self.nodes[side].link.give_back(record);
+        let link = &mut self.nodes[side].link;
+        if self.prng.below(2) == 0 {
+            link.give_back(record);
+        } else {
+            self.lanes[side].now = self.now;
+            link.give_back_now(&mut self.lanes[side], record);
+        }
+        link.give_back(record);
+        link.give_back_now(&mut self.lanes[side], record);
         self.after(side);
     }
 

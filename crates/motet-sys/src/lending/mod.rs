@@ -160,6 +160,26 @@ impl Block {
         self.length = self.length.min(length);
     }
 
+    /// The same memory as a block of `length` bytes, where the pool would give one of that size; otherwise it comes back as it is.
+    #[inline]
+    pub fn again(mut self, length: usize) -> Result<Self, Self> {
+        if self.order.is_none() || buddy::order(length) != self.order {
+            return Err(self);
+        }
+        self.length = length;
+        Ok(self)
+    }
+
+    /// Bytes that the pool has given for it.
+    pub fn size(&self) -> usize {
+        self.order.map_or(self.segment.length(), buddy::size)
+    }
+
+    /// Whether it is part of a segment, which stays whatever becomes of the block.
+    pub fn is_part(&self) -> bool {
+        self.order.is_some()
+    }
+
     /// Its address in this process.
     pub fn address(&self) -> u64 {
         self.segment.address() + u64::from(self.offset)

@@ -25,6 +25,8 @@ mod server;
 mod waits;
 mod windows;
 
+pub use pair::both;
+
 use super::number;
 use anyhow::{Context, Result, bail};
 use motet::node::{Channel, LinkId, Node, Serve, options};

@@ -55,8 +55,6 @@ pub struct Place {
     pub(super) children: u32,
     /// Receives and messages meet in order, whatever their tags.
     pub(super) ordered: bool,
-    /// There, the first receive, if no other was before it when it came: it needs no record.
-    pub(super) first: Option<(Receive, u64)>,
     /// Scopes may be in it.
     pub(super) is_context: bool,
     /// No message will come any more.
@@ -99,16 +97,7 @@ impl Table {
 
     fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<Number> {
         let (posted, held) = Default::default();
-        self.scopes.insert(Place {
-            parent,
-            posted,
-            held,
-            children: 0,
-            ordered,
-            first: None,
-            is_context: false,
-            ended: None,
-        })
+        self.scopes.insert(Place { parent, posted, held, children: 0, ordered, is_context: false, ended: None })
     }
 
     #[inline(always)]
@@ -120,11 +109,11 @@ impl Table {
     pub fn end(&mut self, source: Source, status: Status) -> Option<Receive> {
         let place = self.scopes.named(source.number())?;
         place.ended.get_or_insert(status);
-        if let Some((receive, _)) = place.first.take() {
-            self.firsts -= 1;
-            return Some(receive);
+        let first = place.posted.first();
+        if let Some(single) = self.single.take_if(|single| single.scope == source.number()) {
+            return Some(single.receive);
         }
-        let first = place.posted.first()?;
+        let first = first?;
         self.take_waiting(first)
     }
 
@@ -138,7 +127,8 @@ impl Table {
     pub fn leave(&mut self, source: Source) -> bool {
         let Some(index) = self.scopes.find(source.number()) else { return true };
         let Some(place) = self.scopes.get(index) else { return true };
-        if place.children > 0 || place.first.is_some() || !place.posted.is_empty() || !place.held.is_empty() {
+        let single = self.single.is_some_and(|single| single.scope == source.number());
+        if place.children > 0 || single || !place.posted.is_empty() || !place.held.is_empty() {
             return false;
         }
         let parent = place.parent;

@@ -4,15 +4,17 @@
 //! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, the group at
 //! once. What it is not: it waits for nothing.
 
-use super::loans::{Lent, Part, Returns};
+mod groups;
+mod record;
+
+pub use groups::{Group, GroupId};
+pub use record::{Kind, Operation, Seen};
+
+use super::loans::{Lent, Loan, Returns};
 use super::{Channel, Error, OperationId};
-use motet_proto::message::matching::Ticket;
-use motet_proto::message::pool::{Number, Pool};
+use motet_proto::message::pool::{self, Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
 use motet_sys::span::Memory;
-use motet_wire::lane::bulk::Run;
-use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What to do when an operation ends.
@@ -25,10 +27,6 @@ pub struct Notice {
     /// A success is only counted (selective completion). Needs a group.
     pub quiet: bool,
 }
-
-/// A completion group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct GroupId(pub u32);
 
 /// The end of an operation.
 #[derive(Debug)]
@@ -70,126 +68,6 @@ pub struct Got {
     pub channel: Option<Channel>,
 }
 
-/// What the node must know to cancel it.
-#[derive(Debug, Clone, Copy)]
-pub enum Kind {
-    /// A receive that waits, or has been matched.
-    Receive(Option<Ticket>),
-    /// A message that is not all gone.
-    Send(Option<Number>),
-}
-
-/// What a receive in place sees.
-#[derive(Debug)]
-pub enum Seen {
-    /// It is none.
-    Nothing,
-    /// Nothing yet, or a copy of at most so many bytes.
-    Wanted {
-        /// Bytes.
-        most: u64,
-    },
-    /// The sender's memory; the protocol's name for the message.
-    Lent(Part, Number),
-}
-
-/// One operation.
-#[derive(Debug)]
-pub struct Operation {
-    /// Its body, or where that goes.
-    pub memory: Memory,
-    /// The rest of a gathered body.
-    pub more: Vec<Memory>,
-    /// What it is.
-    pub kind: Kind,
-    /// On which channel, where it is on one.
-    pub channel: Option<Channel>,
-    /// Nobody waits for it any more.
-    pub detached: bool,
-    /// Of a receive in place: what it sees.
-    pub seen: Seen,
-    notice: Notice,
-    outcome: Option<Outcome>,
-    tag: u64,
-    full: u64,
-    headers: Vec<u8>,
-}
-
-impl Default for Operation {
-    fn default() -> Self {
-        Self::new(Memory::Owned(Vec::new()), Kind::Receive(None), None, Notice::default())
-    }
-}
-
-impl Operation {
-    /// One that has just begun.
-    pub fn new(memory: Memory, kind: Kind, channel: Option<Channel>, notice: Notice) -> Self {
-        let (outcome, tag, full) = (None, 0, 0);
-        let (more, headers) = (Vec::new(), Vec::new());
-        let (detached, seen) = (false, Seen::Nothing);
-        Self { memory, more, kind, channel, detached, seen, notice, outcome, tag, full, headers }
-    }
-
-    /// Room for the copy that a receive in place gets after all. Where there is no memory for it, the receive fails with its end.
-    #[cold]
-    pub fn make_room(&mut self) {
-        let (Seen::Wanted { most }, Memory::Owned(bytes)) = (&self.seen, &mut self.memory) else { return };
-        let length = usize::try_from(self.full.min(*most)).unwrap_or(usize::MAX);
-        if bytes.is_empty() && bytes.try_reserve_exact(length).is_ok() {
-            bytes.resize(length, 0);
-        }
-    }
-
-    /// Bytes for the buffer; a receive in place has none before the first of them comes.
-    #[inline(always)]
-    pub fn place(&mut self, at: usize, bytes: &[u8]) {
-        if self.memory.fill(at, bytes) < bytes.len() {
-            self.place_in_room(at, bytes);
-        }
-    }
-
-    /// The same of bytes that lie in a ring.
-    pub fn place_run(&mut self, at: usize, run: Run) {
-        if self.memory.len() < at + run.len() {
-            self.make_room();
-        }
-        self.memory.write(at, run.len(), |into| run.read(into));
-    }
-
-    #[cold]
-    fn place_in_room(&mut self, at: usize, bytes: &[u8]) {
-        self.make_room();
-        self.memory.fill(at, bytes);
-    }
-
-    /// Shows bytes of a body, which may lie in several pieces.
-    pub fn body(&self, at: usize, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
-        let mut parts = SmallVec::<[&[u8]; 8]>::new();
-        let (mut skip, mut left) = (at, length);
-        for memory in std::iter::once(&self.memory).chain(&self.more) {
-            let bytes = memory.bytes(skip, left);
-            skip = skip.saturating_sub(memory.len());
-            left -= bytes.len();
-            if !bytes.is_empty() {
-                parts.push(bytes);
-            }
-        }
-        put(&parts)
-    }
-}
-
-/// Ends that one thread waits for.
-#[derive(Debug, Default)]
-pub struct Group {
-    ended: VecDeque<Completion>,
-    /// Operations that ended as asked, and others.
-    pub counts: [u64; 2],
-    /// Operations under way.
-    pub under_way: u64,
-    /// Whoever waits, or waits next, is to stop.
-    pub signalled: bool,
-}
-
 /// The one operation that has no record of its own: a receive for which a thread waits right here.
 pub const DIRECT: OperationId = OperationId(0);
 
@@ -199,9 +77,15 @@ pub struct Operations {
     pool: Pool<Operation>,
     groups: Pool<Group>,
     direct: Direct,
+    /// Loans of whose end nobody is told, on their way; and the last such that has come back.
+    loans: Pool<Loan>,
+    spare: Option<Loan>,
     /// Where loans go that are dropped.
     pub returns: Option<Arc<Returns>>,
 }
+
+/// In the protocol's name of an operation: it is a loan of whose end nobody is told, which needs no more of a record than itself.
+const LOAN: u64 = 1 << 32;
 
 /// The place of [`DIRECT`].
 #[derive(Debug, Default)]
@@ -230,6 +114,9 @@ impl Operations {
     pub fn get(&mut self, name: u64) -> Option<&mut Operation> {
         if name == u64::from(DIRECT.0) {
             return self.direct.busy.then_some(&mut self.direct.operation);
+        }
+        if name >= LOAN {
+            return None;
         }
         self.pool.named(Number(name as u32))
     }
@@ -291,6 +178,12 @@ impl Operations {
     /// An operation has ended.
     #[inline(always)]
     pub fn complete(&mut self, name: u64, outcome: Outcome) {
+        if name >= LOAN {
+            if let Some(loan) = self.take_loan(name).filter(Loan::is_part) {
+                self.spare = Some(loan);
+            }
+            return;
+        }
         let Some(operation) = self.get(name) else { return };
         operation.outcome = Some(outcome);
         if operation.detached {
@@ -355,99 +248,43 @@ impl Operations {
 
     /// Records held.
     pub fn count(&self) -> u32 {
-        self.pool.count()
+        self.pool.count() + self.loans.count()
     }
 
-    // ---- groups -----------------------------------------------------------------------------------------------------
+    // ---- loans of whose end nobody is told ---------------------------------------------------------------------------
 
-    /// A new completion group; `None` when there are too many.
-    pub fn add_group(&mut self) -> Option<GroupId> {
-        self.groups.insert(Group::default()).map(|number| GroupId(number.0))
-    }
-
-    /// Ends a group, and forgets what nobody has taken note of. [`Error::WouldBlock`], and nothing is done, while operations in it
-    /// are under way.
-    pub fn remove_group(&mut self, group: GroupId) -> Result<(), Error> {
-        let number = Number(group.0);
-        if self.groups.named(number).ok_or(Error::Unknown)?.under_way > 0 {
-            return Err(Error::WouldBlock);
+    /// Keeps one; its name for the protocol. It comes back when there are too many.
+    #[inline]
+    pub fn keep_loan(&mut self, loan: Loan) -> Result<u64, Loan> {
+        if self.loans.count() == pool::MOST {
+            return Err(loan);
         }
-        self.groups.remove(number.index());
-        Ok(())
+        Ok(self.loans.insert(loan).map_or(0, |number| LOAN | u64::from(number.0)))
     }
 
-    /// A group.
-    #[inline(always)]
-    pub fn group(&mut self, group: GroupId) -> Option<&mut Group> {
-        self.groups.named(Number(group.0))
-    }
-}
-
-impl Group {
-    /// The next end in it.
-    #[inline(always)]
-    pub fn take(&mut self) -> Option<Completion> {
-        self.ended.pop_front()
+    /// One that has not gone, or has come back.
+    #[inline]
+    pub fn take_loan(&mut self, name: u64) -> Option<Loan> {
+        let index = self.loans.find(Number((name & !LOAN) as u32))?;
+        self.loans.remove(index)
     }
 
-    /// Whether there is one.
-    #[inline(always)]
-    pub fn has_ended(&self) -> bool {
-        !self.ended.is_empty()
+    /// Bytes of one.
+    pub fn loan(&mut self, name: u64) -> Option<&Loan> {
+        if name < LOAN { None } else { self.loans.named(Number((name & !LOAN) as u32)).map(|loan| &*loan) }
     }
 
-    /// Whether a wait is to stop; asked once for each time.
-    pub fn interrupted<R>(&mut self) -> Option<Result<R, Error>> {
-        std::mem::take(&mut self.signalled).then_some(Err(Error::Interrupted))
+    /// The last one that has come back: another use of it costs the pool nothing.
+    #[inline]
+    pub fn take_spare(&mut self) -> Option<Loan> {
+        self.spare.take()
+    }
+
+    /// Bytes of that, which are free although the pool does not have them.
+    pub fn spare_bytes(&self) -> usize {
+        self.spare.as_ref().map_or(0, Loan::size)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_gathered_body_is_shown_from_anywhere() {
-        let bytes: Vec<u8> = (0..30).collect();
-        let mut operation =
-            Operation::new(Memory::Owned(bytes[..10].to_vec()), Kind::Send(None), None, Notice::default());
-        let rest = [&bytes[10..11], &[], &bytes[11..30]];
-        operation.more = rest.map(|part| Memory::Owned(part.to_vec())).into();
-        for at in 0..30 {
-            for length in 0..=30 - at {
-                let mut seen = Vec::new();
-                assert!(operation.body(at, length, &mut |parts| {
-                    seen = parts.concat();
-                    true
-                }));
-                assert_eq!(seen, bytes[at..at + length], "{at} {length}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_group_counts_and_reports_what_it_is_told_to() {
-        let mut operations = Operations::default();
-        let group = operations.add_group().unwrap();
-        let mut begin = |quiet| {
-            let notice = Notice { group: Some(group), context: 7, quiet };
-            let operation = Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
-            operations.begin(operation).unwrap()
-        };
-        let [loud, quiet, fails] = [begin(false), begin(true), begin(true)];
-        assert_eq!(operations.remove_group(group), Err(Error::WouldBlock), "operations are under way");
-        for (operation, status) in [(loud, Status::Done), (quiet, Status::Done), (fails, Status::Broken)] {
-            operations.complete(u64::from(operation.0), Outcome { status, length: 1 });
-            operations.complete(u64::from(operation.0), Outcome { status: Status::Full, length: 2 });
-        }
-        let known = operations.group(group).unwrap();
-        let ended: Vec<_> = std::iter::from_fn(|| known.take()).map(|end| (end.operation, end.status)).collect();
-        assert_eq!((ended, known.counts), (vec![(loud, Status::Done), (fails, Status::Broken)], [2, 1]));
-        assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0));
-        assert_ne!(operations.add_group(), Some(group), "its number is not used again so soon");
-        assert_eq!(operations.remove_group(group), Err(Error::Unknown));
-        let notice = Notice { group: Some(group), ..Notice::default() };
-        let late = Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
-        assert_eq!((operations.begin(late), operations.count()), (Err(Error::Unknown), 0));
-    }
-}
+mod tests;

@@ -1,0 +1,72 @@
+use super::*;
+
+#[test]
+fn a_gathered_body_is_shown_from_anywhere() {
+    let bytes: Vec<u8> = (0..30).collect();
+    let mut operation = Operation::new(Memory::Owned(bytes[..10].to_vec()), Kind::Send(None), None, Notice::default());
+    let rest = [&bytes[10..11], &[], &bytes[11..30]];
+    operation.more = rest.map(|part| Memory::Owned(part.to_vec())).into();
+    for at in 0..30 {
+        for length in 0..=30 - at {
+            let mut seen = Vec::new();
+            assert!(operation.body(at, length, &mut |parts| {
+                seen = parts.concat();
+                true
+            }));
+            assert_eq!(seen, bytes[at..at + length], "{at} {length}");
+        }
+    }
+}
+
+#[test]
+fn a_loan_of_whose_end_nobody_is_told_is_kept_until_then_and_used_again() {
+    let pool = motet_sys::lending::Pool::new(1 << 30);
+    let mut operations = Operations::default();
+    let take = |length| {
+        let mut loan = pool.take(length).unwrap();
+        loan.fill(length as u8);
+        loan
+    };
+    let [first, second, long] = [5000, 9000, (64 << 20) + 1].map(|length| operations.keep_loan(take(length)).unwrap());
+    assert_eq!((operations.count(), operations.loan(first).unwrap()[4999]), (3, 5000u16 as u8));
+    // No name of one is an operation's, nor the other way round.
+    assert!(operations.get(first).is_none() && operations.loan(first & 0xffff_ffff).is_none());
+    let done = Outcome { status: Status::Done, length: 5000 };
+    operations.complete(first, done);
+    operations.complete(first, done);
+    assert_eq!((operations.count(), operations.spare_bytes(), operations.loan(first).is_none()), (2, 8192, true));
+    let spare = operations.take_spare().unwrap().again(9000).unwrap_err();
+    assert_eq!(spare.again(8192).unwrap().len(), 8192);
+    operations.complete(second, done);
+    operations.complete(long, done);
+    assert_eq!((operations.count(), operations.spare_bytes()), (0, 16 << 10), "a long one goes back at once");
+    assert_eq!(pool.size()[2], 16 << 10);
+    drop(operations);
+    assert_eq!(pool.size()[2], 0);
+}
+
+#[test]
+fn a_group_counts_and_reports_what_it_is_told_to() {
+    let mut operations = Operations::default();
+    let group = operations.add_group().unwrap();
+    let mut begin = |quiet| {
+        let notice = Notice { group: Some(group), context: 7, quiet };
+        let operation = Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
+        operations.begin(operation).unwrap()
+    };
+    let [loud, quiet, fails] = [begin(false), begin(true), begin(true)];
+    assert_eq!(operations.remove_group(group), Err(Error::WouldBlock), "operations are under way");
+    for (operation, status) in [(loud, Status::Done), (quiet, Status::Done), (fails, Status::Broken)] {
+        operations.complete(u64::from(operation.0), Outcome { status, length: 1 });
+        operations.complete(u64::from(operation.0), Outcome { status: Status::Full, length: 2 });
+    }
+    let known = operations.group(group).unwrap();
+    let ended: Vec<_> = std::iter::from_fn(|| known.take()).map(|end| (end.operation, end.status)).collect();
+    assert_eq!((ended, known.counts), (vec![(loud, Status::Done), (fails, Status::Broken)], [2, 1]));
+    assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0));
+    assert_ne!(operations.add_group(), Some(group), "its number is not used again so soon");
+    assert_eq!(operations.remove_group(group), Err(Error::Unknown));
+    let notice = Notice { group: Some(group), ..Notice::default() };
+    let late = Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
+    assert_eq!((operations.begin(late), operations.count()), (Err(Error::Unknown), 0));
+}

@@ -1,0 +1,260 @@
+//! What a program calls to receive, to see what waits, and to take operations back.
+
+use super::core::{Core, Guard};
+use super::operations::{DIRECT, Got, Kind, Notice, Operation};
+use super::{Channel, Context, Error, LinkId, Node, OperationId};
+use crate::reason::Reason;
+use motet_proto::message::matching::{Posted, Receive, Selector, Source};
+use motet_proto::message::{Broken, Held, Outcome, Reception};
+use motet_sys::span::{Memory, Span};
+
+/// Where a receive looks for its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// On one channel.
+    Channel(Channel),
+    /// On any channel of a context.
+    Any(Context),
+}
+/// What waits to be received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// On which channel.
+    pub channel: Channel,
+    /// Its tag.
+    pub tag: u64,
+    /// Bytes of its body.
+    pub length: u64,
+    /// Its headers.
+    pub headers: Vec<u8>,
+}
+impl Node {
+    /// Posts a receive: `memory` is filled with the body of the next message whose tag is `tag` but for the bits in `ignore`.
+    pub fn post(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        memory: Memory,
+        notice: Notice,
+    ) -> Result<OperationId, Error> {
+        let mut core = self.core()?;
+        let capacity = memory.len() as u64;
+        let operation = Operation::new(memory, Kind::Receive(None), None, notice);
+        self.post_here(&mut core, from, tag, ignore, operation, capacity)
+    }
+
+    pub(super) fn post_here(
+        &self,
+        core: &mut Core,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        operation: Operation,
+        capacity: u64,
+    ) -> Result<OperationId, Error> {
+        let selector = core.selector(from, tag, ignore)?;
+        let name = core.desk.operations.begin(operation)?;
+        let receive = Receive { operation: u64::from(name.0), capacity };
+        match core.desk.table.post(selector, receive) {
+            Posted::Waiting(ticket) => {
+                if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
+                    operation.kind = Kind::Receive(Some(ticket));
+                }
+            }
+            Posted::Found(held) => core.give(held, name, capacity),
+            Posted::Ended(status) => {
+                core.desk.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
+                core.alert();
+            }
+        }
+        Ok(name)
+    }
+
+    /// Receives the next message whose tag is `tag` but for the bits in `ignore`, and waits for it. Of several threads that do so at
+    /// a time, one needs no record for it.
+    ///
+    /// When this returns an error, the operation has not ended if it is [`DIRECT`] that is under way: [`Node::detach`] it, or
+    /// [`Node::wait_direct`] again.
+    #[inline(always)]
+    pub fn receive(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        span: Span,
+        headers: Option<&mut Vec<u8>>,
+        deadline: Option<u64>,
+    ) -> Result<Got, Error> {
+        let (mut core, mut headers) = (self.core()?, headers);
+        let selector = core.selector(from, tag, ignore)?;
+        if let Some(got) = self.expect(&mut core, selector, span, &mut headers) {
+            return Ok(got);
+        }
+        self.receive_posted(core, selector, span, headers, deadline)
+    }
+
+    /// The same the long way.
+    #[inline(never)]
+    fn receive_posted(
+        &self,
+        mut core: Guard<'_>,
+        selector: Selector,
+        span: Span,
+        mut headers: Option<&mut Vec<u8>>,
+        deadline: Option<u64>,
+    ) -> Result<Got, Error> {
+        let capacity = span.len() as u64;
+        if !core.desk.operations.begin_direct(Memory::Span(span)) {
+            return Err(Error::Full);
+        }
+        match core.desk.table.post(selector, Receive { operation: u64::from(DIRECT.0), capacity }) {
+            Posted::Waiting(ticket) => {
+                if let Some(operation) = core.desk.operations.get(u64::from(DIRECT.0)) {
+                    operation.kind = Kind::Receive(Some(ticket));
+                }
+            }
+            Posted::Found(held) => core.give(held, DIRECT, capacity),
+            Posted::Ended(status) => {
+                core.desk.operations.complete(u64::from(DIRECT.0), Outcome { status, length: 0 });
+            }
+        }
+        self.wait(core, deadline, |core| core.desk.operations.take_direct(headers.as_deref_mut()))
+    }
+
+    /// Waits on for a receive whose first wait has ended with an error.
+    pub fn wait_direct(&self, mut headers: Option<&mut Vec<u8>>, deadline: Option<u64>) -> Result<Got, Error> {
+        self.wait(self.core()?, deadline, |core| core.desk.operations.take_direct(headers.as_deref_mut()))
+    }
+
+    /// What a receive would get now.
+    pub fn peek(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
+        let mut core = self.core()?;
+        let selector = core.selector(from, tag, ignore)?;
+        Ok(core.desk.table.peek(selector).map(|held| Seen {
+            channel: Channel { link: LinkId(held.source), id: held.channel },
+            tag: held.tag,
+            length: held.length,
+            headers: held.headers().to_vec(),
+        }))
+    }
+
+    /// Takes what a receive would get now: no other receive gets it. It must be given memory ([`Node::accept_body`]) or be
+    /// discarded ([`Node::discard_body`]).
+    pub fn claim(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Held>, Error> {
+        let mut core = self.core()?;
+        let selector = core.selector(from, tag, ignore)?;
+        Ok(core.desk.table.claim(selector))
+    }
+
+    /// Gives memory to a message that was claimed, or that a handler has taken. With an error, the message comes back.
+    pub fn accept_body(&self, held: Held, memory: Memory, notice: Notice) -> Result<OperationId, (Error, Held)> {
+        let mut core = match self.core() {
+            Ok(core) => core,
+            Err(error) => return Err((error, held)),
+        };
+        let capacity = memory.len() as u64;
+        let operation = Operation::new(memory, Kind::Receive(None), None, notice);
+        match core.desk.operations.begin(operation) {
+            Ok(name) => {
+                core.give(held, name, capacity);
+                Ok(name)
+            }
+            Err(error) => Err((error, held)),
+        }
+    }
+
+    /// Throws away a message that was claimed, or that a handler has taken.
+    pub fn discard_body(&self, held: Held) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let link = LinkId(held.source);
+        if let Ok((joined, _)) = core.link(link) {
+            joined.proto.discard(held);
+            core.settle(link);
+        }
+        Ok(())
+    }
+
+    /// Would like an operation not to happen any more. It ends in any case: as cancelled, or as it would have.
+    ///
+    /// Errors: [`Error::Unknown`] when its end has been taken note of, or told to its group.
+    pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let core = &mut *core;
+        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
+        match (known.kind, known.channel) {
+            (Kind::Receive(Some(ticket)), _) if core.desk.table.cancel(ticket).is_some() => {
+                let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
+                core.desk.operations.complete(u64::from(operation.0), outcome);
+                core.alert();
+            }
+            (Kind::Send(Some(number)), Some(channel)) => {
+                if let Ok((joined, desk)) = core.link(channel.link) {
+                    joined.proto.cancel(number);
+                    joined.flush(channel.link, desk);
+                    core.attend_to(channel.link);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the memory away from an operation that has not ended, which is forgotten when it does: what still comes for a receive
+    /// goes nowhere; of a send that has begun nothing but the loss of its link is left.
+    pub fn detach(&self, operation: OperationId) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        known.memory = Memory::Owned(Vec::new());
+        known.more = Vec::new();
+        known.detached = true;
+        if let (Kind::Send(_), Some(channel)) = (known.kind, known.channel) {
+            // Its peer may be about to fetch it.
+            if let Ok((joined, desk)) = core.link(channel.link) {
+                joined.lose(channel.link, desk, Reason::PEER_GONE, Broken("a body was taken away"));
+            }
+        }
+        core.alert();
+        drop(core);
+        let _ = self.cancel(operation); // or it has just been forgotten
+        Ok(())
+    }
+}
+
+impl Core {
+    #[inline(always)]
+    pub(super) fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
+        let from = match from {
+            From::Any(context) if self.desk.table.knows(context.0) => Source::Any(context.0),
+            From::Any(_) => return Err(Error::Unknown),
+            From::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
+                Some(Reception::Matched(scope)) => Source::One(scope),
+                Some(Reception::Handler) => return Err(Error::Closed),
+                None => return Err(Error::Unknown),
+            },
+        };
+        Ok(Selector { from, tag, ignore })
+    }
+
+    /// Gives a message that nobody waited for to an operation.
+    pub(super) fn give(&mut self, held: Held, name: OperationId, capacity: u64) {
+        let link = LinkId(held.source);
+        match self.link(link) {
+            Ok((joined, desk)) => {
+                joined.with(link, desk, |proto, _, view| proto.accept(view, held, u64::from(name.0), capacity));
+                self.settle(link);
+            }
+            Err(_) => {
+                let outcome = Outcome { status: super::Status::Broken, length: 0 };
+                self.desk.operations.complete(u64::from(name.0), outcome);
+            }
+        }
+        self.alert();
+        // What must be copied is copied by whoever makes progress: it must look here.
+        if self.links.named(motet_proto::message::pool::Number(link.0)).is_some_and(|joined| joined.back.copies_wait())
+        {
+            self.warm(link);
+            self.attend_to(link);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What a program calls to send.
+//!
+//! Three ways, the shortest first: a message that goes in one packet and is gone when the call returns; one that is begun and keeps its
+//! memory until its end; and the latter waiting for room.
+
+use super::core::{Core, Guard};
+use super::operations::{Kind, Notice, Operation};
+use super::{Channel, Error, LinkId, Mode, Node, OperationId};
+use motet_proto::message::packet;
+use motet_proto::message::{Outcome, Refusal, Send, Sent};
+use motet_sys::span::Memory;
+
+/// A body that most likely goes in one packet, bytes.
+const SHORT: usize = 16 << 10;
+/// A message to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Outgoing<'a> {
+    /// On which channel.
+    pub channel: Channel,
+    /// For the matching.
+    pub tag: u64,
+    /// Headers, the outermost first, at most [`motet_proto::message::stack::MOST`] bytes.
+    pub headers: &'a [u8],
+    /// How it may go.
+    pub mode: Mode,
+}
+impl Node {
+    /// Sends a message whose body goes at once or not at all: `None`, it has gone.
+    #[inline]
+    fn try_send(
+        &self,
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        body: &[&[u8]],
+        operation: u64,
+        place: packet::Place,
+    ) -> Result<Sent, Error> {
+        let &Outgoing { channel, tag, headers, mode } = message;
+        let (joined, desk) = core.link(channel.link)?;
+        let send = Send { channel: channel.id, tag, headers, body, mode, operation, place };
+        let sent = joined.with(channel.link, desk, |proto, way, _| proto.send(way, &send));
+        match sent {
+            Ok(sent) => Ok(sent),
+            Err(refusal) => Err(core.refused(channel, refusal)),
+        }
+    }
+
+    /// Sends a message without headers, if there is room now and it goes in one packet: [`Error::WouldBlock`], [`Error::TooLong`].
+    #[inline]
+    pub fn send_short(&self, channel: Channel, tag: u64, body: &[u8]) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let (joined, desk) = core.link(channel.link)?;
+        match joined.send_short(channel.link, desk, channel.id, tag, body) {
+            Ok(()) => Ok(()),
+            Err(refusal) => Err(core.refused(channel, refusal)),
+        }
+    }
+
+    /// Sends a short message, whose body is free again when this returns: eager in one packet. Waits until there is room.
+    ///
+    /// Errors: [`Error::TooLong`] when it does not fit a packet; [`Error::TimedOut`], and nothing was sent.
+    #[inline]
+    pub fn inject(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
+        let message = Outgoing { mode: Mode::Inject, ..*message };
+        let mut core = self.core()?;
+        match self.try_send(&mut core, &message, body, 0, packet::Place::default()) {
+            Ok(_) => return Ok(()),
+            Err(Error::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+        self.wait(core, deadline, |core| match self.try_send(core, &message, body, 0, packet::Place::default()) {
+            Err(Error::WouldBlock) => None,
+            sent => Some(sent.map(drop)),
+        })?
+    }
+
+    /// The same, and does not wait: [`Error::WouldBlock`].
+    #[inline]
+    pub fn try_inject(&self, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
+        let message = Outgoing { mode: Mode::Inject, ..*message };
+        let mut core = self.core()?;
+        self.try_send(&mut core, &message, body, 0, packet::Place::default()).map(drop)
+    }
+
+    /// Begins to send a message. `None`: it has gone, and its body is free; no end follows. Otherwise its memory stays in use until
+    /// the operation has ended. [`Error::WouldBlock`], and nothing is done, when there is no room; the memory comes back then.
+    pub fn start_send(
+        &self,
+        message: &Outgoing<'_>,
+        memory: Memory,
+        more: Vec<Memory>,
+        notice: Notice,
+    ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
+        match self.core() {
+            Ok(mut core) => {
+                if goes_at_once(&mut core, message, &memory, &more, notice) {
+                    return Ok(None);
+                }
+                self.look_for_credit(&mut core, message, &memory, &more);
+                self.start_send_here(&mut core, message, memory, more, notice)
+            }
+            Err(error) => Err((error, memory, more)),
+        }
+    }
+
+    /// The same, and waits until there is room.
+    pub fn send(
+        &self,
+        message: &Outgoing<'_>,
+        memory: Memory,
+        more: Vec<Memory>,
+        notice: Notice,
+        deadline: Option<u64>,
+    ) -> Result<Option<OperationId>, Error> {
+        let mut core = self.core()?;
+        if goes_at_once(&mut core, message, &memory, &more, notice) {
+            return Ok(None);
+        }
+        self.look_for_credit(&mut core, message, &memory, &more);
+        let mut body = Some((memory, more));
+        self.wait(core, deadline, |core| {
+            let (memory, more) = body.take()?;
+            match self.start_send_here(core, message, memory, more, notice) {
+                Ok(operation) => Some(Ok(operation)),
+                Err((Error::WouldBlock, memory, more)) => {
+                    body = Some((memory, more));
+                    None
+                }
+                Err((error, ..)) => Some(Err(error)),
+            }
+        })?
+    }
+
+    /// Credit may have come that nobody has looked at: better than to announce a short message for lack of it.
+    #[inline]
+    fn look_for_credit(&self, core: &mut Guard<'_>, message: &Outgoing<'_>, memory: &Memory, more: &[Memory]) {
+        let length = more.iter().fold(memory.len(), |sum, part| sum.saturating_add(part.len())) as u64;
+        let lacks = |core: &mut Core| {
+            core.link(message.channel.link).is_ok_and(|(joined, _)| joined.proto.lacks_credit(length))
+        };
+        if !core.driving && lacks(core) {
+            self.look_around(core);
+        }
+    }
+
+    pub(super) fn start_send_here(
+        &self,
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        memory: Memory,
+        more: Vec<Memory>,
+        notice: Notice,
+    ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
+        let length = memory.len();
+        if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && notice.group.is_none() {
+            let short = Outgoing { mode: Mode::Inject, ..*message };
+            let body = [memory.bytes(0, length)];
+            match self.try_send(core, &short, &body, 0, packet::Place::default()) {
+                Ok(_) => return Ok(None),
+                Err(Error::WouldBlock | Error::TooLong) => {} // it may go otherwise
+                Err(error) => return Err((error, memory, more)),
+            }
+        }
+        let limits = core.limits.single_copy;
+        let joined = core.link(message.channel.link);
+        let shown = more.is_empty() && joined.is_ok_and(|(joined, _)| joined.lets_copy(length as u64, limits));
+        let mut place = match shown {
+            true => packet::Place { address: memory.address(), key: 0 },
+            false => packet::Place::default(),
+        };
+        if let (Memory::Block(loan), true) = (&memory, more.is_empty()) {
+            place = core.place_of_loan(message.channel.link, loan, place);
+        }
+        let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
+        operation.more = more;
+        let name = match core.desk.operations.begin(operation) {
+            Ok(name) => name,
+            Err(error) => return Err((error, Memory::Owned(Vec::new()), Vec::new())),
+        };
+        let sent = self.send_begun(core, message, name, place);
+        match sent {
+            Ok(Sent::Pending(number)) => {
+                if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
+                    operation.kind = Kind::Send(Some(number));
+                }
+                core.settle(message.channel.link);
+                Ok(Some(name))
+            }
+            Ok(Sent::Complete) => {
+                if notice.group.is_some() {
+                    let outcome = Outcome { status: super::Status::Done, length: length as u64 };
+                    core.desk.operations.complete(u64::from(name.0), outcome);
+                    core.alert();
+                    return Ok(Some(name));
+                }
+                core.desk.operations.withdraw(name);
+                Ok(None)
+            }
+            Err(error) => match core.desk.operations.withdraw(name) {
+                Some(Operation { memory, more, .. }) => Err((error, memory, more)),
+                None => Err((error, Memory::Owned(Vec::new()), Vec::new())),
+            },
+        }
+    }
+
+    /// The body is the operation's: it is shown to the protocol from there.
+    fn send_begun(
+        &self,
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        name: OperationId,
+        place: packet::Place,
+    ) -> Result<Sent, Error> {
+        // The record lends its memory for the call: nothing that the protocol does in a send touches it.
+        let Some(operation) = core.desk.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
+        let memory = std::mem::replace(&mut operation.memory, Memory::Owned(Vec::new()));
+        let more = std::mem::take(&mut operation.more);
+        let body: smallvec::SmallVec<[&[u8]; 8]> =
+            std::iter::once(&memory).chain(&more).map(|memory| memory.bytes(0, usize::MAX)).collect();
+        let sent = self.try_send(core, message, &body, u64::from(name.0), place);
+        drop(body);
+        if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
+            (operation.memory, operation.more) = (memory, more);
+        }
+        sent
+    }
+}
+
+/// Sends what is short, has no headers and needs no record, if there is room. False: it goes the long way, or not at all.
+#[inline(always)]
+fn goes_at_once(core: &mut Core, message: &Outgoing<'_>, memory: &Memory, more: &[Memory], notice: Notice) -> bool {
+    let &Outgoing { channel, tag, headers, mode } = message;
+    let plain = mode == Mode::Automatic && headers.is_empty() && more.is_empty() && notice.group.is_none();
+    plain
+        && memory.len() <= SHORT
+        && core.link(channel.link).is_ok_and(|(joined, desk)| {
+            joined.send_short(channel.link, desk, channel.id, tag, memory.bytes(0, SHORT)).is_ok()
+        })
+}
+impl Core {
+    /// Why a send was refused.
+    #[cold]
+    fn refused(&mut self, channel: Channel, refusal: Refusal) -> Error {
+        if refusal == Refusal::Closed && self.place(channel.link, channel.id).is_none() {
+            return Error::Unknown;
+        }
+        self.refused_on(channel.link, refusal)
+    }
+
+    /// Why something was refused on a link; who waits for room is told when there is some.
+    #[cold]
+    pub(super) fn refused_on(&mut self, link: LinkId, refusal: Refusal) -> Error {
+        let gone = self.gone(link);
+        if refusal == Refusal::WouldBlock
+            && let Ok((joined, desk)) = self.link(link)
+        {
+            joined.blocked = true;
+            joined.flush(link, desk);
+            self.warm(link);
+        }
+        Error::of(refusal, gone)
+    }
+}
