@@ -131,10 +131,10 @@ fn first(entered: &Entered, group: GroupId, deadline: Deadline) -> Result<Comple
     if !deadline.is_now() {
         return node.wait_group(group, deadline.at()).map_err(errno);
     }
-    if let Some(completion) = node.test_group(group).map_err(errno)? {
-        return Ok(completion);
+    // A completion is a long thing to move where there is none: programs poll.
+    if !node.look_at_group(group).map_err(errno)? {
+        return Err(EAGAIN);
     }
-    node.progress().map_err(errno)?;
     node.test_group(group).map_err(errno)?.ok_or(EAGAIN)
 }
 
@@ -161,8 +161,8 @@ pub unsafe extern "C" fn motet_group_wait(
             // SAFETY: the caller's promise: `most` ends, so far apart. (Only the first one's size is read.)
             unsafe { tell(&entered, completion, ends.byte_add(taken as usize * distance), distance) };
             taken += 1;
-            next =
-                if taken < most.min(i32::MAX as u32) { entered.node.test_group(group).unwrap_or(None) } else { None };
+            let more = taken < most.min(i32::MAX as u32) && entered.node.group_has_ended(group).unwrap_or(false);
+            next = if more { entered.node.test_group(group).unwrap_or(None) } else { None };
         }
         Ok(taken as i32)
     })

@@ -270,6 +270,25 @@ impl Node {
         Ok(self.core()?.desk.operations.group(group).ok_or(Error::Unknown)?.take())
     }
 
+    /// Whether something in a group has ended; where nothing has, after one round of progress, unless another thread makes some.
+    #[inline]
+    pub fn look_at_group(&self, group: GroupId) -> Result<bool, Error> {
+        let mut core = self.core()?;
+        if core.desk.operations.group(group).ok_or(Error::Unknown)?.has_ended() {
+            return Ok(true);
+        }
+        if !core.driving {
+            self.look_around(&mut core);
+        }
+        Ok(core.desk.operations.group(group).ok_or(Error::Unknown)?.has_ended())
+    }
+
+    /// The same without progress.
+    #[inline]
+    pub fn group_has_ended(&self, group: GroupId) -> Result<bool, Error> {
+        Ok(self.core()?.desk.operations.group(group).ok_or(Error::Unknown)?.has_ended())
+    }
+
     /// Waits until `done` operations of a group have ended as asked, or more than `failed` otherwise.
     pub fn wait_counts(&self, group: GroupId, done: u64, failed: u64, deadline: Option<u64>) -> Result<(), Error> {
         self.wait(self.core()?, deadline, |core| match core.desk.operations.group(group) {

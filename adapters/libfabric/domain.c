@@ -1,0 +1,161 @@
+/* domain.c: a domain is a node of Motet: opened with it, closed with it. And the store of requests, which all of its endpoints share.
+ *
+ * The node's name is made of 64 random bits, so that an address is short and of fixed length. It listens for other hosts where
+ * FI_MOTET_LISTEN (IP:PORT; port 0: any) says so; otherwise it is found on this host alone. */
+#include "fabric.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <sys/random.h>
+
+#define LISTEN "FI_MOTET_LISTEN"
+#define REQUESTS 256 /* of a chunk */
+/* What waits for a receive, at most, of one peer: MPI programs send before the other side looks, and must not be held up for it. */
+#define WINDOW ((uint64_t)256 << 20)
+#define LONGS 262144
+
+struct chunk {
+    struct chunk *next;
+    struct request requests[REQUESTS];
+};
+
+struct request *request_take(struct endpoint *endpoint)
+{
+    struct domain *domain = endpoint->domain;
+    if (unlikely(!domain->spare)) {
+        struct chunk *chunk = malloc(sizeof *chunk);
+        if (!chunk) return NULL;
+        chunk->next = domain->chunks;
+        domain->chunks = chunk;
+        for (size_t i = 0; i < REQUESTS; i++) {
+            chunk->requests[i].next = domain->spare;
+            domain->spare = &chunk->requests[i];
+        }
+    }
+    struct request *request = domain->spare;
+    domain->spare = request->next;
+    request->endpoint = endpoint;
+    request->copy = NULL;
+    request->many = false;
+    request->whole = NULL;
+    request->pieces = 0;
+    request->error = 0;
+    return request;
+}
+
+void request_give_back(struct request *request)
+{
+    struct domain *domain = request->endpoint->domain;
+    if (unlikely(request->copy != NULL)) free(request->copy);
+    request->next = domain->spare;
+    domain->spare = request;
+}
+
+/* ---------------------------------------------------------------- life */
+
+static int domain_close(struct fid *fid)
+{
+    struct domain *domain = container(fid, struct domain, fid.fid);
+    if (domain->users) return -FI_EBUSY;
+    motet_node_close(domain->node);
+    for (struct chunk *chunk; (chunk = domain->chunks);) {
+        domain->chunks = chunk->next;
+        free(chunk);
+    }
+    pthread_mutex_destroy(&domain->lock);
+    free(domain);
+    return 0;
+}
+
+static int no_scalable(struct fid_domain *domain, struct fi_info *info, struct fid_ep **out, void *context) { return -FI_ENOSYS; }
+static int no_poll_set(struct fid_domain *domain, struct fi_poll_attr *attr, struct fid_poll **out) { return -FI_ENOSYS; }
+static int no_shared_sends(struct fid_domain *domain, struct fi_tx_attr *attr, struct fid_stx **out, void *context) { return -FI_ENOSYS; }
+static int no_shared_receives(struct fid_domain *domain, struct fi_rx_attr *attr, struct fid_ep **out, void *context) { return -FI_ENOSYS; }
+
+static int no_collective_types(struct fid_domain *domain, enum fi_collective_op op, struct fi_collective_attr *attr, uint64_t flags)
+{
+    return -FI_EOPNOTSUPP;
+}
+
+static int endpoint_with_flags(struct fid_domain *domain, struct fi_info *info, struct fid_ep **out, uint64_t flags, void *context)
+{
+    return flags ? -FI_EINVAL : endpoint_open(domain, info, out, context);
+}
+
+static struct fi_ops object = {
+    .size = sizeof object, .close = domain_close, .bind = refuse_bind, .control = refuse_control, .ops_open = refuse_ops,
+};
+
+static struct fi_ops_domain operations = {
+    .size = sizeof operations,
+    .av_open = vector_open,
+    .cq_open = queue_open,
+    .endpoint = endpoint_open,
+    .scalable_ep = no_scalable,
+    .cntr_open = counter_open,
+    .poll_open = no_poll_set,
+    .stx_ctx = no_shared_sends,
+    .srx_ctx = no_shared_receives,
+    .query_atomic = atomic_query,
+    .query_collective = no_collective_types,
+    .endpoint2 = endpoint_with_flags,
+};
+
+/* Where other hosts find the node: "...tcp://10.0.0.1:4000,..." or "tcp://[::1]:4000". */
+static void find_way(struct domain *domain)
+{
+    char ways[512], *port;
+    ssize_t length = motet_node_address(domain->node, ways, sizeof ways);
+    char *way = length > 0 && (size_t)length < sizeof ways ? strstr(ways, "tcp://") : NULL;
+    if (!way) return;
+    way += strlen("tcp://");
+    way[strcspn(way, ",")] = 0;
+    if (!(port = strrchr(way, ':'))) return;
+    *port++ = 0;
+    bool six = *way == '[';
+    if (six) way[strcspn(way, "]")] = 0;
+    if (inet_pton(six ? AF_INET6 : AF_INET, way + six, domain->address.ip) != 1) return;
+    domain->address.family = six ? 6 : 4;
+    domain->address.port = (uint16_t)atoi(port);
+}
+
+static int join(struct domain *domain)
+{
+    struct motet_node_options options = MOTET_INIT(struct motet_node_options);
+    char name[32];
+    uint64_t random[2];
+    if (getrandom(random, sizeof random, 0) != sizeof random) return -FI_EIO;
+    domain->address.magic = ADDRESS_MAGIC;
+    domain->address.node = random[0];
+    domain->address.secret = random[1];
+    snprintf(name, sizeof name, "fi-%016llx", (unsigned long long)random[0]);
+    options.name = name;
+    options.listen = getenv(LISTEN);
+    options.window = WINDOW;
+    options.longs = LONGS;
+    int result = motet_node_open(&options, &domain->node);
+    if (result != 0) return -to_errno(result);
+    find_way(domain);
+    return 0;
+}
+
+int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **out, void *context)
+{
+    struct domain *domain = calloc(1, sizeof *domain);
+    if (!domain) return -FI_ENOMEM;
+    int result = join(domain);
+    if (result != 0) {
+        free(domain);
+        return result;
+    }
+    domain->locked = !info->domain_attr || info->domain_attr->threading != FI_THREAD_DOMAIN;
+    domain->version = fabric->api_version;
+    pthread_mutex_init(&domain->lock, NULL);
+    domain->fid.fid.fclass = FI_CLASS_DOMAIN;
+    domain->fid.fid.context = context;
+    domain->fid.fid.ops = &object;
+    domain->fid.ops = &operations;
+    domain->fid.mr = &regions;
+    *out = &domain->fid;
+    return 0;
+}

@@ -1,0 +1,318 @@
+/* fabric.h: a map of the provider. libfabric's objects in the program's hands, and what of Motet is behind each.
+ *
+ *   fid_fabric    provider.c   nothing
+ *   fid_domain    domain.c     a node
+ *   fid_av        vector.c     addresses: of a node and an endpoint of it
+ *   fid_ep        endpoint.c   two contexts (tagged messages, and those without tags), a handler for greetings, and its peers
+ *   (a peer)      peers.c      a link, and for each kind a channel out and a channel in
+ *   fid_mr        region.c     a region
+ *   fid_cq        queue.c      a completion group, and events that are ready
+ *   fid_cntr      counter.c    two numbers
+ *   fid_eq        events.c     nothing: nothing of what is offered happens later
+ *
+ * A send goes down by send.c, a receive by receive.c, puts and gets by remote.c, atomics by atomic.c; all end in finish.c, which is where a queue's group is read.
+ *
+ * Locks: one for each domain, held in every call on anything of it (unless the program has promised to do so: FI_THREAD_DOMAIN). The
+ * handler of greetings runs in whatever thread makes progress, with the lock or without, so it takes none: it leaves mail (peers.c).
+ * Hot path: no allocation (requests are taken from the domain's store), no system call. */
+#ifndef MOTET_ADAPTER_FABRIC_H
+#define MOTET_ADAPTER_FABRIC_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_collective.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+
+#include "motet.h"
+
+#define PROVIDER_NAME "motet"
+#define PROVIDER_VERSION FI_VERSION(MOTET_VERSION_MAJOR, MOTET_VERSION_MINOR)
+#define ADDRESS_FORMAT (FI_PROV_SPECIFIC | 0x4d74u)
+#define INJECT_SIZE 1024        /* bytes; a link may take fewer, then there is a copy */
+#define VECTORS 8               /* of a body that is sent */
+#define LONGEST ((size_t)1 << 46)
+
+#define container(pointer, type, member) ((type *)((char *)(pointer) - offsetof(type, member)))
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/* ---- addresses: what fi_getname() says and fi_av_insert() takes, as bytes of the network */
+
+struct address {
+    uint32_t magic;
+    uint16_t endpoint; /* of the node */
+    uint16_t port;     /* 0: of this host only */
+    uint64_t node;     /* its name is made of it */
+    uint64_t secret;   /* whoever has the address has it: greetings tell it */
+    uint8_t family;    /* 4 or 6, of `ip` */
+    uint8_t zero[7];
+    uint8_t ip[16];
+};
+_Static_assert(sizeof(struct address) == 48, "all of it is said; FI_NAME_MAX is 64");
+#define ADDRESS_MAGIC 0x314d7446u
+
+/* ---- a map from numbers to pointers, that nothing is taken out of singly */
+
+struct map {
+    struct slot { uint64_t key; void *value; } *slots;
+    size_t used, size;
+};
+void *map_find(const struct map *map, uint64_t key);
+int map_put(struct map *map, uint64_t key, void *value); /* 0, or -FI_ENOMEM; the last word counts */
+void map_free(struct map *map);
+
+/* ---- what the program holds */
+
+struct domain {
+    struct fid_domain fid;
+    motet_node node;
+    struct address address; /* of endpoint 0 */
+    uint32_t version; /* of libfabric's interface, for which the program was compiled */
+    bool locked;
+    pthread_mutex_t lock;
+    uint16_t endpoints_ever;
+    unsigned users; /* objects that are open */
+    struct queue *queues;
+    struct endpoint *endpoints;
+    struct request *spare;
+    struct chunk *chunks;
+    _Atomic(struct mail *) mail;
+    atomic_uint letters;
+};
+
+struct vector {
+    struct fid_av fid;
+    struct domain *domain;
+    enum fi_av_type type;
+    struct address *entries; /* magic 0: removed */
+    size_t count, room;
+    struct map places; /* place + 1, by address_key() */
+    unsigned users;
+};
+
+/* An event, as the queue tells it. */
+struct event {
+    void *context;
+    uint64_t flags;
+    size_t length;
+    void *buffer;
+    uint64_t data, tag;
+    struct endpoint *endpoint;
+    motet_channel channel; /* where a receive's message came */
+    size_t beyond;         /* bytes that did not fit */
+    int error;             /* of libfabric, or 0 */
+};
+
+struct queue {
+    struct fid_cq fid;
+    struct domain *domain;
+    struct queue *next; /* of the domain */
+    motet_group group;
+    enum fi_cq_format format;
+    enum fi_wait_obj wait;
+    bool told;              /* the program reads it; otherwise an endpoint's own, of which nothing is kept */
+    struct event *events;   /* a ring, whose size is a power of two */
+    size_t first, count, size;
+    atomic_bool signalled;
+    int pipe[2]; /* wakes who waits; where there is a wait object */
+    unsigned users;
+    struct motet_completion *ends;
+};
+
+struct counter {
+    struct fid_cntr fid;
+    struct domain *domain;
+    enum fi_wait_obj wait;
+    atomic_ulong done, failed;
+    unsigned users;
+};
+
+enum kind { TAGGED, PLAIN, KINDS };
+
+struct peer {
+    struct address address;
+    struct peer *next; /* of the endpoint */
+    fi_addr_t source;  /* or FI_ADDR_NOTAVAIL */
+    motet_link link;
+    motet_channel ask;                 /* where we ask for channels */
+    motet_channel out[KINDS], in[KINDS]; /* each was opened by the side that receives on it */
+    bool asked[KINDS];
+};
+
+/* An operation that the engine knows by this record's address. */
+struct request {
+    struct request *next, **link; /* among those of the endpoint; or spare ones */
+    struct endpoint *endpoint;
+    void *context;
+    uint64_t flags; /* of its event */
+    motet_operation operation;
+    void *copy;   /* freed at the end */
+    void *buffer; /* of a receive */
+    size_t left;  /* of a buffer for many messages */
+    size_t place; /* of it in the program's buffer, bytes */
+    motet_channel from; /* of a receive from one peer, or 0 */
+    struct request *whole; /* of which it is a piece */
+    unsigned pieces;       /* of which it is the whole: that have not ended, and whoever makes them */
+    int error;
+    uint8_t kind, counter;
+    bool told, many;
+};
+
+enum counted { COUNT_SEND, COUNT_RECEIVE, COUNT_READ, COUNT_WRITE, COUNTED };
+
+/* A message that was claimed, under the program's context. */
+struct claimed {
+    struct claimed *next;
+    void *context;
+    motet_message message;
+    struct event seen;
+};
+
+struct endpoint {
+    struct fid_ep fid;
+    struct domain *domain;
+    struct endpoint *next; /* of the domain */
+    struct vector *vector;
+    struct queue *sends, *receives;
+    struct queue *own; /* for a direction that has no queue of the program's */
+    struct counter *counters[COUNTED];
+    bool selective_sends, selective_receives, enabled, ending;
+    uint64_t caps, send_flags, receive_flags;
+    size_t least; /* room that a buffer for many messages must have left */
+    uint16_t number;
+    motet_context contexts[KINDS];
+    motet_handler handler;
+    struct peer **known; /* by fi_addr_t */
+    size_t known_count;
+    struct peer *peers;
+    struct map by_address, by_channel;
+    struct request *requests; /* under way */
+    struct claimed *claimed;
+};
+
+static inline void enter(struct domain *domain)
+{
+    if (domain->locked) pthread_mutex_lock(&domain->lock);
+}
+
+static inline void leave(struct domain *domain)
+{
+    if (domain->locked) pthread_mutex_unlock(&domain->lock);
+}
+
+/* ---- host.c: the libfabric of the process */
+bool host_find(const void *caller);
+struct fi_info *host_info(void); /* a new one, whose parts are there and all zeros */
+void host_free(struct fi_info *info);
+uint32_t host_version(void);
+
+/* ---- info.c */
+int info_offer(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints, struct fi_info **out);
+
+/* ---- domain.c */
+int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **out, void *context);
+struct request *request_take(struct endpoint *endpoint); /* NULL: no memory */
+void request_give_back(struct request *request);
+
+static inline void request_note(struct request *request)
+{
+    struct request **list = &request->endpoint->requests;
+    request->next = *list;
+    request->link = list;
+    if (*list) (*list)->link = &request->next;
+    *list = request;
+}
+
+static inline void request_forget(struct request *request)
+{
+    *request->link = request->next;
+    if (request->next) request->next->link = request->link;
+}
+
+/* ---- vector.c */
+int vector_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **out, void *context);
+uint64_t address_key(const struct address *address);
+bool address_valid(const struct address *address);
+fi_addr_t vector_find(const struct vector *vector, const struct address *address);
+
+/* ---- endpoint.c */
+int endpoint_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **out, void *context);
+
+/* ---- peers.c */
+int peers_begin(struct endpoint *endpoint);
+void peers_end(struct endpoint *endpoint);
+struct peer *peer_slowly(struct endpoint *endpoint, fi_addr_t at); /* NULL: there is no such address */
+int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind); /* 0: peer->out[kind] is there; -FI_EAGAIN: soon */
+int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind);  /* 0: peer->in[kind] is there */
+int peer_link(struct endpoint *endpoint, struct peer *peer);                /* 0: peer->link is there */
+fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel);
+void mail_read(struct domain *domain);
+
+static inline struct peer *peer_at(struct endpoint *endpoint, fi_addr_t at)
+{
+    if (likely(at < endpoint->known_count && endpoint->known[at])) return endpoint->known[at];
+    return peer_slowly(endpoint, at);
+}
+
+/* ---- queue.c, finish.c */
+int queue_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **out, void *context);
+struct queue *queue_own(struct domain *domain);
+int queue_free(struct queue *queue);
+void queue_forget(struct queue *queue, struct endpoint *endpoint); /* events of one that ends stay, but name it no more */
+void queue_pump(struct queue *queue);   /* takes what has ended; one round of progress where nothing has */
+void domain_pump(struct domain *domain); /* of all queues */
+bool domain_may_sleep(struct domain *domain);
+void count(struct endpoint *endpoint, enum counted what, int error);
+void tell(struct endpoint *endpoint, struct queue *queue, const struct event *event, bool told, enum counted what);
+int to_errno(int status); /* of Motet's errors, positive or negative; libfabric's, positive */
+
+void request_piece_ended(struct request *whole, int status);
+
+/* ---- remote.c, atomic.c */
+struct request *request_whole(struct endpoint *endpoint, void *context, uint64_t flags, enum counted counter, bool told);
+int atomic_query(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op, struct fi_atomic_attr *attr, uint64_t flags);
+
+/* ---- receive.c */
+int receive_post(struct request *request); /* 0, or a negative errno of Motet's */
+
+/* ---- counter.c, events.c */
+int counter_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_cntr **out, void *context);
+int events_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **out, void *context);
+int trywait(struct fid_fabric *fabric, struct fid **fids, int count);
+
+/* ---- tables that others fill */
+extern struct fi_ops_msg plain_sends_and_receives;
+extern struct fi_ops_tagged tagged_sends_and_receives;
+extern struct fi_ops_rma puts_and_gets;
+extern struct fi_ops_atomic atomics;
+extern struct fi_ops_mr regions;
+extern struct fi_ops_collective no_collectives;
+
+/* ---- refuse.c: what is not offered */
+int refuse_bind(struct fid *fid, struct fid *other, uint64_t flags);
+int refuse_control(struct fid *fid, int command, void *arg);
+int refuse_ops(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context);
+
+/* ---- receive.c, send.c */
+ssize_t tagged_recv(struct fid_ep *, void *, size_t, void *, fi_addr_t, uint64_t, uint64_t, void *);
+ssize_t tagged_recvv(struct fid_ep *, const struct iovec *, void **, size_t, fi_addr_t, uint64_t, uint64_t, void *);
+ssize_t tagged_recvmsg(struct fid_ep *, const struct fi_msg_tagged *, uint64_t);
+ssize_t plain_recv(struct fid_ep *, void *, size_t, void *, fi_addr_t, void *);
+ssize_t plain_recvv(struct fid_ep *, const struct iovec *, void **, size_t, fi_addr_t, void *);
+ssize_t plain_recvmsg(struct fid_ep *, const struct fi_msg *, uint64_t);
+ssize_t cancel(fid_t fid, void *context);
+
+#endif

@@ -1,0 +1,113 @@
+/* finish.c: how operations end: from the ends that a queue's group has to tell to events and counts. */
+#include "fabric.h"
+
+#define BATCH 16 /* ends taken at a time */
+
+int to_errno(int status)
+{
+    int error = status < 0 ? -status : status;
+    switch (error) {
+    case EMSGSIZE: return FI_ETRUNC;
+    case EPIPE: return FI_ECONNRESET; /* the other endpoint was closed */
+    case ENOBUFS: return FI_EAGAIN;
+    default: return error; /* libfabric's are those of the system */
+    }
+}
+
+void count(struct endpoint *endpoint, enum counted what, int error)
+{
+    struct counter *counter = what < COUNTED ? endpoint->counters[what] : NULL;
+    if (unlikely(counter != NULL)) atomic_fetch_add(error ? &counter->failed : &counter->done, 1);
+}
+
+static bool grow(struct queue *queue)
+{
+    size_t size = queue->size ? queue->size * 2 : 256;
+    struct event *events = malloc(size * sizeof *events);
+    if (!events) return false;
+    for (size_t i = 0; i < queue->count; i++)
+        events[i] = queue->events[(queue->first + i) & (queue->size - 1)];
+    free(queue->events);
+    queue->events = events;
+    queue->first = 0;
+    queue->size = size;
+    return true;
+}
+
+/* An operation's end, for the queue (failures always) and the counter. */
+void tell(struct endpoint *endpoint, struct queue *queue, const struct event *event, bool told, enum counted what)
+{
+    count(endpoint, what, event->error);
+    if (!queue->told || !(told || event->error)) return;
+    if (unlikely(queue->count == queue->size && !grow(queue))) abort(); /* an event that is lost is a program that waits for ever */
+    queue->events[(queue->first + queue->count++) & (queue->size - 1)] = *event;
+}
+
+/* A buffer for many messages has got one: true, it goes on. */
+static bool goes_on(struct request *request, const struct motet_completion *end)
+{
+    size_t used = (end->length + 7) & ~(size_t)7;
+    if (end->status != 0 || used >= request->left || request->left - used < request->endpoint->least) return false;
+    request->place += used;
+    request->left -= used;
+    return receive_post(request) == 0;
+}
+
+/* A piece of several, or whoever has made them, is done with: the last one tells. */
+void request_piece_ended(struct request *whole, int status)
+{
+    if (status != 0 && whole->error == 0) whole->error = to_errno(status);
+    if (--whole->pieces > 0) return;
+    struct endpoint *endpoint = whole->endpoint;
+    struct event event = { .context = whole->context, .flags = whole->flags, .endpoint = endpoint, .error = whole->error };
+    tell(endpoint, endpoint->sends, &event, whole->told, whole->counter);
+    request_give_back(whole);
+}
+
+static void finish(struct queue *queue, const struct motet_completion *end)
+{
+    struct request *request = (struct request *)(uintptr_t)end->context;
+    request_forget(request);
+    if (unlikely(request->whole != NULL)) {
+        request_piece_ended(request->whole, end->status);
+        request_give_back(request);
+        return;
+    }
+    struct event event = { .context = request->context, .flags = request->flags, .endpoint = request->endpoint };
+    if (request->flags & FI_RECV) {
+        event.length = end->length;
+        event.tag = end->tag;
+        event.channel = end->channel;
+        event.buffer = (char *)request->buffer + request->place;
+        if (end->headers_length == sizeof event.data) {
+            memcpy(&event.data, end->headers, sizeof event.data);
+            event.flags |= FI_REMOTE_CQ_DATA;
+        }
+    }
+    if (unlikely(end->status != 0)) {
+        event.error = to_errno(end->status);
+        event.beyond = event.error == FI_ETRUNC ? end->full - end->length : 0;
+    }
+    bool more = request->many && goes_on(request, end);
+    if (request->many && !more) event.flags |= FI_MULTI_RECV;
+    tell(request->endpoint, queue, &event, request->told, request->counter);
+    if (!more) request_give_back(request);
+}
+
+void queue_pump(struct queue *queue)
+{
+    if (unlikely(!queue->ends)) {
+        if (!(queue->ends = malloc(BATCH * sizeof *queue->ends))) return;
+        queue->ends[0].size = sizeof *queue->ends;
+    }
+    int taken = motet_group_wait(queue->domain->node, queue->group, queue->ends, BATCH, 0);
+    for (int i = 0; i < taken; i++)
+        finish(queue, &queue->ends[i]);
+    mail_read(queue->domain);
+}
+
+void domain_pump(struct domain *domain)
+{
+    for (struct queue *queue = domain->queues; queue; queue = queue->next)
+        queue_pump(queue);
+}

@@ -1,0 +1,30 @@
+/* host.c: the libfabric that has loaded us.
+ *
+ * What it is:   a look at whose code calls fi_prov_ini(): that library's own fi_dupinfo() makes structs of its size, and its
+ *               fi_version() is what we must claim to be able to serve.
+ * What it isn't: a link to libfabric. A process may have one that is not the system's (MPI libraries bring theirs), and a second one
+ *               beside it would be a different library with the same name. */
+#include "fabric.h"
+
+#include <dlfcn.h>
+
+static struct fi_info *(*dupinfo)(const struct fi_info *info);
+static void (*freeinfo)(struct fi_info *info);
+static uint32_t version;
+
+bool host_find(const void *caller)
+{
+    Dl_info where;
+    void *host = dladdr(caller, &where) && where.dli_fname ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (!host) host = dlopen("libfabric.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (!host) return false;
+    dupinfo = (struct fi_info *(*)(const struct fi_info *))dlsym(host, "fi_dupinfo");
+    freeinfo = (void (*)(struct fi_info *))dlsym(host, "fi_freeinfo");
+    uint32_t (*ask)(void) = (uint32_t(*)(void))dlsym(host, "fi_version");
+    version = ask ? ask() : 0;
+    return dupinfo && freeinfo && ask; /* `host` stays open: it cannot go before us */
+}
+
+struct fi_info *host_info(void) { return dupinfo(NULL); }
+void host_free(struct fi_info *info) { freeinfo(info); }
+uint32_t host_version(void) { return version; }

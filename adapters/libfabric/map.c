@@ -1,0 +1,53 @@
+/* map.c: from numbers to pointers: open addressing, at most half full. Numbers may be a peer's choice, so they are mixed with one that no
+ * peer knows. */
+#include "fabric.h"
+
+#include <sys/random.h>
+
+static uint64_t salt(void)
+{
+    static _Atomic uint64_t chosen;
+    uint64_t value = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (value) return value;
+    uint64_t fresh = 0, none = 0;
+    if (getrandom(&fresh, sizeof fresh, 0) != sizeof fresh) fresh = (uint64_t)(uintptr_t)&fresh;
+    fresh |= 1;
+    return atomic_compare_exchange_strong(&chosen, &none, fresh) ? fresh : none;
+}
+
+static size_t place(const struct map *map, uint64_t key)
+{
+    uint64_t mixed = (key ^ salt()) * 0x9e3779b97f4a7c15u;
+    size_t at = (size_t)(mixed ^ mixed >> 32) & (map->size - 1);
+    while (map->slots[at].value && map->slots[at].key != key)
+        at = (at + 1) & (map->size - 1);
+    return at;
+}
+
+void *map_find(const struct map *map, uint64_t key) { return map->size ? map->slots[place(map, key)].value : NULL; }
+
+static int grow(struct map *map)
+{
+    struct map larger = { calloc(map->size ? map->size * 2 : 64, sizeof *map->slots), map->used, map->size ? map->size * 2 : 64 };
+    if (!larger.slots) return -FI_ENOMEM;
+    for (size_t i = 0; i < map->size; i++)
+        if (map->slots[i].value) larger.slots[place(&larger, map->slots[i].key)] = map->slots[i];
+    free(map->slots);
+    *map = larger;
+    return 0;
+}
+
+int map_put(struct map *map, uint64_t key, void *value)
+{
+    if (map->used * 2 >= map->size && grow(map) != 0) return -FI_ENOMEM;
+    struct slot *slot = &map->slots[place(map, key)];
+    if (!slot->value) map->used++;
+    *slot = (struct slot){ key, value };
+    return 0;
+}
+
+void map_free(struct map *map)
+{
+    free(map->slots);
+    *map = (struct map){ 0 };
+}

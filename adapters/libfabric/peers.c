@@ -1,0 +1,266 @@
+/* peers.c: how two endpoints meet.
+ *
+ * What it is:   for each peer and kind of message one channel in each direction, each opened by the side that receives on it. So whoever
+ *               posts a receive for one peer alone has the channel already, whether that has sent or not, and receives from one and from
+ *               any stay in the order in which they were posted.
+ *
+ *                 sender                               receiver
+ *                   | link; channel to service ASK        |
+ *                   | "I am A, open me a channel" ------> |
+ *                   | <------ channel to service TAGGED or PLAIN, its messages matched here
+ *                   | <------ "I am B" on it              |
+ *                   | messages -------------------------> |
+ *
+ *               A receive for one peer alone starts with the second step. Greetings come to a handler, which leaves them as mail for
+ *               the next call that has the lock.
+ * What it isn't: trust in what comes: a greeting says the secrets of both addresses, which are told to no one but those who are to talk.
+ *               Its sender is otherwise whoever the node's driver lets in. */
+#include "fabric.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <time.h>
+
+#define GREETING_MAGIC 0x314d7447u
+#define LETTERS 65536                            /* greetings that wait, at most: others are lost */
+#define PATIENCE ((int64_t)120 * 1000000000)     /* for a peer that does not look, ns */
+
+enum what { ASKS = 1, OPENED = 2 };
+
+struct greeting {
+    uint32_t magic;
+    uint16_t what;   /* enum what */
+    uint16_t kind;   /* enum kind */
+    uint64_t secret; /* of the address to which this goes */
+    struct address from;
+};
+
+struct mail {
+    struct mail *next;
+    struct endpoint *endpoint;
+    motet_channel channel;
+    struct greeting greeting;
+};
+
+/* Services of an endpoint. */
+enum { ASK = KINDS, SERVICES };
+static uint64_t service(uint16_t endpoint, unsigned what) { return (uint64_t)endpoint << 8 | what; }
+
+static int64_t patience(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + PATIENCE;
+}
+
+static struct address address_of(const struct endpoint *endpoint)
+{
+    struct address address = endpoint->domain->address;
+    address.endpoint = endpoint->number;
+    return address;
+}
+
+/* ---------------------------------------------------------------- who is there */
+
+static struct peer *peer_of(struct endpoint *endpoint, const struct address *address)
+{
+    struct peer *peer = map_find(&endpoint->by_address, address_key(address));
+    if (peer) return memcmp(&peer->address, address, sizeof *address) == 0 ? peer : NULL;
+    if (!(peer = calloc(1, sizeof *peer))) return NULL;
+    peer->address = *address;
+    peer->source = endpoint->vector ? vector_find(endpoint->vector, address) : FI_ADDR_NOTAVAIL;
+    if (map_put(&endpoint->by_address, address_key(address), peer) != 0) {
+        free(peer);
+        return NULL;
+    }
+    peer->next = endpoint->peers;
+    endpoint->peers = peer;
+    return peer;
+}
+
+struct peer *peer_slowly(struct endpoint *endpoint, fi_addr_t at)
+{
+    struct vector *vector = endpoint->vector;
+    if (!vector || at >= vector->count || vector->entries[at].magic == 0) return NULL;
+    if (at >= endpoint->known_count) {
+        struct peer **more = realloc(endpoint->known, vector->count * sizeof *more);
+        if (!more) return NULL;
+        memset(more + endpoint->known_count, 0, (vector->count - endpoint->known_count) * sizeof *more);
+        endpoint->known = more;
+        endpoint->known_count = vector->count;
+    }
+    struct peer *peer = peer_of(endpoint, &vector->entries[at]);
+    if (peer && peer->source == FI_ADDR_NOTAVAIL) peer->source = at;
+    return endpoint->known[at] = peer;
+}
+
+fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel)
+{
+    struct peer *peer = map_find(&endpoint->by_channel, channel);
+    if (!peer) return FI_ADDR_NOTAVAIL;
+    if (peer->source == FI_ADDR_NOTAVAIL && endpoint->vector) peer->source = vector_find(endpoint->vector, &peer->address);
+    return peer->source;
+}
+
+/* ---------------------------------------------------------------- meeting */
+
+int peer_link(struct endpoint *endpoint, struct peer *peer)
+{
+    char text[160], ip[INET6_ADDRSTRLEN];
+    if (peer->link) return 0;
+    const struct address *at = &peer->address;
+    int length = snprintf(text, sizeof text, "fi-%016llx", (unsigned long long)at->node);
+    if (at->family && inet_ntop(at->family == 6 ? AF_INET6 : AF_INET, at->ip, ip, sizeof ip))
+        snprintf(text + length, sizeof text - (size_t)length, at->family == 6 ? ",tcp://[%s]:%u" : ",tcp://%s:%u", ip, at->port);
+    return -to_errno(motet_link_open(endpoint->domain->node, text, patience(), &peer->link));
+}
+
+static int greet(struct endpoint *endpoint, struct peer *peer, motet_channel channel, enum what what, enum kind kind)
+{
+    struct greeting greeting = { GREETING_MAGIC, what, kind, peer->address.secret, address_of(endpoint) };
+    return -to_errno(motet_message_inject(endpoint->domain->node, channel, 0, &greeting, sizeof greeting, patience()));
+}
+
+int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind)
+{
+    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    motet_channel channel;
+    if (peer->in[kind]) return 0;
+    int result = peer_link(endpoint, peer);
+    if (result != 0) return result;
+    reception.kind = MOTET_RECEIVE_TAGGED;
+    reception.with = endpoint->contexts[kind];
+    result = motet_channel_open(endpoint->domain->node, peer->link, service(peer->address.endpoint, kind), &reception, patience(), &channel);
+    if (result != 0) return -to_errno(result);
+    if ((result = map_put(&endpoint->by_channel, channel, peer)) == 0) result = greet(endpoint, peer, channel, OPENED, kind);
+    if (result != 0) {
+        motet_channel_close(endpoint->domain->node, channel);
+        return result;
+    }
+    peer->in[kind] = channel;
+    return 0;
+}
+
+static int ask(struct endpoint *endpoint, struct peer *peer, enum kind kind)
+{
+    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    int result = peer_link(endpoint, peer);
+    if (result != 0) return result;
+    if (!peer->ask) {
+        reception.kind = MOTET_RECEIVE_QUEUE; /* nothing comes back on it */
+        result = motet_channel_open(endpoint->domain->node, peer->link, service(peer->address.endpoint, ASK), &reception, patience(), &peer->ask);
+        if (result != 0) return -to_errno(result);
+    }
+    if ((result = greet(endpoint, peer, peer->ask, ASKS, kind)) == 0) peer->asked[kind] = true;
+    return result;
+}
+
+int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind)
+{
+    if (!peer->asked[kind] && !peer->out[kind]) {
+        int result = ask(endpoint, peer, kind);
+        if (result != 0) return result;
+    }
+    if (!peer->out[kind]) motet_node_progress(endpoint->domain->node);
+    mail_read(endpoint->domain);
+    if (peer->out[kind]) return 0;
+    struct motet_link_state state = MOTET_INIT(struct motet_link_state);
+    if (motet_link_info(endpoint->domain->node, peer->link, &state) != 0 || state.gone) return -FI_ECONNRESET;
+    return -FI_EAGAIN;
+}
+
+/* ---------------------------------------------------------------- greetings */
+
+/* In any thread. What a peer says is copied, measured and no more. */
+static int keep(motet_node node, const struct motet_arrival *arrival, void *user)
+{
+    struct endpoint *endpoint = user;
+    struct domain *domain = endpoint->domain;
+    struct mail *mail;
+    if (arrival->message != 0 || arrival->length != sizeof mail->greeting) return 0;
+    if (atomic_fetch_add(&domain->letters, 1) >= LETTERS || !(mail = malloc(sizeof *mail))) {
+        atomic_fetch_sub(&domain->letters, 1);
+        return 0;
+    }
+    mail->endpoint = endpoint;
+    mail->channel = arrival->channel;
+    memcpy(&mail->greeting, arrival->body, sizeof mail->greeting);
+    mail->next = atomic_load(&domain->mail);
+    while (!atomic_compare_exchange_weak(&domain->mail, &mail->next, mail)) {
+    }
+    return 0;
+}
+
+static void answer(const struct mail *mail)
+{
+    const struct greeting *greeting = &mail->greeting;
+    struct endpoint *endpoint = mail->endpoint;
+    unsigned kind = greeting->kind;
+    motet_channel offered;
+    motet_channel_accept(endpoint->domain->node, service(endpoint->number, greeting->what == ASKS ? ASK : kind), 0, &offered); /* no news */
+    bool sense = greeting->magic == GREETING_MAGIC && kind < KINDS && greeting->secret == endpoint->domain->address.secret &&
+                 address_valid(&greeting->from);
+    struct peer *peer = sense ? peer_of(endpoint, &greeting->from) : NULL;
+    if (!peer) return;
+    if (!peer->link) peer->link = motet_channel_link(mail->channel);
+    if (greeting->what == ASKS) peer_in(endpoint, peer, kind); /* where that fails, the peer's sends do */
+    else if (greeting->what == OPENED && !peer->out[kind]) peer->out[kind] = mail->channel;
+}
+
+void mail_read(struct domain *domain)
+{
+    if (likely(!atomic_load_explicit(&domain->mail, memory_order_relaxed))) return;
+    struct mail *mail = atomic_exchange(&domain->mail, NULL), *first = NULL;
+    while (mail) { /* the last one lies on top */
+        struct mail *next = mail->next;
+        mail->next = first;
+        first = mail;
+        mail = next;
+    }
+    for (; first; first = mail) {
+        mail = first->next;
+        atomic_fetch_sub(&domain->letters, 1);
+        if (!first->endpoint->ending) answer(first);
+        free(first);
+    }
+}
+
+/* ---------------------------------------------------------------- an endpoint's begin and end */
+
+int peers_begin(struct endpoint *endpoint)
+{
+    motet_node node = endpoint->domain->node;
+    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    int result = motet_handler_new(node, keep, endpoint, &endpoint->handler);
+    reception.kind = MOTET_RECEIVE_HANDLER;
+    reception.with = endpoint->handler;
+    for (unsigned kind = 0; kind < KINDS && result == 0; kind++)
+        result = motet_context_new(node, &endpoint->contexts[kind]);
+    for (unsigned what = 0; what < SERVICES && result == 0; what++)
+        result = motet_service_open(node, service(endpoint->number, what), &reception);
+    return -to_errno(result);
+}
+
+void peers_end(struct endpoint *endpoint)
+{
+    motet_node node = endpoint->domain->node;
+    for (unsigned what = 0; what < SERVICES; what++)
+        motet_service_close(node, service(endpoint->number, what));
+    if (endpoint->handler) motet_handler_free(node, endpoint->handler);
+    endpoint->ending = true;
+    mail_read(endpoint->domain); /* the last that can name this endpoint */
+    for (struct peer *peer; (peer = endpoint->peers);) {
+        endpoint->peers = peer->next;
+        for (unsigned kind = 0; kind < KINDS; kind++) {
+            if (peer->in[kind]) motet_channel_close(node, peer->in[kind]);
+            if (peer->out[kind]) motet_channel_finish(node, peer->out[kind]);
+        }
+        if (peer->ask) motet_channel_close(node, peer->ask);
+        free(peer);
+    }
+    for (unsigned kind = 0; kind < KINDS; kind++)
+        if (endpoint->contexts[kind]) motet_context_free(node, endpoint->contexts[kind]);
+    map_free(&endpoint->by_address);
+    map_free(&endpoint->by_channel);
+    free(endpoint->known);
+}

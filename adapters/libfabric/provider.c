@@ -1,0 +1,70 @@
+/* provider.c: the one symbol that libfabric looks for, and the fabric, which is only a name. */
+#include "fabric.h"
+
+#include <rdma/providers/fi_prov.h>
+
+struct fabric {
+    struct fid_fabric fid;
+};
+
+static int fabric_close(struct fid *fid)
+{
+    free(container(fid, struct fabric, fid.fid));
+    return 0;
+}
+
+static struct fi_ops object = {
+    .size = sizeof object, .close = fabric_close, .bind = refuse_bind, .control = refuse_control, .ops_open = refuse_ops,
+};
+
+static int no_passive(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **out, void *context) { return -FI_ENOSYS; }
+static int no_wait_set(struct fid_fabric *fabric, struct fi_wait_attr *attr, struct fid_wait **out) { return -FI_ENOSYS; }
+
+static int domain_with_flags(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **out, uint64_t flags, void *context)
+{
+    return flags ? -FI_EINVAL : domain_open(fabric, info, out, context);
+}
+
+static struct fi_ops_fabric operations = {
+    .size = sizeof operations,
+    .domain = domain_open,
+    .passive_ep = no_passive,
+    .eq_open = events_open,
+    .wait_open = no_wait_set,
+    .trywait = trywait,
+    .domain2 = domain_with_flags,
+};
+
+static int fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **out, void *context)
+{
+    if (attr->name && strcmp(attr->name, PROVIDER_NAME) != 0) return -FI_ENODATA;
+    struct fabric *fabric = calloc(1, sizeof *fabric);
+    if (!fabric) return -FI_ENOMEM;
+    fabric->fid.fid.fclass = FI_CLASS_FABRIC;
+    fabric->fid.fid.context = context;
+    fabric->fid.fid.ops = &object;
+    fabric->fid.ops = &operations;
+    fabric->fid.api_version = attr->api_version;
+    *out = &fabric->fid;
+    return 0;
+}
+
+static void leave_host(void) {}
+
+static struct fi_provider provider = {
+    .version = PROVIDER_VERSION,
+    .name = PROVIDER_NAME,
+    .getinfo = info_offer,
+    .fabric = fabric_open,
+    .cleanup = leave_host,
+};
+
+__attribute__((visibility("default"))) struct fi_provider *fi_prov_ini(void);
+
+/* NULL, and we are not there: whoever calls is no libfabric. */
+struct fi_provider *fi_prov_ini(void)
+{
+    if (!host_find(__builtin_return_address(0))) return NULL;
+    provider.fi_version = host_version();
+    return &provider;
+}

@@ -1,0 +1,235 @@
+/* receive.c: messages in: receives from one peer or from any, with a tag or without, looks at what waits, and buffers for many messages.
+ *
+ * A receive is one of Motet's, on a peer's channel or on the context of all of them. FI_PEEK and FI_CLAIM are Motet's peek and claim; a claimed
+ * message is kept under the program's context until that comes back. A buffer for many messages (FI_MULTI_RECV) is posted anew, behind what
+ * it has got, with each message (finish.c). */
+#include "fabric.h"
+
+struct in {
+    enum kind kind;
+    void *buffer;
+    size_t capacity;
+    fi_addr_t from;
+    uint64_t tag, ignore, flags;
+    void *context;
+};
+
+static uint64_t event_flags(enum kind kind) { return FI_RECV | (kind == TAGGED ? FI_TAGGED : FI_MSG); }
+
+static bool told(const struct endpoint *endpoint, uint64_t flags) { return !endpoint->selective_receives || flags & FI_COMPLETION; }
+
+/* Where it looks: 0, or an error of libfabric's. */
+static int source(struct endpoint *endpoint, const struct in *in, struct motet_source *source)
+{
+    source->tag = in->kind == TAGGED ? in->tag : 0;
+    source->ignore = in->kind == TAGGED ? in->ignore : ~(uint64_t)0;
+    source->context = endpoint->contexts[in->kind];
+    if (in->from == FI_ADDR_UNSPEC || !(endpoint->caps & FI_DIRECTED_RECV)) return 0;
+    struct peer *peer = peer_at(endpoint, in->from);
+    int result = unlikely(!peer) ? -FI_EINVAL : likely(peer->in[in->kind] != 0) ? 0 : peer_in(endpoint, peer, in->kind);
+    if (likely(result == 0)) source->channel = peer->in[in->kind], source->context = 0;
+    return result;
+}
+
+static int post(struct request *request, const struct motet_source *source)
+{
+    struct motet_notice notice = MOTET_INIT(struct motet_notice);
+    struct endpoint *endpoint = request->endpoint;
+    notice.group = endpoint->receives->group;
+    notice.context = (uintptr_t)request;
+    int result = motet_message_post(endpoint->domain->node, source, (char *)request->buffer + request->place, request->left, &notice,
+                                    &request->operation);
+    if (likely(result == 0)) request_note(request);
+    return result;
+}
+
+/* What is left of a buffer for many messages. */
+int receive_post(struct request *request)
+{
+    struct motet_source source = MOTET_INIT(struct motet_source);
+    source.channel = request->from;
+    source.context = request->from ? 0 : request->endpoint->contexts[request->kind];
+    source.ignore = ~(uint64_t)0;
+    return post(request, &source);
+}
+
+static struct request *request_for(struct endpoint *endpoint, const struct in *in)
+{
+    struct request *request = request_take(endpoint);
+    if (unlikely(!request)) return NULL;
+    request->context = in->context;
+    request->flags = event_flags(in->kind);
+    request->told = told(endpoint, in->flags);
+    request->counter = COUNT_RECEIVE;
+    request->kind = (uint8_t)in->kind;
+    request->buffer = in->buffer;
+    request->left = in->capacity;
+    request->place = 0;
+    request->many = in->flags & FI_MULTI_RECV && in->kind == PLAIN;
+    return request;
+}
+
+/* ---------------------------------------------------------------- looks */
+
+static struct claimed **claimed_by(struct endpoint *endpoint, const void *context)
+{
+    struct claimed **at = &endpoint->claimed;
+    while (*at && (*at)->context != context)
+        at = &(*at)->next;
+    return at;
+}
+
+static void push(struct endpoint *endpoint, const struct event *event) { tell(endpoint, endpoint->receives, event, true, COUNTED); }
+
+/* FI_PEEK, and with FI_CLAIM or FI_DISCARD it is taken from the others, too. What there is, is an event; so is that there is nothing. */
+static int peek(struct endpoint *endpoint, const struct in *in, const struct motet_source *source)
+{
+    motet_node node = endpoint->domain->node;
+    struct motet_completion seen = MOTET_INIT(struct motet_completion);
+    struct event event = { .context = in->context, .flags = event_flags(in->kind), .endpoint = endpoint };
+    motet_message message = 0;
+    bool takes = in->flags & (FI_CLAIM | FI_DISCARD);
+    struct claimed *claimed = takes ? malloc(sizeof *claimed) : NULL;
+    if (takes && !claimed) return -FI_EAGAIN;
+    motet_node_progress(node);
+    int found = takes ? motet_message_claim(node, source, &seen, &message) : motet_message_peek(node, source, &seen);
+    if (found == 1) {
+        event.length = seen.full;
+        event.tag = seen.tag;
+        event.channel = seen.channel;
+        if (seen.headers_length == sizeof event.data) {
+            memcpy(&event.data, seen.headers, sizeof event.data);
+            event.flags |= FI_REMOTE_CQ_DATA;
+        }
+    } else {
+        event.error = FI_ENOMSG;
+    }
+    if (found == 1 && in->flags & FI_DISCARD) motet_message_discard(node, message);
+    if (found == 1 && takes && !(in->flags & FI_DISCARD)) {
+        *claimed = (struct claimed){ endpoint->claimed, in->context, message, event };
+        endpoint->claimed = claimed;
+        claimed = NULL;
+    }
+    free(claimed);
+    push(endpoint, &event);
+    return 0;
+}
+
+/* FI_CLAIM alone: a buffer for what was claimed under this context; or, with FI_DISCARD, none. */
+static int claim(struct endpoint *endpoint, const struct in *in)
+{
+    motet_node node = endpoint->domain->node;
+    struct motet_notice notice = MOTET_INIT(struct motet_notice);
+    struct claimed **at = claimed_by(endpoint, in->context), *claimed = *at;
+    if (!claimed) return -FI_EINVAL;
+    int result = 0;
+    if (in->flags & FI_DISCARD) {
+        motet_message_discard(node, claimed->message);
+        push(endpoint, &claimed->seen);
+    } else {
+        struct request *request = request_for(endpoint, in);
+        if (!request) return -FI_EAGAIN;
+        request->many = false;
+        notice.group = endpoint->receives->group;
+        notice.context = (uintptr_t)request;
+        result = motet_message_accept(node, claimed->message, in->buffer, in->capacity, &notice, &request->operation);
+        if (result == 0) request_note(request);
+        else request_give_back(request);
+    }
+    if (result == -EAGAIN || result == -ENOBUFS) return -FI_EAGAIN;
+    *at = claimed->next;
+    free(claimed);
+    return -to_errno(result);
+}
+
+static ssize_t look(struct fid_ep *fid, const struct in *in)
+{
+    struct endpoint *endpoint = container(fid, struct endpoint, fid);
+    struct motet_source where = MOTET_INIT(struct motet_source);
+    enter(endpoint->domain);
+    int result;
+    if (!(in->flags & FI_PEEK)) result = claim(endpoint, in);
+    else if ((result = source(endpoint, in, &where)) == 0) result = peek(endpoint, in, &where);
+    leave(endpoint->domain);
+    return result;
+}
+
+/* ---------------------------------------------------------------- receives */
+
+static ssize_t receive(struct fid_ep *fid, const struct in *in)
+{
+    struct endpoint *endpoint = container(fid, struct endpoint, fid);
+    struct motet_source where = MOTET_INIT(struct motet_source);
+    enter(endpoint->domain);
+    int result = source(endpoint, in, &where);
+    if (likely(result == 0)) {
+        struct request *request = request_for(endpoint, in);
+        if (likely(request != NULL)) {
+            request->from = where.channel;
+            result = post(request, &where);
+            if (unlikely(result != 0)) request_give_back(request);
+        }
+        result = unlikely(!request || result == -ENOBUFS) ? -FI_EAGAIN : -to_errno(result);
+    }
+    leave(endpoint->domain);
+    return result;
+}
+
+static uint64_t usual(struct fid_ep *fid) { return container(fid, struct endpoint, fid)->receive_flags; }
+
+ssize_t tagged_recv(struct fid_ep *fid, void *buf, size_t length, void *desc, fi_addr_t from, uint64_t tag, uint64_t ignore, void *context)
+{
+    struct in in = { TAGGED, buf, length, from, tag, ignore, usual(fid), context };
+    return receive(fid, &in);
+}
+
+ssize_t tagged_recvv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t from, uint64_t tag, uint64_t ignore,
+                     void *context)
+{
+    if (count > 1) return -FI_EINVAL;
+    return tagged_recv(fid, count ? iov->iov_base : NULL, count ? iov->iov_len : 0, NULL, from, tag, ignore, context);
+}
+
+ssize_t tagged_recvmsg(struct fid_ep *fid, const struct fi_msg_tagged *msg, uint64_t flags)
+{
+    if (msg->iov_count > 1) return -FI_EINVAL;
+    struct iovec iov = msg->iov_count ? *msg->msg_iov : (struct iovec){ 0 };
+    struct in in = { TAGGED, iov.iov_base, iov.iov_len, msg->addr, msg->tag, msg->ignore, flags, msg->context };
+    return flags & (FI_PEEK | FI_CLAIM) ? look(fid, &in) : receive(fid, &in);
+}
+
+ssize_t plain_recv(struct fid_ep *fid, void *buf, size_t length, void *desc, fi_addr_t from, void *context)
+{
+    struct in in = { PLAIN, buf, length, from, 0, 0, usual(fid), context };
+    return receive(fid, &in);
+}
+
+ssize_t plain_recvv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t from, void *context)
+{
+    if (count > 1) return -FI_EINVAL;
+    return plain_recv(fid, count ? iov->iov_base : NULL, count ? iov->iov_len : 0, NULL, from, context);
+}
+
+ssize_t plain_recvmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags)
+{
+    if (msg->iov_count > 1) return -FI_EINVAL;
+    struct iovec iov = msg->iov_count ? *msg->msg_iov : (struct iovec){ 0 };
+    struct in in = { PLAIN, iov.iov_base, iov.iov_len, msg->addr, 0, 0, flags, msg->context };
+    return flags & (FI_PEEK | FI_CLAIM) ? look(fid, &in) : receive(fid, &in);
+}
+
+/* Of a send, too: it ends with FI_ECANCELED, or as it would have. */
+ssize_t cancel(fid_t fid, void *context)
+{
+    struct endpoint *endpoint = container(fid, struct endpoint, fid.fid);
+    ssize_t result = -FI_ENOENT;
+    enter(endpoint->domain);
+    for (struct request *request = endpoint->requests; request; request = request->next)
+        if (request->context == context) {
+            motet_operation_cancel(endpoint->domain->node, request->operation);
+            result = 0;
+            break;
+        }
+    leave(endpoint->domain);
+    return result;
+}

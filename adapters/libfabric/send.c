@@ -1,0 +1,208 @@
+/* send.c: messages out, with tags and without.
+ *
+ * What is short leaves within the call, as Motet injects it, and its event is ready at once. Anything else is an operation of the
+ * engine, told by the queue's group. The data that a program sends beside a message (FI_REMOTE_CQ_DATA) is a header of 8 bytes. */
+#include "fabric.h"
+
+#define DELIVERED (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE)
+
+struct out {
+    enum kind kind;
+    const struct iovec *iov;
+    size_t count;
+    fi_addr_t to;
+    uint64_t tag, data, flags;
+    void *context;
+    bool quiet; /* no event, whatever the queue is for */
+};
+
+static uint64_t event_flags(enum kind kind) { return FI_SEND | (kind == TAGGED ? FI_TAGGED : FI_MSG); }
+
+static bool told(const struct endpoint *endpoint, const struct out *out)
+{
+    return !out->quiet && (!endpoint->selective_sends || out->flags & FI_COMPLETION);
+}
+
+/* The body as one piece of our own, until the operation has ended. */
+static bool copy(struct request *request, const struct out *out, struct iovec *whole)
+{
+    size_t length = 0, at = 0;
+    for (size_t i = 0; i < out->count; i++)
+        length += out->iov[i].iov_len;
+    if (!(request->copy = malloc(length ? length : 1))) return false;
+    for (size_t i = 0; i < out->count; at += out->iov[i].iov_len, i++)
+        if (out->iov[i].iov_len) memcpy((char *)request->copy + at, out->iov[i].iov_base, out->iov[i].iov_len);
+    *whole = (struct iovec){ request->copy, length };
+    return true;
+}
+
+/* As an operation: its memory is the program's, or with FI_INJECT a copy. */
+static int start(struct endpoint *endpoint, const struct out *out, struct motet_outgoing *message)
+{
+    struct motet_notice notice = MOTET_INIT(struct motet_notice);
+    struct request *request = request_take(endpoint);
+    struct iovec whole;
+    bool copied = out->flags & FI_INJECT;
+    if (!request || (copied && !copy(request, out, &whole))) {
+        if (request) request_give_back(request);
+        return -EAGAIN;
+    }
+    request->context = out->context;
+    request->flags = event_flags(out->kind);
+    request->told = told(endpoint, out);
+    request->counter = COUNT_SEND;
+    notice.group = endpoint->sends->group;
+    notice.context = (uintptr_t)request;
+    message->mode = out->flags & DELIVERED ? MOTET_SEND_SYNCHRONOUS : MOTET_SEND_AUTOMATIC;
+    int result = motet_message_start(endpoint->domain->node, message, copied ? &whole : out->iov, copied ? 1 : (int)out->count, &notice,
+                                     &request->operation);
+    if (likely(result == 0)) request_note(request);
+    else request_give_back(request);
+    return result;
+}
+
+static ssize_t send_out(struct fid_ep *fid, const struct out *out)
+{
+    struct endpoint *endpoint = container(fid, struct endpoint, fid);
+    struct motet_outgoing message = MOTET_INIT(struct motet_outgoing);
+    size_t length = 0;
+    motet_operation none;
+    for (size_t i = 0; i < out->count; i++)
+        length += out->iov[i].iov_len;
+    if (unlikely(out->count > VECTORS || (out->flags & FI_INJECT && length > INJECT_SIZE))) return -FI_EINVAL;
+    enter(endpoint->domain);
+    struct peer *peer = peer_at(endpoint, out->to);
+    int result = unlikely(!peer) ? -FI_EINVAL : likely(peer->out[out->kind] != 0) ? 0 : peer_out(endpoint, peer, out->kind);
+    if (unlikely(result != 0)) {
+        leave(endpoint->domain);
+        return result;
+    }
+    message.channel = peer->out[out->kind];
+    message.tag = out->tag;
+    if (out->flags & FI_REMOTE_CQ_DATA) message.headers = &out->data, message.headers_length = sizeof out->data;
+    result = -E2BIG;
+    if (length <= INJECT_SIZE && !(out->flags & DELIVERED)) {
+        message.mode = MOTET_SEND_INJECT;
+        result = motet_message_start(endpoint->domain->node, &message, out->iov, (int)out->count, NULL, &none);
+        if (likely(result == 0)) {
+            struct event event = { .context = out->context, .flags = event_flags(out->kind), .endpoint = endpoint };
+            tell(endpoint, endpoint->sends, &event, told(endpoint, out), COUNT_SEND);
+        }
+    }
+    if (unlikely(result == -E2BIG || result == -EAGAIN)) result = start(endpoint, out, &message);
+    leave(endpoint->domain);
+    return likely(result == 0) ? 0 : -to_errno(result);
+}
+
+/* The flags of calls that have none of their own: the endpoint's. */
+static uint64_t usual(struct fid_ep *fid) { return container(fid, struct endpoint, fid)->send_flags; }
+
+/* Those of calls that inject: the memory is free at once, and no event follows. */
+static ssize_t inject_out(struct fid_ep *fid, enum kind kind, const void *buf, size_t length, fi_addr_t to, uint64_t tag, uint64_t data,
+                          uint64_t flags)
+{
+    struct iovec iov = { (void *)buf, length };
+    struct out out = { kind, &iov, 1, to, tag, data, flags | FI_INJECT, NULL, true };
+    return send_out(fid, &out);
+}
+
+/* ---------------------------------------------------------------- with tags */
+
+static ssize_t tagged_sendv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t to, uint64_t tag, void *context)
+{
+    struct out out = { TAGGED, iov, count, to, tag, 0, usual(fid), context, false };
+    return send_out(fid, &out);
+}
+
+static ssize_t tagged_send(struct fid_ep *fid, const void *buf, size_t length, void *desc, fi_addr_t to, uint64_t tag, void *context)
+{
+    struct iovec iov = { (void *)buf, length };
+    return tagged_sendv(fid, &iov, NULL, 1, to, tag, context);
+}
+
+static ssize_t tagged_sendmsg(struct fid_ep *fid, const struct fi_msg_tagged *msg, uint64_t flags)
+{
+    struct out out = { TAGGED, msg->msg_iov, msg->iov_count, msg->addr, msg->tag, msg->data, flags, msg->context, false };
+    return send_out(fid, &out);
+}
+
+static ssize_t tagged_inject(struct fid_ep *fid, const void *buf, size_t length, fi_addr_t to, uint64_t tag)
+{
+    return inject_out(fid, TAGGED, buf, length, to, tag, 0, 0);
+}
+
+static ssize_t tagged_senddata(struct fid_ep *fid, const void *buf, size_t length, void *desc, uint64_t data, fi_addr_t to, uint64_t tag,
+                               void *context)
+{
+    struct iovec iov = { (void *)buf, length };
+    struct out out = { TAGGED, &iov, 1, to, tag, data, usual(fid) | FI_REMOTE_CQ_DATA, context, false };
+    return send_out(fid, &out);
+}
+
+static ssize_t tagged_injectdata(struct fid_ep *fid, const void *buf, size_t length, uint64_t data, fi_addr_t to, uint64_t tag)
+{
+    return inject_out(fid, TAGGED, buf, length, to, tag, data, FI_REMOTE_CQ_DATA);
+}
+
+struct fi_ops_tagged tagged_sends_and_receives = {
+    .size = sizeof tagged_sends_and_receives,
+    .recv = tagged_recv,
+    .recvv = tagged_recvv,
+    .recvmsg = tagged_recvmsg,
+    .send = tagged_send,
+    .sendv = tagged_sendv,
+    .sendmsg = tagged_sendmsg,
+    .inject = tagged_inject,
+    .senddata = tagged_senddata,
+    .injectdata = tagged_injectdata,
+};
+
+/* ---------------------------------------------------------------- without */
+
+static ssize_t plain_sendv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t to, void *context)
+{
+    struct out out = { PLAIN, iov, count, to, 0, 0, usual(fid), context, false };
+    return send_out(fid, &out);
+}
+
+static ssize_t plain_send(struct fid_ep *fid, const void *buf, size_t length, void *desc, fi_addr_t to, void *context)
+{
+    struct iovec iov = { (void *)buf, length };
+    return plain_sendv(fid, &iov, NULL, 1, to, context);
+}
+
+static ssize_t plain_sendmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags)
+{
+    struct out out = { PLAIN, msg->msg_iov, msg->iov_count, msg->addr, 0, msg->data, flags, msg->context, false };
+    return send_out(fid, &out);
+}
+
+static ssize_t plain_inject(struct fid_ep *fid, const void *buf, size_t length, fi_addr_t to)
+{
+    return inject_out(fid, PLAIN, buf, length, to, 0, 0, 0);
+}
+
+static ssize_t plain_senddata(struct fid_ep *fid, const void *buf, size_t length, void *desc, uint64_t data, fi_addr_t to, void *context)
+{
+    struct iovec iov = { (void *)buf, length };
+    struct out out = { PLAIN, &iov, 1, to, 0, data, usual(fid) | FI_REMOTE_CQ_DATA, context, false };
+    return send_out(fid, &out);
+}
+
+static ssize_t plain_injectdata(struct fid_ep *fid, const void *buf, size_t length, uint64_t data, fi_addr_t to)
+{
+    return inject_out(fid, PLAIN, buf, length, to, 0, data, FI_REMOTE_CQ_DATA);
+}
+
+struct fi_ops_msg plain_sends_and_receives = {
+    .size = sizeof plain_sends_and_receives,
+    .recv = plain_recv,
+    .recvv = plain_recvv,
+    .recvmsg = plain_recvmsg,
+    .send = plain_send,
+    .sendv = plain_sendv,
+    .sendmsg = plain_sendmsg,
+    .inject = plain_inject,
+    .senddata = plain_senddata,
+    .injectdata = plain_injectdata,
+};

@@ -1,0 +1,140 @@
+//! The libfabric provider: unmodified MPI libraries that send their messages over Motet. The programs are those of `tests/mpi`; each ends
+//! its job with an error where MPI's promises are not kept. That the messages went over Motet is known because no other provider is allowed.
+
+use motet_programs::find;
+use motet_tests::{engine, folder};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// The folder of the provider; `None`, loudly, where it is not built or a program is missing.
+fn provider(test: &str, programs: &[&str]) -> Option<PathBuf> {
+    let folder = engine()?.parent()?.join("libfabric");
+    if !folder.join("libmotet-fi.so").exists() {
+        skip(test, "libfabric/libmotet-fi.so is not built (make build, libfabric-dev)");
+        return None;
+    }
+    if let Some(missing) = programs.iter().find(|name| find(name).is_none()) {
+        skip(test, &format!("{missing} is not installed (tests/programs/packages.txt)"));
+        return None;
+    }
+    Some(folder)
+}
+
+fn skip(test: &str, why: &str) {
+    eprintln!("SKIPPED {test}: {why}");
+}
+
+/// Compiles a program of `tests/mpi`.
+fn compile(compiler: &str, name: &str, into: &Path) -> PathBuf {
+    let program = into.join(format!("{name}-{compiler}"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mpi").join(format!("{name}.c"));
+    let compiled =
+        Command::new(compiler).args(["-O2", "-pthread", "-o"]).arg(&program).arg(source).output().expect("a compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    program
+}
+
+/// One job at a time: ranks poll, and there may be more of them than CPUs already.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Runs it on so many ranks of Open MPI; what rank 0 printed.
+fn open_mpi(provider: &Path, ranks: &str, layers: &[&str], program: &Path, arguments: &[&str]) -> String {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let ran = Command::new("timeout")
+        .args(["300", "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", ranks])
+        .args(layers)
+        .arg(program)
+        .args(arguments)
+        .env("FI_PROVIDER_PATH", provider)
+        .env("FI_PROVIDER", "motet")
+        .output()
+        .expect("timeout");
+    assert!(ran.status.success(), "{ranks} ranks: {}: {}", ran.status, String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8_lossy(&ran.stdout).into_owned()
+}
+
+const MATCHED_BY_LIBFABRIC: [&str; 6] = ["--mca", "pml", "cm", "--mca", "mtl", "ofi"];
+
+#[test]
+fn open_mpi_keeps_its_promises() {
+    let test = "open_mpi_keeps_its_promises";
+    let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
+    let program = compile("mpicc.openmpi", "messages", &folder("mpi"));
+    for ranks in ["2", "4"] {
+        assert_eq!(open_mpi(&provider, ranks, &MATCHED_BY_LIBFABRIC, &program, &[]), format!("ok {ranks}\n"));
+    }
+}
+
+#[test]
+fn threads_of_open_mpi_share_an_endpoint() {
+    let test = "threads_of_open_mpi_share_an_endpoint";
+    let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
+    let program = compile("mpicc.openmpi", "threads", &folder("mpi-threads"));
+    match open_mpi(&provider, "2", &MATCHED_BY_LIBFABRIC, &program, &[]).as_str() {
+        "no threads\n" => skip(test, "this Open MPI is not for several threads"),
+        printed => assert_eq!(printed, "ok 2\n"),
+    }
+}
+
+#[test]
+fn open_mpis_windows_are_regions() {
+    let test = "open_mpis_windows_are_regions";
+    let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
+    let program = compile("mpicc.openmpi", "windows", &folder("mpi-windows"));
+    let by_puts = ["--mca", "osc", "rdma", "--mca", "btl", "ofi,self"];
+    let by_messages = ["--mca", "osc", "pt2pt", "--mca", "btl", "self"];
+    for (windows, arguments) in [(by_puts, &["no-compare"][..]), (by_messages, &[])] {
+        let layers = [&MATCHED_BY_LIBFABRIC[..], &windows].concat();
+        assert_eq!(open_mpi(&provider, "3", &layers, &program, arguments), "ok 3\n");
+    }
+}
+
+#[test]
+fn endpoints_do_what_they_say() {
+    let Some(provider) = provider("endpoints_do_what_they_say", &["fi_info"]) else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/libfabric/endpoints.c");
+    let program = folder("libfabric").join("endpoints");
+    let compiled = Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(source)
+        .args(["-lfabric", "-lpthread"])
+        .output()
+        .expect("a compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let ran =
+        Command::new("timeout").arg("120").arg(program).env("FI_PROVIDER_PATH", provider).output().expect("timeout");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "endpoints do what they say\n");
+}
+
+#[test]
+fn libfabrics_own_program_checks_what_it_gets() {
+    let test = "libfabrics_own_program_checks_what_it_gets";
+    let Some(provider) = provider(test, &["fi_pingpong", "fi_info"]) else { return };
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.args(["60", "fi_pingpong", "-p", "motet", "-e", "rdm", "-c", "-I", "100"]).args(arguments);
+        command
+            .env("FI_PROVIDER_PATH", &provider)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        command
+    };
+    let port = motet_programs::free_port().expect("a port").to_string();
+    let server = run(&["-B", &port]).spawn().expect("fi_pingpong");
+    // The client asks for the server's address by TCP, and ends, pleased with itself, where nobody is there yet.
+    let printed = (0..200).find_map(|_| {
+        let ran = run(&["-P", &port, "127.0.0.1"]).output().expect("fi_pingpong");
+        let printed = String::from_utf8_lossy(&ran.stdout).into_owned();
+        if printed.is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        (ran.status.success() && !printed.is_empty()).then_some(printed)
+    });
+    let served = server.wait_with_output().expect("its end");
+    assert!(served.status.success(), "{}", String::from_utf8_lossy(&served.stderr));
+    let printed = printed.expect("a round that succeeds");
+    assert!(printed.lines().any(|line| line.starts_with("1m ")), "{printed}");
+}
