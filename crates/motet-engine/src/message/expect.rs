@@ -10,7 +10,7 @@ use super::medium::{Lanes, Medium};
 use super::operations::Got;
 use super::packets::chunk_of;
 use super::progress::SLOW;
-use super::{Channel, Node};
+use super::{Channel, LinkId, Node};
 use motet_proto::message::expected::Expected;
 use motet_proto::message::matching::Selector;
 use motet_proto::message::pool::Number;
@@ -34,10 +34,7 @@ impl Node {
         span: Span,
         headers: &mut Option<&mut Vec<u8>>,
     ) -> Option<Got> {
-        let &[link] = core.hot.as_slice() else { return None };
-        if core.driving || core.shut || !core.waiters.is_empty() || !core.tasks.is_empty() {
-            return None;
-        }
+        let link = core.only_link()?;
         let others = core.others();
         let Core { links, desk, landing: Some(landing), rounds, pace, now, asleep, .. } = &mut **core else {
             return None;
@@ -90,6 +87,16 @@ impl Node {
             return Some(Got { status, length: landed as u64, tag: message.tag, full: body as u64, channel });
         }
         None
+    }
+}
+
+impl Core {
+    /// The one link that is busy, where the caller may drive and nobody else waits for anything: the short ways look at it alone.
+    #[inline(always)]
+    pub(super) fn only_link(&self) -> Option<LinkId> {
+        let &[link] = self.hot.as_slice() else { return None };
+        let free = !self.driving && !self.shut && self.waiters.is_empty() && self.tasks.is_empty();
+        free.then_some(link)
     }
 }
 

@@ -37,10 +37,7 @@ impl Node {
     }
 
     fn expect_lent(&self, core: &mut Guard<'_>, selector: Selector, most: u64) -> Option<GotLent> {
-        let &[link] = core.hot.as_slice() else { return None };
-        if core.driving || core.shut || !core.waiters.is_empty() || !core.tasks.is_empty() {
-            return None;
-        }
+        let link = core.only_link()?;
         let others = core.others();
         let Core { links, desk, landing: Some(landing), rounds, pace, now, asleep, .. } = &mut **core else {
             return None;
