@@ -17,7 +17,7 @@ const LONG: [usize; 2] = [40_000, 1 << 20];
 /// A node that copies bodies of 512 KiB and more from its peer's memory.
 fn node(name: &str) -> Node {
     let mut options = options(name, Some("127.0.0.1:0".parse().unwrap()));
-    options.limits.single_copy = [512 << 10; 2];
+    options.limits.single_copy = 512 << 10;
     Node::with(&options).unwrap()
 }
 

@@ -154,6 +154,15 @@ impl Copying<'_> {
         }
     }
 
+    /// Whoever receives says which way is the better one.
+    #[inline(always)]
+    pub fn told(&self, around: bool) {
+        let way = if around { AROUND } else { THROUGH };
+        if self.0.way.load(Relaxed) != way {
+            self.0.way.store(way, Relaxed);
+        }
+    }
+
     /// Before a large put into `ring`; at the first one its pages are there, but not yet in this process's page tables.
     #[inline(always)]
     pub fn begin<B: Base>(&self, ring: Option<Mapping>, base: &mut B) {

@@ -29,6 +29,7 @@
 
 #[cfg(not(loom))]
 pub mod bulk;
+pub mod claims;
 mod consumer;
 mod gather;
 mod producer;

@@ -1,4 +1,4 @@
-//! The gate, and in `loom/lane.rs` the lane, under loom: every order of two threads' steps on the shared lines, with small
+//! The gate, and in `loom/lane.rs` and `loom/claims.rs` the lane and shared copies, under loom: every order of two threads' steps on the shared lines, with small
 //! constants.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test -p motet-wire --release --test loom`
@@ -8,6 +8,8 @@
 //! flag that a producer's send would set.
 #![cfg(loom)]
 
+#[path = "loom/claims.rs"]
+mod claims;
 #[path = "loom/lane.rs"]
 mod lane;
 

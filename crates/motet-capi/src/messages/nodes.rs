@@ -76,7 +76,7 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
         longs: or(wanted.longs.into(), longs.into()) as u32,
         channels: or(wanted.channels.into(), channels.into()) as u32,
         eager: [or(wanted.eager_memory, eager[0]), or(wanted.eager_network, eager[1])],
-        single_copy: single_copy.map(|default| or(wanted.single_copy, default)),
+        single_copy: or(wanted.single_copy, single_copy),
         pool: or(wanted.pool, pool as u64) as usize,
     };
     Ok((options, wanted.flags & SINGLE != 0))

@@ -334,6 +334,7 @@ impl Core {
             && joined.gone.is_none()
         {
             joined.flush(link, &mut self.desk);
+            joined.end_sharing();
             let medium = joined.medium.take();
             joined.lose(link, &mut self.desk, Reason::PEER_GONE, Broken("the link was closed here"));
             if let Some(Medium::Frames(frames)) = medium {

@@ -3,18 +3,21 @@
 //! What it is: the matching table, the operations under way, and what has happened that the node must act on once the protocol has
 //! returned: a message for a handler, channels that a peer would like. What it is not: it calls no user code and no link.
 
+use super::choice::{Choice, Way};
+use super::copying::{Copying, Helping, Sharing};
 use super::operations::Operations;
 use super::regions::Hosts;
 use super::segments::Segments;
 use super::{Channel, LinkId};
 use motet_proto::message::matching::Scope;
-use motet_proto::message::packet;
+use motet_proto::message::packet::{self, Route};
 use motet_proto::message::remote::RemoteCopy;
 use motet_proto::message::{
-    Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, Status, Table,
+    Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, ShareRequest, Status, Table,
+    Want,
 };
 use motet_sys::lending::{Block, Pool};
-use motet_sys::memory;
+use motet_sys::{clock, memory};
 use motet_wire::lane::bulk::Run;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -88,8 +91,18 @@ pub enum Phase {
 pub struct Back {
     /// By the channel's index; a channel's number is used again.
     pub places: Vec<Option<(ChannelId, Place)>>,
-    /// Bytes to be copied from the peer's memory, and how many have been.
-    pub copies: VecDeque<(CopyRequest, u64)>,
+    /// How long messages come.
+    pub choice: Choice,
+    /// The one that is copied next is with the peer's help.
+    pub wants_help: bool,
+    /// Bodies to be copied from the peer's memory.
+    pub copies: VecDeque<Copying>,
+    /// The first of them, if the peer may help; the last stamp; and whether only the peer's part is missing.
+    pub sharing: Option<Sharing>,
+    pub stamp: u32,
+    pub awaits_help: bool,
+    /// Bodies that the peer copies from ours with our help.
+    pub helps: VecDeque<Helping>,
     /// The same of puts and gets.
     pub remote_copies: VecDeque<(RemoteCopy, u64)>,
     /// Memory of either node that the other sees.
@@ -99,10 +112,16 @@ pub struct Back {
 }
 
 impl Back {
-    /// Whether bytes are to be copied from the peer's memory.
+    /// Whether bytes are to be copied between the processes, or are being copied by the peer.
     #[inline(always)]
     pub fn copies_wait(&self) -> bool {
-        !self.copies.is_empty() || !self.remote_copies.is_empty()
+        !self.copies.is_empty() || !self.remote_copies.is_empty() || !self.helps.is_empty()
+    }
+
+    /// Whether some are to be copied here: nobody may sleep.
+    pub fn must_copy(&self) -> bool {
+        let mine = !self.copies.is_empty() && !self.awaits_help;
+        mine || !self.remote_copies.is_empty() || !self.helps.is_empty()
     }
 
     /// What is kept of a channel.
@@ -221,8 +240,30 @@ impl Owner for View<'_> {
         }
     }
 
+    fn want(&mut self, length: u64, shown: bool) -> Want {
+        let way = self.back.choice.want(length, shown, clock::ticks());
+        self.back.wants_help = way == Some(Way::Both);
+        match (way, self.back.choice.is_trying()) {
+            (None, _) => Want::Pieces(Route::Any),
+            (Some(Way::Through), false) => Want::Pieces(Route::Through),
+            (Some(Way::Through), true) => Want::Pieces(Route::TryThrough),
+            (Some(Way::Around), false) => Want::Pieces(Route::Around),
+            (Some(Way::Around), true) => Want::Pieces(Route::TryAround),
+            (Some(Way::Alone | Way::Both), _) => Want::Copy,
+        }
+    }
+
+    fn landed(&mut self, length: u64) {
+        self.back.choice.landed(length, clock::ticks(), clock::ticks_per_1024ns());
+    }
+
     fn copy(&mut self, request: CopyRequest) {
-        self.back.copies.push_back((request, 0));
+        let help = request.key == 0 && self.back.wants_help;
+        self.back.copies.push_back(Copying { request, done: 0, help });
+    }
+
+    fn share(&mut self, request: ShareRequest) {
+        self.back.helps.push_back(Helping { request, done: 0 });
     }
 
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! What it is not: when a link is looked at, is decided in [`super::progress`].
 
+use super::choice::Choice;
 use super::desk::{Back, Desk, View};
 use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
 use super::packets::{LONGEST, Landing, Outward, Way};
@@ -9,9 +10,8 @@ use super::segments::Segments;
 use super::sheet::Copies;
 use super::{LinkId, MessageLimits, regions};
 use crate::reason::Reason;
-use motet_proto::bulk::Copying;
-use motet_proto::message::{Broken, ChannelId, CopyRequest, Link, Refusal};
-use motet_sys::{copy, memory, socket};
+use motet_proto::message::{Broken, ChannelId, Link, Refusal};
+use motet_sys::{memory, socket};
 use motet_wire::lane::Packet;
 use motet_wire::lane::bulk::IN_RING;
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,7 +21,7 @@ const TURN: usize = 32;
 /// Pieces of long messages put at a time.
 const PIECES: usize = 16;
 /// Bytes of a single copy made at a time.
-const COPY: usize = 256 << 10;
+pub(super) const COPY: usize = 256 << 10;
 
 /// A link that is up, or whose operations have not all been told that it is not.
 pub struct Joined {
@@ -63,7 +63,7 @@ pub enum Look {
 }
 
 const BROKEN_LANE: Broken = Broken("the memory between us makes no sense");
-const GONE: Broken = Broken("the peer is gone");
+pub(super) const GONE: Broken = Broken("the peer is gone");
 
 impl Joined {
     /// A link over a medium that has just come up.
@@ -75,7 +75,11 @@ impl Joined {
             Medium::Frames(_) => Segments::default(),
         };
         let single_copy = if lanes { regions::COPY } else { u64::MAX };
-        let back = Back { single_copy, segments, ..Back::default() };
+        let choice = match &medium {
+            Medium::Lanes(lanes) => Choice::new(lanes.pid != 0, lanes.process.is_some()),
+            Medium::Frames(_) => Choice::none(),
+        };
+        let back = Back { single_copy, segments, choice, ..Back::default() };
         Self { proto, back, medium: Some(medium), ..Self::empty(peer, driver) }
     }
 
@@ -96,18 +100,6 @@ impl Joined {
             ending: false,
             copies: Copies::default(),
         }
-    }
-
-    /// Whether a body of so many bytes is better copied by its receiver out of our memory than by both through the ring: from the first
-    /// of these sizes on, or from the second where the two CPUs share no cache.
-    pub fn lets_copy(&self, length: u64, [near, far]: [u64; 2]) -> bool {
-        let Some(Medium::Lanes(lanes)) = &self.medium else { return false };
-        let least = if Copying(&lanes.copying).is_far() { far } else { near };
-        if length < least {
-            return false;
-        }
-        Copying(&lanes.copying).copied(length as usize);
-        true
     }
 
     /// Whether nothing is to be done for it but to look at what comes.
@@ -193,7 +185,7 @@ impl Joined {
 
     /// Wakes the peer.
     #[cold]
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         if let Some(Medium::Lanes(lanes)) = &self.medium {
             lanes.ring();
         }
@@ -255,56 +247,6 @@ impl Joined {
         }
     }
 
-    /// Goes on with copies from the peer's memory.
-    #[cold]
-    pub fn copy(&mut self, id: LinkId, desk: &mut Desk) {
-        if self.lend(id, desk) {
-            return;
-        }
-        let pid = self.lanes().map_or(0, |lanes| lanes.pid);
-        if let Some(&(request, done)) = self.back.copies.front() {
-            let length = (request.length - done).min(COPY as u64) as usize;
-            let seen = self.copy_seen(desk, &request, done, length);
-            let copied = seen.or_else(|| copy_some(desk, pid, &request, done, length));
-            if self.is_given_up() {
-                return self.lose(id, desk, Reason::PEER_GONE, GONE);
-            }
-            let ends = copied.is_none_or(|more| done + more >= request.length);
-            if let (Some(more), Some(first)) = (copied, self.back.copies.front_mut()) {
-                first.1 += more;
-            }
-            if ends {
-                self.back.copies.pop_front();
-                self.copies.note(copied.is_some(), request.length);
-                let mut view = View::of(desk, &mut self.back, id);
-                self.proto.copied(&mut view, request.record, copied.is_some());
-            }
-        }
-        if let Some((request, done)) = self.back.remote_copy() {
-            let length = (request.length - done).min(COPY as u64) as usize;
-            let copied = regions::copy_some(desk, pid, &request, done, length);
-            if self.is_given_up() {
-                return self.lose(id, desk, Reason::PEER_GONE, GONE);
-            }
-            let ends = copied.is_none_or(|more| done + more >= request.length);
-            if let (Some(more), Some(first)) = (copied, self.back.remote_copies.front_mut()) {
-                first.1 += more;
-            }
-            if ends {
-                self.back.remote_copies.pop_front();
-                self.copies.note(copied.is_some(), request.length);
-                let mut view = View::of(desk, &mut self.back, id);
-                self.proto.copied_remote(&mut view, request.record, copied.is_some());
-            }
-        }
-    }
-
-    /// Whether the peer has closed the link. Asked behind each copy out of its memory: before a peer uses memory again that it has
-    /// announced, without word that we have let go of it, it closes the link; so what was copied while the link stood is what was announced.
-    fn is_given_up(&mut self) -> bool {
-        self.lanes().is_some_and(|lanes| !socket::alive(lanes.control.as_fd().as_raw_fd()))
-    }
-
     /// The medium is gone: everything on the link ends.
     #[cold]
     pub fn lose(&mut self, id: LinkId, desk: &mut Desk, reason: Reason, broken: Broken) {
@@ -313,13 +255,15 @@ impl Joined {
             let _ = socket::shutdown(lanes.control.as_fd().as_raw_fd(), 2);
         }
         self.gone.get_or_insert(reason);
+        self.end_sharing();
+        self.back.helps.clear();
         self.back.segments.leave();
         self.medium = None;
         self.ending = false; // or it would end in every round, and nobody could sleep
         let mut view = View::of(desk, &mut self.back, id);
         self.proto.reset(&mut view, broken);
-        while let Some((request, _)) = view.back.copies.pop_front() {
-            self.proto.copied(&mut view, request.record, false);
+        while let Some(copying) = view.back.copies.pop_front() {
+            self.proto.copied(&mut view, copying.request.record, false);
         }
         while let Some((request, _)) = view.back.remote_copies.pop_front() {
             self.proto.copied_remote(&mut view, request.record, false);
@@ -437,15 +381,4 @@ fn take_frames(
     // Behind the packets: what is owed for them goes with it.
     frames.progress(now).map_err(Failed::Medium)?;
     Ok(look)
-}
-
-/// Copies the next bytes of a request from the peer's memory; `None`: the system does not let us.
-fn copy_some(desk: &mut Desk, pid: u32, request: &CopyRequest, done: u64, length: usize) -> Option<u64> {
-    let operation = desk.operations.get(request.operation)?;
-    let from = request.address.checked_add(done)?;
-    if pid == 0 {
-        return None;
-    }
-    let copied = operation.memory.write(done as usize, length, |into| copy::read_from(pid, from, into));
-    copied.ok().filter(|&copied| copied > 0).map(|copied| copied as u64)
 }

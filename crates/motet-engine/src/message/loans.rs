@@ -7,6 +7,7 @@
 //! What it is not: how the receiver comes to see the block, is in [`super::segments`]. Where it does not, or the message is short or
 //! no loan, a receive in place ends with a copy, and nobody but [`LoanCounts`] knows the difference.
 
+use super::copying::Copying;
 use super::core::Core;
 use super::desk::{Desk, View};
 use super::links::Joined;
@@ -323,9 +324,8 @@ impl Core {
 impl Joined {
     /// Lends the message whose copy is due to the program, if it was asked for in place and we see it. True: there is nothing to copy.
     pub(super) fn lend(&mut self, id: LinkId, desk: &mut Desk) -> bool {
-        let Some(&(CopyRequest { record, operation, address, key, length }, 0)) = self.back.copies.front() else {
-            return false;
-        };
+        let Some(&Copying { request, done: 0, .. }) = self.back.copies.front() else { return false };
+        let CopyRequest { record, operation, address, key, length } = request;
         let Some(operation) = desk.operations.get(operation) else { return false };
         if !matches!(operation.seen, Seen::Wanted { .. }) {
             return false;

@@ -21,6 +21,8 @@
 
 pub mod calls;
 pub mod channels;
+mod choice;
+mod copying;
 mod core;
 mod desk;
 pub mod direct;
@@ -150,7 +152,7 @@ pub struct MessageLimits {
     /// Longest eager body, where memory is shared and where it is not.
     pub eager: [u64; 2],
     /// Smallest body that is copied from the sender's memory, where the two CPUs share a cache and where they do not.
-    pub single_copy: [u64; 2],
+    pub single_copy: u64,
     /// Bytes of the node's pool, for loans and regions that peers see: of address space; pages come when they are touched.
     pub pool: usize,
 }
@@ -162,7 +164,7 @@ impl Default for MessageLimits {
             longs: 1024,
             channels: 16_384,
             eager: [64 << 10, 64 << 10],
-            single_copy: [16 << 20, 512 << 10],
+            single_copy: 128 << 10,
             pool: 4 << 30,
         }
     }

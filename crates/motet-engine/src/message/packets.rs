@@ -3,7 +3,7 @@
 use super::medium::Frames;
 use motet_proto::bulk::Copying;
 use motet_proto::message::Packets;
-use motet_proto::message::packet::{self, Kind};
+use motet_proto::message::packet::{self, Kind, Route};
 use motet_sys::{clock, memory};
 use motet_wire::lane::bulk::{BulkOut, IN_RING};
 use motet_wire::lane::{Broken, Buffer, IN_LINE, MORE, Producer, Put};
@@ -144,13 +144,24 @@ impl Packets for Outward<'_> {
         ready && fits == Ok(true) && self.room() >= IN_LINE + reserve.min(length)
     }
 
-    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]]) -> bool {
-        // Through the caches or around them, whichever has been faster lately: which it is changes with the CPUs that run the two.
+    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
+        // Through the caches or around them, as the receiver likes, else whichever has been faster lately: which it is changes with the
+        // CPUs that run the two.
         let copying = Copying(self.copying);
         copying.start();
+        match route {
+            Route::Through | Route::Around => copying.told(route == Route::Around),
+            Route::Any | Route::TryThrough | Route::TryAround => {}
+        }
+        let bypass = match route {
+            Route::TryThrough | Route::TryAround => route == Route::TryAround,
+            _ => copying.bypass(),
+        };
         let start = clock::ticks();
-        let written = self.bulk.write(body, copying.bypass());
-        copying.note_at(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start));
+        let written = self.bulk.write(body, bypass);
+        if route == Route::Any {
+            copying.note_at(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start));
+        }
         let put = self.lane.try_put(Kind::Piece as u8, IN_RING, &[head, &(written as u32).to_le_bytes()]);
         let put = self.put_was(put);
         if !put {
@@ -231,10 +242,10 @@ impl Packets for Way<'_> {
         }
     }
 
-    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]]) -> bool {
+    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
         match self {
-            Self::Lane(lane) => lane.put_piece(head, body),
-            Self::Frames(frames) => frames.put_piece(head, body),
+            Self::Lane(lane) => lane.put_piece(head, body, route),
+            Self::Frames(frames) => frames.put_piece(head, body, route),
             Self::Nowhere => false,
         }
     }

@@ -77,8 +77,7 @@ impl Node {
                 joined.end(link, desk);
             }
             if joined.back.copies_wait() {
-                joined.copy(link, desk);
-                came = true;
+                came |= joined.copy(link, desk);
             }
             if joined.proto.is_due() {
                 joined.flush(link, desk); // the peer may wait for this, and nobody look here again for long
@@ -370,7 +369,7 @@ impl Node {
                 Some(lanes) => !lanes.inward.confirm_sleep(),
                 None => false,
             };
-            joined.hot |= joined.back.copies_wait();
+            joined.hot |= joined.back.must_copy();
             if joined.hot {
                 if let Some(lanes) = joined.lanes() {
                     lanes.inward.end_sleep();

@@ -205,6 +205,12 @@ impl Node {
     pub fn detach(&self, operation: OperationId) -> Result<(), Error> {
         let mut core = self.core()?;
         let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        if let (Kind::Receive(_), Some(channel)) = (known.kind, known.channel)
+            && let Ok((joined, _)) = core.link(channel.link)
+        {
+            joined.end_sharing_of(u64::from(operation.0)); // its peer may be about to write there
+        }
+        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
         known.memory = Memory::Owned(Vec::new());
         known.more = Vec::new();
         known.detached = true;

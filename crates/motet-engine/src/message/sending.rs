@@ -161,9 +161,8 @@ impl Node {
                 Err(error) => return Err((error, memory, more)),
             }
         }
-        let limits = core.limits.single_copy;
-        let joined = core.link(message.channel.link);
-        let shown = more.is_empty() && joined.is_ok_and(|(joined, _)| joined.lets_copy(length as u64, limits));
+        let may = more.is_empty() && length as u64 >= core.limits.single_copy;
+        let shown = may && core.link(message.channel.link).is_ok_and(|(joined, _)| joined.lanes().is_some());
         let mut place = match shown {
             true => packet::Place { address: memory.address(), key: 0 },
             false => packet::Place::default(),

@@ -9,7 +9,8 @@ use super::packet::{self, Head, Hello, Kind, Long, Place};
 use super::pool::{MOST, Number};
 use super::rendezvous::{CANCELLED, DISCARDED, Payload, TAKEN};
 use super::{
-    Arrival, Broken, ChannelId, Envelope, Event, Held, Link, Outcome, Owner, Reception, Status, credit, stack,
+    Arrival, Broken, ChannelId, Envelope, Event, Held, Link, Outcome, Owner, Reception, ShareRequest, Status, credit,
+    stack,
 };
 use motet_wire::lane::bulk::Run;
 
@@ -219,13 +220,19 @@ impl Link {
     /// Everything that is no payload.
     #[cold]
     fn control<O: Owner>(&mut self, owner: &mut O, kind: Kind, head: Head, rest: &[u8]) -> Result<(), Broken> {
+        if kind == Kind::Share {
+            let shared = packet::Shared::read(rest)?;
+            let operation = self.outbounds.share(head.to, &shared)?;
+            owner.share(ShareRequest { operation, shared });
+            return Ok(());
+        }
         let (word, rest) = match kind {
             Kind::Pull | Kind::Open | Kind::Accept => packet::word(rest)?,
             _ => (0, rest),
         };
         packet::end(rest)?;
         match kind {
-            Kind::Pull => self.outbounds.pulled(head.to, word),
+            Kind::Pull => self.outbounds.pulled(head.to, word, packet::Route::read(head.own)?),
             Kind::Done => {
                 let status = match head.own {
                     TAKEN => Status::Done,

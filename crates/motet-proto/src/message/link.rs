@@ -170,6 +170,12 @@ impl Link {
         self.inbounds.copied(owner, record, done, broken);
     }
 
+    /// The owner copies what [`Owner::copy`] asked for to this address of its process, and the sender may copy some of it, too: it is told.
+    /// Before [`Link::copied`] the owner sees to it that the sender touches nothing there any more.
+    pub fn share(&mut self, record: Number, address: u64, stamp: u32) {
+        self.inbounds.share(record, address, stamp);
+    }
+
     /// The owner sees what [`Owner::copy`] asked for where it is: the receive has ended, and the message is the program's to look at
     /// until [`Link::give_back`]. False: the link is broken, and so is the receive.
     pub fn lent<O: Owner>(&mut self, owner: &mut O, record: Number) -> bool {

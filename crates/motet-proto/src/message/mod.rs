@@ -163,6 +163,24 @@ pub struct CopyRequest {
     pub length: u64,
 }
 
+/// How the owner wants an announced message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// In pieces.
+    Pieces(packet::Route),
+    /// Copied from where it is, if the sender shows it: [`Owner::copy`] follows.
+    Copy,
+}
+
+/// The peer copies from a message of ours, and lets us copy some of it into its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShareRequest {
+    /// The send, whose body it is.
+    pub operation: u64,
+    /// Where the peer wants it, how many bytes, and which copy it is.
+    pub shared: packet::Shared,
+}
+
 /// What happens to a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -203,8 +221,9 @@ pub trait Packets {
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
         self.room() >= packet::MESSAGE + length + reserve
     }
-    /// Sends a piece: a head and a gathered body.
-    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]]) -> bool {
+    /// Sends a piece: a head and a gathered body, by the route that its receiver wants.
+    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: packet::Route) -> bool {
+        let _ = route;
         outward::put(self, packet::Kind::Piece, head, &[], body)
     }
     /// The same of two little-endian words and a body: a medium may have a shorter way for it.
@@ -231,8 +250,22 @@ pub trait Owner: Memory {
         run.read(&mut bytes);
         self.place(operation, at, &bytes);
     }
+    /// How a receive should get so many bytes of an announced message, which the sender shows or not; [`Owner::landed`] follows when they
+    /// are there.
+    fn want(&mut self, length: u64, shown: bool) -> Want {
+        let _ = length;
+        if shown { Want::Copy } else { Want::Pieces(packet::Route::Any) }
+    }
+    /// All bytes of such a message are there.
+    fn landed(&mut self, length: u64) {
+        let _ = length;
+    }
     /// Copy this, then call [`Link::copied`].
     fn copy(&mut self, request: CopyRequest);
+    /// The receiver lets us copy some of this.
+    fn share(&mut self, request: ShareRequest) {
+        let _ = request;
+    }
     /// Calls `put` once with the bytes of a send's or a put's body from `at` on, `length` of them; returns what that returns.
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool;
     /// An operation has ended: its memory is its user's again. Once for each that began (invariant M8).

@@ -9,7 +9,7 @@
 
 use super::credit::{self, Grants};
 use super::link::Link;
-use super::packet::{self, Head, Kind, Long, Place};
+use super::packet::{self, Head, Kind, Long, Place, Route, Shared};
 use super::pool::{Fifo, Number, Pool};
 use super::{Broken, ChannelId, Outcome, Owner, Packets, Refusal, Status, stack};
 
@@ -63,6 +63,10 @@ struct Outbound {
     sent: u64,
     until: u64,
     eager: bool,
+    /// The route of what has been pulled; and whether the receiver sees the body, and has asked for help with its copy.
+    route: Route,
+    shown: bool,
+    shared: bool,
     /// CANCEL is wanted, and has been put.
     cancel: bool,
     cancelled: bool,
@@ -73,8 +77,9 @@ impl Outbound {
     /// One of which nothing goes before it is pulled.
     #[inline]
     fn announced(operation: u64, length: u64) -> Self {
+        let (route, shown, shared) = (Route::Any, false, false);
         let (cancel, cancelled, queued) = (false, false, false);
-        Self { operation, length, sent: 0, until: 0, eager: false, cancel, cancelled, queued }
+        Self { operation, length, sent: 0, until: 0, eager: false, route, shown, shared, cancel, cancelled, queued }
     }
 }
 
@@ -213,7 +218,8 @@ impl Link {
         send: &Send<'_>,
         length: u64,
     ) -> Result<Number, Refusal> {
-        let number = self.outbounds.add(Outbound::announced(send.operation, length)).ok_or(Refusal::WouldBlock)?;
+        let outbound = Outbound { shown: send.place.is_plain(), ..Outbound::announced(send.operation, length) };
+        let number = self.outbounds.add(outbound).ok_or(Refusal::WouldBlock)?;
         let (grant, long) = (self.grants.next(), Long { tag: send.tag, length, number });
         let head = long.write_at(Head { to, own: send.headers.len() as u16, grant }, send.place);
         if !put(packets, Kind::Announce, &head, send.headers, &[]) {
@@ -333,15 +339,26 @@ impl Outbounds {
     }
 
     /// PULL: the peer takes payload up to `until`.
-    pub fn pulled(&mut self, number: Number, until: u64) -> Result<(), Broken> {
+    pub fn pulled(&mut self, number: Number, until: u64, route: Route) -> Result<(), Broken> {
         let outbound = self.pool.named(number).filter(|outbound| !outbound.eager);
         let outbound = outbound.ok_or(Broken("a pull of no announced message"))?;
         if until <= outbound.until || until > outbound.length {
             return Err(Broken("a pull of bytes that are not there"));
         }
-        outbound.until = until;
+        (outbound.until, outbound.route) = (until, route);
         self.owe(number.index());
         Ok(())
+    }
+
+    /// SHARE: the peer copies so many bytes of the message; returns the operation.
+    pub fn share(&mut self, number: Number, shared: &Shared) -> Result<u64, Broken> {
+        let outbound = self.pool.named(number).filter(|outbound| outbound.shown && !outbound.shared);
+        let outbound = outbound.ok_or(Broken("a share of what is not shown"))?;
+        if shared.length > outbound.length || shared.address.checked_add(shared.length).is_none() {
+            return Err(Broken("a share of bytes that are not there"));
+        }
+        outbound.shared = true;
+        Ok(outbound.operation)
     }
 
     /// DONE: the operation, and the bytes that were taken.
@@ -395,8 +412,9 @@ impl Outbounds {
                 *pieces -= 1;
                 let (at, grant) = (outbound.sent, grants.next());
                 let head = Head { to: number, own: 0, grant }.write_word(at);
-                let gone =
-                    owner.body(outbound.operation, at, length as usize, &mut |body| packets.put_piece(&head, body));
+                let route = outbound.route;
+                let mut put = |body: &[&[u8]]| packets.put_piece(&head, body, route);
+                let gone = owner.body(outbound.operation, at, length as usize, &mut put);
                 if !gone {
                     return;
                 }

@@ -88,13 +88,15 @@ pub enum Kind {
     Revoke = 27,
     /// It has.
     Revoked = 28,
+    /// The receiver copies an announced message itself, and says where to: who has time may copy some of it.
+    Share = 29,
 }
 
 impl Kind {
     /// The kind of a packet that a peer wrote.
     #[inline(always)]
     pub fn read(kind: u8) -> Result<Self, Broken> {
-        const KINDS: [Kind; 28] = [
+        const KINDS: [Kind; 29] = [
             Kind::Hello,
             Kind::Message,
             Kind::First,
@@ -123,6 +125,7 @@ impl Kind {
             Kind::Over,
             Kind::Revoke,
             Kind::Revoked,
+            Kind::Share,
         ];
         KINDS.get(usize::from(kind).wrapping_sub(1)).copied().ok_or(Broken("a packet of no known kind"))
     }
@@ -258,10 +261,72 @@ pub struct Place {
 }
 
 impl Place {
+    /// Whether it is somewhere in the sender's private memory.
+    pub fn is_plain(&self) -> bool {
+        self.address != 0 && self.key == 0
+    }
+
     /// Reads it.
     pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), Broken> {
         let (fixed, rest) = rest.split_first_chunk::<{ ANNOUNCE - FIRST }>().ok_or(SHORT)?;
         Ok((Self { address: u64_at(fixed, 0), key: u64_at(fixed, 8) }, rest))
+    }
+}
+
+/// How the bytes of an announced message come, in PULL's own word: the receiver sees what a whole message takes, the sender only its half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u16)]
+pub enum Route {
+    /// As the sender likes.
+    #[default]
+    Any = 0,
+    /// Through the caches.
+    Through = 1,
+    /// Around them.
+    Around = 2,
+    /// The same, to see what it takes.
+    TryThrough = 3,
+    /// The same.
+    TryAround = 4,
+}
+
+impl Route {
+    /// Reads it.
+    pub fn read(own: u16) -> Result<Self, Broken> {
+        const ROUTES: [Route; 5] = [Route::Any, Route::Through, Route::Around, Route::TryThrough, Route::TryAround];
+        ROUTES.get(usize::from(own)).copied().ok_or(Broken("a pull of no known kind"))
+    }
+}
+
+/// SHARE: where a receive wants the first bytes of a message that is copied by both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shared {
+    /// In the receiver's process.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Which copy it is, for the words beside the ring.
+    pub stamp: u32,
+}
+
+impl Shared {
+    /// Bytes of the packet.
+    pub const BYTES: usize = 32;
+
+    /// The packet.
+    pub fn write(&self, head: Head) -> [u8; Self::BYTES] {
+        let mut packet = head.begin();
+        packet[8..16].copy_from_slice(&self.address.to_le_bytes());
+        packet[16..24].copy_from_slice(&self.length.to_le_bytes());
+        packet[24..28].copy_from_slice(&self.stamp.to_le_bytes());
+        packet
+    }
+
+    /// Reads it behind the head.
+    pub fn read(rest: &[u8]) -> Result<Self, Broken> {
+        let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD }>().ok_or(SHORT)?;
+        end(rest)?;
+        Ok(Self { address: u64_at(fixed, 0), length: u64_at(fixed, 8), stamp: u32_at(fixed, 16) })
     }
 }
 
@@ -349,6 +414,17 @@ mod tests {
     }
 
     #[test]
+    fn what_both_copy_round_trips() {
+        let shared = Shared { address: 5 << 40, length: 1 << 30, stamp: 0x8000_0001 };
+        let packet = shared.write(HEADER);
+        assert_eq!((Head::read(&packet).unwrap().0, Shared::read(&packet[HEAD..])), (HEADER, Ok(shared)));
+        assert!((0..Shared::BYTES - HEAD).all(|length| Shared::read(&packet[HEAD..][..length]).is_err()));
+        assert!(Shared::read(&[&packet[HEAD..], &[0]].concat()).is_err());
+        assert!((0..6).all(|own| Route::read(own).map(|route| route as u16)
+            == if own < 5 { Ok(own) } else { Route::read(9).map(|_| 0) }));
+    }
+
+    #[test]
     fn hello_names_the_protocol() {
         let hello = Hello { window: 1, longs: 2, channels: 3, requests: 4 };
         let packet = hello.write();
@@ -365,7 +441,7 @@ mod tests {
     #[test]
     fn every_kind_is_its_number() {
         let known: Vec<u8> = (0..=255).filter(|&k| Kind::read(k).is_ok_and(|kind| kind as u8 == k)).collect();
-        assert_eq!(known, (1..=28).collect::<Vec<u8>>());
+        assert_eq!(known, (1..=29).collect::<Vec<u8>>());
     }
 
     #[test]

@@ -10,9 +10,9 @@
 
 use super::credit::Grants;
 use super::matching::Table;
-use super::packet::{Head, Kind, Long, Place};
+use super::packet::{Head, Kind, Long, Place, Route, Shared};
 use super::pool::{Fifo, Number, Pool};
-use super::{Broken, CopyRequest, Outcome, Owner, Packets, Status};
+use super::{Broken, CopyRequest, Outcome, Owner, Packets, Status, Want};
 use motet_wire::lane::bulk::Run;
 
 /// Words of DONE: what has become of an announced message.
@@ -29,8 +29,8 @@ enum State {
     Waiting,
     /// It lands in the buffer of a receive, as far as that goes.
     Landing { operation: u64, take: u64 },
-    /// The owner copies it there.
-    Copying { operation: u64, take: u64 },
+    /// The owner copies it there, and the sender may be asked to copy, too.
+    Copying { operation: u64, take: u64, share: Option<Shared> },
     /// Its receive has ended with a reference to the bytes, which are the sender's until the program gives it back.
     Lent,
     /// Nobody wants what is still coming.
@@ -44,8 +44,8 @@ enum State {
 enum Body {
     /// Coming by themselves; stored while nobody has taken the message. Its units are free again once it is taken.
     Eager { store: Vec<u8>, units: u32 },
-    /// With the sender. Pieces are wanted up to `until` and have been asked for up to `asked`.
-    Announced { place: Place, until: u64, asked: u64 },
+    /// With the sender. Pieces are wanted up to `until`, by that route, and have been asked for up to `asked`.
+    Announced { place: Place, until: u64, asked: u64, route: Route },
 }
 
 #[derive(Debug)]
@@ -114,7 +114,7 @@ impl Inbounds {
         }
         let body = match from {
             Ok(units) => Body::Eager { store: Vec::new(), units },
-            Err(place) => Body::Announced { place, until: 0, asked: 0 },
+            Err(place) => Body::Announced { place, until: 0, asked: 0, route: Route::Any },
         };
         let (number, length, state) = (long.number, long.length, State::Waiting);
         let record = Inbound { number, length, received: 0, body, state, kept: None, queued: false, pulling: false };
@@ -200,9 +200,12 @@ impl Inbounds {
                 }
             }
             Body::Eager { .. } => {}
-            Body::Announced { until, .. } => {
+            Body::Announced { place, until, .. } => {
                 let State::Landing { take, .. } = inbound.state else { return };
                 if inbound.received == take {
+                    if place.key == 0 && take > 0 {
+                        owner.landed(take);
+                    }
                     complete(owner, inbound);
                     self.over(index, TAKEN);
                 } else if *until - inbound.received <= self.ahead / 2 && *until < take {
@@ -261,13 +264,21 @@ impl Inbounds {
                 }
                 self.advance(owner, index);
             }
-            Body::Announced { place, .. } if take > 0 && place.address != 0 => {
-                inbound.state = State::Copying { operation, take };
-                let &mut Place { address, key } = place;
-                owner.copy(CopyRequest { record, operation, address, key, length: take });
-            }
             Body::Announced { .. } if take == 0 => self.advance(owner, index),
-            Body::Announced { .. } => self.pull(index),
+            Body::Announced { place, route, .. } => {
+                let &mut Place { address, key } = place;
+                let want = if key == 0 { owner.want(take, address != 0) } else { Want::Copy };
+                match want {
+                    Want::Copy if address != 0 => {
+                        inbound.state = State::Copying { operation, take, share: None };
+                        owner.copy(CopyRequest { record, operation, address, key, length: take });
+                        return true;
+                    }
+                    Want::Copy => {}
+                    Want::Pieces(wanted) => *route = wanted,
+                }
+                self.pull(index);
+            }
         }
         true
     }
@@ -276,7 +287,7 @@ impl Inbounds {
     pub fn copied<O: Owner>(&mut self, owner: &mut O, record: Number, done: bool, broken: bool) {
         let Some(index) = self.pool.find(record) else { return };
         let Some(inbound) = self.pool.get_mut(index) else { return };
-        let State::Copying { operation, take } = inbound.state else { return };
+        let State::Copying { operation, take, .. } = inbound.state else { return };
         inbound.state = State::Landing { operation, take };
         if broken {
             owner.completed(operation, Outcome { status: Status::Broken, length: 0 });
@@ -289,12 +300,22 @@ impl Inbounds {
         }
     }
 
+    /// The owner copies it to this address, and the sender may, too: it is told.
+    pub fn share(&mut self, record: Number, address: u64, stamp: u32) {
+        let Some(index) = self.pool.find(record) else { return };
+        let Some(inbound) = self.pool.get_mut(index) else { return };
+        if let State::Copying { take: length, share, .. } = &mut inbound.state {
+            *share = Some(Shared { address, length: *length, stamp });
+            self.owe(index);
+        }
+    }
+
     /// The owner sees it where it is: the receive ends, and the sender waits until the message is given back. On a broken link it has
     /// failed. True: it is lent.
     pub fn lent<O: Owner>(&mut self, owner: &mut O, record: Number, broken: bool) -> bool {
         let Some(index) = self.pool.find(record) else { return false };
         let Some(inbound) = self.pool.get_mut(index) else { return false };
-        let State::Copying { operation, take } = inbound.state else { return false };
+        let State::Copying { operation, take, .. } = inbound.state else { return false };
         if broken {
             owner.completed(operation, Outcome { status: Status::Broken, length: 0 });
             self.remove(index);
@@ -392,8 +413,11 @@ impl Inbounds {
             let head = |own| Head { to: inbound.number, own, grant };
             let (put, over) = match (&inbound.state, &mut inbound.body) {
                 (&State::Over(word), _) => (packets.put(Kind::Done as u8, &[&head(word).write()]), true),
-                (_, Body::Announced { until, asked, .. }) => {
-                    let put = packets.put(Kind::Pull as u8, &[&head(0).write_word(*until)]);
+                (State::Copying { share: Some(shared), .. }, _) => {
+                    (packets.put(Kind::Share as u8, &[&shared.write(head(0))]), false)
+                }
+                (_, Body::Announced { until, asked, route, .. }) => {
+                    let put = packets.put(Kind::Pull as u8, &[&head(*route as u16).write_word(*until)]);
                     *asked = if put { *until } else { *asked };
                     (put, false)
                 }

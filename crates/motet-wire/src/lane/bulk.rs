@@ -6,6 +6,7 @@
 //! Positions count bytes since the ring was prepared and do not wrap. The consumer's is the only word that both ends know.
 
 use super::Broken;
+use super::claims::Claims;
 use crate::mapping::Mapping;
 use crate::ring::Ring;
 use crate::sync::{AtomicU64, Ordering};
@@ -13,15 +14,17 @@ use crate::sync::{AtomicU64, Ordering};
 /// Of a packet on the lane: its last bytes lie in the ring ([`BulkIn::behind`]).
 pub const IN_RING: u8 = 1;
 
-/// How far the consumer is. On a line of its own.
+/// How far the consumer is, on a line of its own; and behind it what both copy instead of using the ring.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct BulkLine {
     consumed: AtomicU64,
+    claims: Claims,
 }
 
-/// Bytes of the line.
-pub const LINE: usize = 128;
+/// Bytes of both lines.
+pub const LINE: usize = size_of::<BulkLine>();
+const _: () = assert!(LINE == 128);
 
 /// The ring, its line, and where its pages are.
 #[derive(Debug, Clone, Copy)]
@@ -40,13 +43,14 @@ impl Bulk {
             return None;
         }
         let (at, base) = (mapping.at(line, LINE)?, mapping.at(offset, size)?);
-        // SAFETY: both lie in a mapping that stays until the process ends; a BulkLine is an atomic, valid for any bytes.
+        // SAFETY: both lie in a mapping that stays until the process ends; a BulkLine is atomics, valid for any bytes.
         let (line, ring) = unsafe { (&*at.cast::<BulkLine>(), Ring::new(base, size)) };
         Some(Self { line, ring, mapping, offset })
     }
 
     /// Makes it as new. Only whoever offers it, before that.
     pub fn prepare(&self) {
+        self.line.claims.prepare();
         self.line.consumed.store(0, Ordering::Release);
     }
 
@@ -136,6 +140,11 @@ impl BulkOut {
         (self.tail - start) as usize
     }
 
+    /// By which both ends share a copy of what would else go through the ring.
+    pub fn claims(&self) -> &'static Claims {
+        &self.bulk.line.claims
+    }
+
     /// Bytes written so far.
     pub fn tail(&self) -> u64 {
         self.tail
@@ -155,6 +164,11 @@ pub struct BulkIn {
 }
 
 impl BulkIn {
+    /// By which both ends share a copy of what would else come through the ring.
+    pub fn claims(&self) -> &'static Claims {
+        &self.bulk.line.claims
+    }
+
     /// Bytes read so far.
     pub fn head(&self) -> u64 {
         self.head

@@ -1,0 +1,328 @@
+//! How long messages come to this side of a link, chosen by what whole ones have taken.
+//!
+//! What it is: four ways, of which the one that has moved most bytes a second is used, for each class of lengths by itself. Only the receiver
+//! sees a message from the first byte wanted to the last one there, so it chooses, and it tells the sender. Now and then all ways are tried
+//! again: which is best changes with the CPUs that run the two, and with whether the program uses its buffers again. What it is not: it
+//! copies nothing.
+
+/// A way for a long message that its sender shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Through the ring and the caches.
+    Through,
+    /// Through the ring, around the sender's caches.
+    Around,
+    /// Copied by the receiver.
+    Alone,
+    /// Copied by both.
+    Both,
+}
+
+const WAYS: [Way; 4] = [Way::Through, Way::Around, Way::Alone, Way::Both];
+/// Lengths from which on the further classes begin.
+const CLASSES: [u64; 3] = [1 << 20, 4 << 20, 16 << 20];
+/// The class of those that their senders do not show.
+const HIDDEN: usize = CLASSES.len() + 1;
+/// In this class copies come first: such messages are longer than any cache that would hold them.
+const COLD: usize = 3;
+/// Bytes after which a stretch of messages that overlap is looked at.
+const STRETCH: u64 = 32 << 20;
+/// Stretches between two reviews: at first, after another machine was found, and at most.
+const FIRST: u32 = 4;
+const CHANGED: u32 = 16;
+const RARELY: u32 = 1024;
+/// A way of less than half the rate of the best is left out of so many reviews.
+const LEFT_OUT: u8 = 7;
+/// Stretches of a way that count in a review: the faster one does.
+const SAMPLES: u32 = 2;
+/// So many in a row of less than half the rate are another machine, not somebody else's time slice.
+const FALLS: u32 = 3;
+/// Bytes that go before a way counts: all of the ring, until its lines are where they are used.
+const SETTLING: u64 = 4 << 20;
+
+/// What one side of a link knows of its long messages.
+#[derive(Debug, Default)]
+pub struct Choice {
+    classes: Option<Box<[Class; HIDDEN + 1]>>,
+    /// Messages under way; of these, those that began before the stretch.
+    active: u32,
+    foreign: u32,
+    /// The stretch: class and way, ticks at its begin, bytes since.
+    current: Option<(usize, Way)>,
+    began: u64,
+    bytes: u64,
+    /// Ways that this link does not have.
+    one_way: bool,
+    no_copy: bool,
+    no_help: bool,
+}
+
+impl Choice {
+    /// Of a link where the sender's memory can be copied from, or not; and where the sender may help, or not.
+    pub fn new(copies: bool, helps: bool) -> Self {
+        Self { no_copy: !copies, no_help: !helps, ..Self::default() }
+    }
+
+    /// Of a link that has one way only.
+    pub fn none() -> Self {
+        Self { one_way: true, ..Self::default() }
+    }
+
+    /// A message of so many bytes begins, now, which its sender shows or not. `None`: there is nothing to choose.
+    pub fn want(&mut self, length: u64, shown: bool, now: u64) -> Option<Way> {
+        if self.one_way {
+            return None;
+        }
+        let at = if shown { CLASSES.iter().filter(|&&least| length >= least).count() } else { HIDDEN };
+        let ways = self.ways(at);
+        let way = self.classes.get_or_insert_with(Box::default)[at].way(at, ways);
+        if self.current != Some((at, way)) || self.active == 0 {
+            (self.current, self.foreign) = (Some((at, way)), self.active);
+            (self.began, self.bytes) = (now, 0);
+        }
+        self.active += 1;
+        Some(way)
+    }
+
+    /// One of so many bytes has landed.
+    pub fn landed(&mut self, length: u64, now: u64, ticks_per_1024ns: u64) {
+        if self.one_way {
+            return;
+        }
+        self.active = self.active.saturating_sub(1);
+        if self.foreign > 0 {
+            self.foreign -= 1;
+            (self.began, self.bytes) = (now, 0);
+            return;
+        }
+        self.bytes += length;
+        if self.active > 0 && self.bytes < STRETCH {
+            return;
+        }
+        let ticks = u128::from(now.wrapping_sub(self.began).max(1));
+        let rate = u128::from(self.bytes) * u128::from(ticks_per_1024ns) * 1000 / 1024 / ticks;
+        if let Some((at, way)) = self.current {
+            let ways = self.ways(at);
+            let Some(classes) = &mut self.classes else { return };
+            classes[at].note(way, u32::try_from(rate).unwrap_or(u32::MAX), self.bytes, ways);
+        }
+        (self.began, self.bytes) = (now, 0);
+    }
+
+    /// Copies from the sender's memory are refused.
+    pub fn no_copies(&mut self) {
+        self.no_copy = true;
+    }
+
+    /// The sender cannot copy into ours.
+    pub fn no_help(&mut self) {
+        self.no_help = true;
+    }
+
+    /// Whether a message of the way that was last chosen is a try.
+    pub fn is_trying(&self) -> bool {
+        let class = self.current.and_then(|(at, _)| self.classes.as_ref().map(|classes| &classes[at]));
+        class.is_some_and(|class| class.review.is_some())
+    }
+
+    /// Which ways there are.
+    fn ways(&self, class: usize) -> [bool; 4] {
+        let copies = !self.no_copy && class != HIDDEN;
+        [true, true, copies, copies && !self.no_help]
+    }
+}
+
+/// What is known of messages of about one length.
+#[derive(Debug, Default)]
+struct Class {
+    /// In use, once there was one.
+    best: Option<Way>,
+    /// Its rate lately, MB/s, and how often in a row it was less than half of that.
+    rate: u32,
+    falls: u32,
+    /// Stretches since the last review, and until the next.
+    since: u32,
+    interval: u32,
+    review: Option<Review>,
+    /// Reviews for which each way is left out.
+    left_out: [u8; WAYS.len()],
+}
+
+/// Every way is tried that is there and may be the best.
+#[derive(Debug, Default)]
+struct Review {
+    ways: [bool; WAYS.len()],
+    /// The rate has fallen: that is why.
+    fell: bool,
+    /// The way under trial.
+    at: usize,
+    /// What has been found.
+    rates: [u32; WAYS.len()],
+    /// Of the way under trial: bytes that do not count yet, and stretches that have counted.
+    settling: u64,
+    samples: u32,
+}
+
+impl Class {
+    fn way(&mut self, at: usize, ways: [bool; 4]) -> Way {
+        if let Some(review) = &self.review {
+            return WAYS[review.at];
+        }
+        let allowed = |way: &Way| ways[*way as usize];
+        let first = if at == COLD { [Way::Both, Way::Alone] } else { [Way::Through; 2] };
+        let best = self.best.filter(allowed).or_else(|| first.into_iter().find(allowed));
+        *self.best.insert(best.unwrap_or(Way::Through))
+    }
+
+    fn note(&mut self, way: Way, rate: u32, bytes: u64, ways: [bool; 4]) {
+        if let Some(review) = &mut self.review {
+            if way == WAYS[review.at] && review.note(rate, bytes) {
+                self.decide();
+            }
+            return;
+        }
+        let falls = rate < self.rate / 2;
+        self.falls = if falls { self.falls + 1 } else { 0 };
+        if !falls {
+            self.rate = if self.rate == 0 { rate } else { self.rate - self.rate / 4 + rate / 4 };
+        }
+        self.since += 1;
+        let fell = self.falls >= FALLS && self.since >= CHANGED;
+        if fell || self.since >= self.interval.max(FIRST) {
+            self.begin(fell, ways);
+        }
+    }
+
+    fn begin(&mut self, fell: bool, mut ways: [bool; WAYS.len()]) {
+        for (may, left_out) in ways.iter_mut().zip(&mut self.left_out) {
+            *may &= fell || *left_out == 0;
+            *left_out = left_out.saturating_sub(1);
+        }
+        let mut review = Review { ways, fell, ..Review::default() };
+        if review.go_to(0) {
+            self.review = Some(review);
+        }
+    }
+
+    /// Every way has been tried: the fastest is used, unless that gains little.
+    fn decide(&mut self) {
+        let Some(Review { ways, rates, fell, .. }) = self.review.take() else { return };
+        let before = self.best.unwrap_or(Way::Through);
+        let best = WAYS.into_iter().max_by_key(|&way| rates[way as usize]).unwrap_or(before);
+        let (there, here) = (rates[best as usize], rates[before as usize]);
+        let changes = best != before && there > here + here / 8;
+        self.interval = match (changes, fell) {
+            (true, true) => CHANGED,
+            (false, true) => self.interval,
+            (true, false) => self.interval.max(FIRST) * 2,
+            (false, false) => self.interval.max(FIRST) * 4,
+        };
+        self.interval = self.interval.min(RARELY);
+        if changes {
+            self.best = Some(best);
+        }
+        for at in (0..WAYS.len()).filter(|&at| ways[at]) {
+            self.left_out[at] = if rates[at] < there / 2 { LEFT_OUT } else { 0 };
+        }
+        (self.rate, self.falls, self.since) = (if changes { there } else { here }, 0, 0);
+    }
+}
+
+impl Review {
+    /// Goes on with the next way from there on; false: there is none.
+    fn go_to(&mut self, from: usize) -> bool {
+        let Some(at) = (from..WAYS.len()).find(|&at| self.ways[at]) else { return false };
+        // Only the ring has lines to bring along.
+        let settling = match WAYS[at] {
+            Way::Through => SETTLING,
+            Way::Around => 1,
+            Way::Alone | Way::Both => 0,
+        };
+        (self.at, self.settling, self.samples) = (at, settling, 0);
+        true
+    }
+
+    /// Takes note of a stretch; true when every way has been tried.
+    fn note(&mut self, rate: u32, bytes: u64) -> bool {
+        if self.settling > 0 {
+            self.settling = self.settling.saturating_sub(bytes);
+            return false;
+        }
+        let known = &mut self.rates[self.at];
+        *known = rate.max(*known);
+        self.samples += 1;
+        let hopeless = *known < self.rates.iter().copied().max().unwrap_or(0) / 2;
+        (self.samples >= SAMPLES || hopeless) && !self.go_to(self.at + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages one after the other, each way at its rate (MB/s); which way each went.
+    fn run(choice: &mut Choice, length: u64, count: usize, rates: [u64; 4]) -> Vec<Way> {
+        let mut now = 0;
+        let mut one = || {
+            let way = choice.want(length, true, now).unwrap();
+            now += length * 1000 / rates[way as usize];
+            choice.landed(length, now, 1024);
+            way
+        };
+        (0..count).map(|_| one()).collect()
+    }
+
+    #[test]
+    fn the_fastest_way_is_found_whichever_it_is() {
+        for length in [300 << 10, 2 << 20, 4 << 20, 64 << 20] {
+            for fastest in WAYS {
+                let mut choice = Choice::new(true, true);
+                let mut rates = [5000, 6000, 4000, 5500];
+                rates[fastest as usize] = 12_000;
+                let ways = run(&mut choice, length, 2000, rates);
+                let wrong = ways[200..].iter().filter(|&&way| way != fastest).count();
+                assert!(wrong < 100, "{fastest:?} of {length} bytes: {wrong} otherwise");
+            }
+        }
+    }
+
+    #[test]
+    fn another_machine_is_noticed_soon() {
+        let mut choice = Choice::new(true, true);
+        run(&mut choice, 4 << 20, 5000, [20_000, 5000, 9000, 9500]);
+        let ways = run(&mut choice, 4 << 20, 60, [2000, 5000, 9000, 9500]);
+        assert!(matches!(ways[40..], [Way::Alone, ..] | [Way::Both, ..]), "{ways:?}");
+    }
+
+    #[test]
+    fn a_little_gain_or_a_way_that_is_not_there_changes_nothing() {
+        let mut choice = Choice::new(true, true);
+        let ways = run(&mut choice, 2 << 20, 500, [10_000, 1000, 10_500, 10_900]);
+        assert!(ways[30..60].contains(&Way::Through) && ways[450..].iter().all(|&way| way == Way::Through));
+        let mut choice = Choice::new(false, true);
+        let ways = run(&mut choice, 64 << 20, 500, [10_000, 1000, 20_000, 30_000]);
+        assert!(ways.iter().all(|way| matches!(way, Way::Through | Way::Around)));
+        let mut choice = Choice::new(true, true);
+        choice.no_help();
+        let ways = run(&mut choice, 64 << 20, 500, [10_000, 1000, 20_000, 30_000]);
+        assert!(!ways.contains(&Way::Both) && ways[400..].iter().all(|&way| way == Way::Alone));
+    }
+
+    #[test]
+    fn messages_that_overlap_are_timed_together() {
+        let mut choice = Choice::new(true, true);
+        let (mut now, length, mut ways) = (0, 1 << 20, Vec::new());
+        let mut under_way = std::collections::VecDeque::new();
+        for _ in 0..4000 {
+            while under_way.len() < 8 {
+                under_way.push_back(choice.want(length, true, now).unwrap());
+            }
+            let way = under_way.pop_front().unwrap();
+            now += length * 1000 / [5000, 1000, 8000, 16_000][way as usize];
+            choice.landed(length, now, 1024);
+            ways.push(way);
+        }
+        let right = ways[2500..].iter().filter(|&&way| way == Way::Both).count();
+        assert!(right > 1200, "{right} of 1500");
+    }
+}
