@@ -110,6 +110,8 @@ pub struct Counts {
     pub single_copy: u64,
     /// Their bytes.
     pub single_copy_bytes: u64,
+    /// Of these, bodies of which the peer has copied some.
+    pub single_copy_by_both: u64,
     /// Bodies for which the system refused that.
     pub single_copy_refused: u64,
     /// Messages that were read in the sender's memory.
@@ -164,7 +166,7 @@ fn link(row: &Bytes<'_>, offered: &[u64]) -> Option<MessageLink> {
     }
     let called = row.u32(offset_of!(Row, called)) == 1;
     let count = |which: Count| row.u64(offset_of!(Row, counts) + 8 * which as usize);
-    const { assert!((Count::LongOut as usize) < COUNTS) };
+    const { assert!((Count::Helped as usize) < COUNTS) };
     let pid = row.u32(offset_of!(Row, process));
     Some(MessageLink {
         link: row.u32(offset_of!(Row, link)),
@@ -185,6 +187,7 @@ fn link(row: &Bytes<'_>, offered: &[u64]) -> Option<MessageLink> {
             frames_received: count(Count::FramesIn),
             reconnected: count(Count::Again),
             single_copy: count(Count::Copied),
+            single_copy_by_both: count(Count::Helped),
             single_copy_bytes: count(Count::CopiedBytes),
             single_copy_refused: count(Count::CopyRefused),
             lent: count(Count::Lent),
@@ -262,7 +265,11 @@ impl Counts {
         }
         if self.single_copy > 0 {
             let size = bytes(self.single_copy_bytes);
-            lines.push(format!("single copy out of the peer's memory: {} received, {size}", self.single_copy));
+            let both = match self.single_copy_by_both {
+                0 => String::new(),
+                both => format!(", {both} of them with the peer's help"),
+            };
+            lines.push(format!("single copy out of the peer's memory: {} received, {size}{both}", self.single_copy));
         }
         if self.single_copy_refused > 0 {
             let what = "fetched in pieces instead: the kernel does not let this process read the peer's memory";

@@ -1,7 +1,7 @@
 //! A node with a [`Side`] on each of its links, whoever made it.
 
 use crate::traffic::{self, IDLE, NUMBERED, Side};
-use motet::node::{Channel, Context, Error, LinkId, Node};
+use motet::node::{Bodies, Channel, Context, Error, LinkId, Node};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +26,9 @@ pub struct Mesh {
 impl Mesh {
     /// A node of that name, on this host and at a port of its own.
     pub fn new(name: &str, seed: u64) -> Result<Self, Error> {
-        let node = Arc::new(Node::listen(name, "127.0.0.1:0".parse().map_err(|_| Error::Closed)?)?);
-        Self::of(node, seed)
+        let mut options = motet::node::options(name, Some("127.0.0.1:0".parse().map_err(|_| Error::Closed)?));
+        options.limits.bodies = [Bodies::Measured, Bodies::CopiedByBoth, Bodies::CopiedByBoth][seed as usize % 3];
+        Self::of(Arc::new(Node::with(&options)?), seed)
     }
 
     /// Of a node that is there.

@@ -70,13 +70,14 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
     }
     let mut options = options(name, listen);
     let or = |wanted: u64, default: u64| if wanted == 0 { default } else { wanted };
-    let MessageLimits { window, longs, channels, eager, single_copy, pool } = options.limits;
+    let MessageLimits { window, longs, channels, eager, single_copy, pool, bodies } = options.limits;
     options.limits = MessageLimits {
         window: or(wanted.window, window),
         longs: or(wanted.longs.into(), longs.into()) as u32,
         channels: or(wanted.channels.into(), channels.into()) as u32,
         eager: [or(wanted.eager_memory, eager[0]), or(wanted.eager_network, eager[1])],
         single_copy: or(wanted.single_copy, single_copy),
+        bodies,
         pool: or(wanted.pool, pool as u64) as usize,
     };
     Ok((options, wanted.flags & SINGLE != 0))

@@ -41,6 +41,8 @@ pub struct LinkInfo {
     pub counts: [u32; 3],
     /// Bytes held for it: records, and eager messages that nobody has taken.
     pub bytes: [usize; 2],
+    /// Bodies copied out of the peer's memory, and those of which the peer has copied some.
+    pub copied: [u64; 2],
 }
 
 impl Node {
@@ -133,6 +135,7 @@ impl Node {
             inject: (largest - packet::MESSAGE).min(eager),
             counts: joined.proto.counts(),
             bytes: [records, window],
+            copied: [joined.copies.done[0], joined.copies.helped],
         })
     }
 

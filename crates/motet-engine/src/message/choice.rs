@@ -5,6 +5,8 @@
 //! again: which is best changes with the CPUs that run the two, and with whether the program uses its buffers again. What it is not: it
 //! copies nothing.
 
+use super::Bodies;
+
 /// A way for a long message that its sender shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
@@ -53,14 +55,19 @@ pub struct Choice {
     bytes: u64,
     /// Ways that this link does not have.
     one_way: bool,
+    no_ring: bool,
     no_copy: bool,
     no_help: bool,
+    /// Copied by the receiver alone is a way, too, although the sender may help.
+    alone: bool,
 }
 
 impl Choice {
-    /// Of a link where the sender's memory can be copied from, or not; and where the sender may help, or not.
-    pub fn new(copies: bool, helps: bool) -> Self {
-        Self { no_copy: !copies, no_help: !helps, ..Self::default() }
+    /// Of a link where the sender's memory can be copied from, or not; and where the sender may help, or not. The program may have chosen.
+    pub fn new(copies: bool, helps: bool, bodies: Bodies) -> Self {
+        let no_ring = copies && matches!(bodies, Bodies::Copied | Bodies::CopiedByBoth);
+        let (no_copy, no_help) = (!copies || bodies == Bodies::Ring, !helps || bodies == Bodies::Copied);
+        Self { no_ring, no_copy, no_help, alone: bodies != Bodies::CopiedByBoth || no_help, ..Self::default() }
     }
 
     /// Of a link that has one way only.
@@ -128,7 +135,8 @@ impl Choice {
     /// Which ways there are.
     fn ways(&self, class: usize) -> [bool; 4] {
         let copies = !self.no_copy && class != HIDDEN;
-        [true, true, copies, copies && !self.no_help]
+        let ring = !self.no_ring || !copies;
+        [ring, ring, copies && (self.alone || self.no_help), copies && !self.no_help]
     }
 }
 
@@ -170,7 +178,7 @@ impl Class {
         }
         let allowed = |way: &Way| ways[*way as usize];
         let first = if at == COLD { [Way::Both, Way::Alone] } else { [Way::Through; 2] };
-        let best = self.best.filter(allowed).or_else(|| first.into_iter().find(allowed));
+        let best = self.best.filter(allowed).or_else(|| first.into_iter().chain(WAYS).find(allowed));
         *self.best.insert(best.unwrap_or(Way::Through))
     }
 
@@ -276,7 +284,7 @@ mod tests {
     fn the_fastest_way_is_found_whichever_it_is() {
         for length in [300 << 10, 2 << 20, 4 << 20, 64 << 20] {
             for fastest in WAYS {
-                let mut choice = Choice::new(true, true);
+                let mut choice = Choice::new(true, true, Bodies::Measured);
                 let mut rates = [5000, 6000, 4000, 5500];
                 rates[fastest as usize] = 12_000;
                 let ways = run(&mut choice, length, 2000, rates);
@@ -288,7 +296,7 @@ mod tests {
 
     #[test]
     fn another_machine_is_noticed_soon() {
-        let mut choice = Choice::new(true, true);
+        let mut choice = Choice::new(true, true, Bodies::Measured);
         run(&mut choice, 4 << 20, 5000, [20_000, 5000, 9000, 9500]);
         let ways = run(&mut choice, 4 << 20, 60, [2000, 5000, 9000, 9500]);
         assert!(matches!(ways[40..], [Way::Alone, ..] | [Way::Both, ..]), "{ways:?}");
@@ -296,21 +304,36 @@ mod tests {
 
     #[test]
     fn a_little_gain_or_a_way_that_is_not_there_changes_nothing() {
-        let mut choice = Choice::new(true, true);
+        let mut choice = Choice::new(true, true, Bodies::Measured);
         let ways = run(&mut choice, 2 << 20, 500, [10_000, 1000, 10_500, 10_900]);
         assert!(ways[30..60].contains(&Way::Through) && ways[450..].iter().all(|&way| way == Way::Through));
-        let mut choice = Choice::new(false, true);
+        let mut choice = Choice::new(false, true, Bodies::Measured);
         let ways = run(&mut choice, 64 << 20, 500, [10_000, 1000, 20_000, 30_000]);
         assert!(ways.iter().all(|way| matches!(way, Way::Through | Way::Around)));
-        let mut choice = Choice::new(true, true);
+        let mut choice = Choice::new(true, true, Bodies::Measured);
         choice.no_help();
         let ways = run(&mut choice, 64 << 20, 500, [10_000, 1000, 20_000, 30_000]);
         assert!(!ways.contains(&Way::Both) && ways[400..].iter().all(|&way| way == Way::Alone));
     }
 
     #[test]
+    fn the_program_may_choose() {
+        let rates = [9000, 10_000, 11_000, 12_000];
+        let all = |bodies, copies, length| run(&mut Choice::new(copies, true, bodies), length, 300, rates);
+        for length in [200 << 10, 64 << 20] {
+            assert!(all(Bodies::Copied, true, length).iter().all(|&way| way == Way::Alone));
+            assert!(all(Bodies::CopiedByBoth, true, length).iter().all(|&way| way == Way::Both));
+            for (bodies, copies) in [(Bodies::Ring, true), (Bodies::Copied, false), (Bodies::CopiedByBoth, false)] {
+                assert!(all(bodies, copies, length).iter().all(|way| matches!(way, Way::Through | Way::Around)));
+            }
+        }
+        let hidden = Choice::new(true, true, Bodies::CopiedByBoth).want(1 << 20, false, 0);
+        assert_eq!(hidden, Some(Way::Through), "what its sender does not show");
+    }
+
+    #[test]
     fn messages_that_overlap_are_timed_together() {
-        let mut choice = Choice::new(true, true);
+        let mut choice = Choice::new(true, true, Bodies::Measured);
         let (mut now, length, mut ways) = (0, 1 << 20, Vec::new());
         let mut under_way = std::collections::VecDeque::new();
         for _ in 0..4000 {

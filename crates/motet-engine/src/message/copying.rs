@@ -167,6 +167,7 @@ impl Joined {
         match claims.helped(stamp) {
             Helped::Chunks(helped) if helped >= chunks - mine => {
                 self.back.sharing = None;
+                self.copies.helped += u64::from(helped > 0);
                 Step::Over(true)
             }
             Helped::Chunks(_) => Step::Waiting,

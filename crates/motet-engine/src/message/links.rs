@@ -76,7 +76,7 @@ impl Joined {
         };
         let single_copy = if lanes { regions::COPY } else { u64::MAX };
         let choice = match &medium {
-            Medium::Lanes(lanes) => Choice::new(lanes.pid != 0, lanes.process.is_some()),
+            Medium::Lanes(lanes) => Choice::new(lanes.pid != 0, lanes.process.is_some(), limits.bodies),
             Medium::Frames(_) => Choice::none(),
         };
         let back = Back { single_copy, segments, choice, ..Back::default() };

@@ -140,6 +140,20 @@ pub enum Body<'a> {
     Long(&'a mut Option<Held>),
 }
 
+/// How long bodies come to a node over memory that is shared, where their senders show them and the system lets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Bodies {
+    /// The way that whole messages have shown to be the fastest, tried anew now and then.
+    #[default]
+    Measured,
+    /// Through the ring: copied by both, once each.
+    Ring,
+    /// Copied once, by the receiver.
+    Copied,
+    /// Copied once, some of it by the sender if that makes progress meanwhile.
+    CopiedByBoth,
+}
+
 /// What a node allows each peer, which bounds what one can cost it, and how it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageLimits {
@@ -151,8 +165,10 @@ pub struct MessageLimits {
     pub channels: u32,
     /// Longest eager body, where memory is shared and where it is not.
     pub eager: [u64; 2],
-    /// Smallest body that is copied from the sender's memory, where the two CPUs share a cache and where they do not.
+    /// Smallest body that its receiver may copy out of this process's memory; it need not.
     pub single_copy: u64,
+    /// How such bodies come to this node.
+    pub bodies: Bodies,
     /// Bytes of the node's pool, for loans and regions that peers see: of address space; pages come when they are touched.
     pub pool: usize,
 }
@@ -165,6 +181,7 @@ impl Default for MessageLimits {
             channels: 16_384,
             eager: [64 << 10, 64 << 10],
             single_copy: 128 << 10,
+            bodies: Bodies::Measured,
             pool: 4 << 30,
         }
     }

@@ -45,6 +45,8 @@ pub struct Copies {
     pub done: [u64; 2],
     /// Those for which the system refused it: they were fetched in pieces.
     pub refused: u64,
+    /// Of those copied, bodies of which the peer has copied some.
+    pub helped: u64,
 }
 
 impl Copies {
@@ -151,6 +153,7 @@ impl Sheet {
         put(Count::Copied, copied);
         put(Count::CopiedBytes, bytes);
         put(Count::CopyRefused, joined.copies.refused);
+        put(Count::Helped, joined.copies.helped);
         put(Count::Lent, loans.lent);
         put(Count::LentCopied, loans.copied);
         let [channels, coming, going] = joined.proto.counts().map(u64::from);

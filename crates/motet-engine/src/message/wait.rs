@@ -67,6 +67,10 @@ impl Node {
                 if core.ousted {
                     return None;
                 }
+                // What comes without an end, or is copied for long, is no reason to stay.
+                if let Err(late) = passed(core, deadline) {
+                    return Some(Err(late));
+                }
                 spin.again();
                 continue;
             }

@@ -69,7 +69,7 @@ pub struct Inbounds {
     pool: Pool<Inbound, 1>,
     /// By the index in the sender's number: the record and one, 0 for none.
     by_number: Vec<u32>,
-    /// Those that owe the sender PULL or DONE.
+    /// Those that owe the sender SHARE, PULL or DONE.
     due: Fifo,
     /// Those that may not pull yet.
     later: Fifo,
@@ -286,6 +286,7 @@ impl Inbounds {
     /// The owner has copied it, or was not allowed to: then it is pulled. On a broken link it has failed.
     pub fn copied<O: Owner>(&mut self, owner: &mut O, record: Number, done: bool, broken: bool) {
         let Some(index) = self.pool.find(record) else { return };
+        self.owe_nothing(index);
         let Some(inbound) = self.pool.get_mut(index) else { return };
         let State::Copying { operation, take, .. } = inbound.state else { return };
         inbound.state = State::Landing { operation, take };
@@ -314,6 +315,7 @@ impl Inbounds {
     /// failed. True: it is lent.
     pub fn lent<O: Owner>(&mut self, owner: &mut O, record: Number, broken: bool) -> bool {
         let Some(index) = self.pool.find(record) else { return false };
+        self.owe_nothing(index);
         let Some(inbound) = self.pool.get_mut(index) else { return false };
         let State::Copying { operation, take, .. } = inbound.state else { return false };
         if broken {
@@ -405,7 +407,15 @@ impl Inbounds {
         }
     }
 
-    /// Puts the PULLs and DONEs that are owed; false when there is no room for more.
+    /// The copy is over before the sender was told of it.
+    fn owe_nothing(&mut self, index: u32) {
+        let Some(inbound) = self.pool.get_mut(index) else { return };
+        if matches!(inbound.state, State::Copying { .. }) && std::mem::take(&mut inbound.queued) {
+            self.pool.unlink(&mut self.due, 0, index);
+        }
+    }
+
+    /// Puts the SHAREs, PULLs and DONEs that are owed; false when there is no room for more.
     pub fn flush<P: Packets>(&mut self, packets: &mut P, grants: &mut Grants) -> bool {
         while let Some(index) = self.due.first() {
             let Some(inbound) = self.pool.get_mut(index) else { return true };

@@ -10,7 +10,7 @@ use motet_proto::message::regions::Revoked;
 use motet_proto::message::remote::{CopyTo, RemoteCopy};
 use motet_proto::message::{
     Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Get, Held, Key, Limits, Link, Memory, Mode, Outcome,
-    Owner, Packets, Put, Reception, Regions, Rights, Send, Table, Update, credit,
+    Owner, Packets, Put, Reception, Regions, Rights, Send, ShareRequest, Table, Update, credit,
 };
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -29,6 +29,8 @@ struct Wary {
 /// Accesses that forged packets have got through to, and copies that they have begun: they must be many, or nothing was tried.
 static REACHED: AtomicU64 = AtomicU64::new(0);
 static COPIES: AtomicU64 = AtomicU64::new(0);
+/// Copies that a peer has got help with.
+static SHARED: AtomicU64 = AtomicU64::new(0);
 /// Bytes of every region, and of every get.
 const REGION: u64 = 3000;
 
@@ -205,6 +207,11 @@ impl Owner for Wary {
         self.copies.push(request);
     }
 
+    fn share(&mut self, request: ShareRequest) {
+        assert!(self.operations.contains(&request.operation) && request.shared.length <= 5000);
+        SHARED.fetch_add(1, Relaxed);
+    }
+
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
         assert!(self.operations.contains(&operation) && at + length as u64 <= 5000);
         put(&[&vec![0; length]])
@@ -252,7 +259,7 @@ impl Packets for Drain {
 
 /// A packet that is nearly right.
 fn forge(prng: &mut Prng, words: &[u32], keys: &[Key]) -> (u8, Vec<u8>) {
-    let kind = if prng.one_in(40) { prng.next() as u8 } else { 2 + prng.below(27) as u8 };
+    let kind = if prng.one_in(40) { prng.next() as u8 } else { 2 + prng.below(28) as u8 };
     let kind = if prng.one_in(3) { [15, 16, 17, 20, 21][prng.below(5) as usize] } else { kind };
     let word = |prng: &mut Prng| match prng.below(8) {
         0 => prng.next() as u32,
@@ -274,6 +281,7 @@ fn forge(prng: &mut Prng, words: &[u32], keys: &[Key]) -> (u8, Vec<u8>) {
         6 | 11 | 12 | 22 | 27 | 28 => 8,
         15 | 17 => 16 + [8, 8, 16, 100, 0][prng.below(5) as usize],
         16 | 24 => 16,
+        29 => 24,
         19 => [0, 8, 60][prng.below(3) as usize],
         20 => 40,
         21 => 24,
@@ -288,6 +296,10 @@ fn forge(prng: &mut Prng, words: &[u32], keys: &[Key]) -> (u8, Vec<u8>) {
         packet.extend(high.to_le_bytes());
     }
     packet.truncate(8 + length as usize);
+    if kind == 29 && packet.len() == 32 && !prng.one_in(4) {
+        packet[..4].copy_from_slice(&(1u32 << 20).to_le_bytes());
+        packet[16..24].copy_from_slice(&prng.below(5100).to_le_bytes());
+    }
     if let (15 | 16 | 17 | 20 | 21, [key, ..]) = (kind, keys)
         && packet.len() >= 24
         && !prng.one_in(6)
@@ -325,6 +337,18 @@ fn attack(seed: u64) {
     }
     let mut ways = Vec::new();
     let mut next = 1;
+    if prng.one_in(2) {
+        // An honest beginning: a channel, and a message that is announced and shown.
+        assert_eq!(link.arrived(&mut owner, 11, &[&77u32.to_le_bytes()[..], &[0; 12]].concat(), 0), Ok(()));
+        let (channel, scope) = (owner.offers.remove(0), owner.side.table.join(None).unwrap());
+        link.accept_channel(channel, Reception::Matched(scope)).unwrap();
+        link.flush(&mut drain, &mut owner, 3);
+        ways.push((channel, scope));
+        let (place, mode, body) = (Place { address: 1 << 40, key: 0 }, Mode::Synchronous, [0; 5000]);
+        let send = Send { channel, tag: 1, headers: &[], body: &[&body], mode, operation: next, place };
+        assert!(matches!(link.send(&mut drain, &send), Ok(motet_proto::message::Sent::Pending(_))));
+        owner.operations.push(next);
+    }
     for _ in 0..400 {
         match prng.below(14) {
             0 => {
@@ -355,8 +379,9 @@ fn attack(seed: u64) {
                     }
                 } else {
                     let length = prng.below(5000) as usize;
-                    let (body, place) = (vec![0; length], Place::default());
-                    let mode = Mode::Automatic;
+                    let body = vec![0; length];
+                    let place = Place { address: prng.below(2), key: prng.below(2) };
+                    let mode = if prng.one_in(2) { Mode::Automatic } else { Mode::Synchronous };
                     let send = Send { channel, tag: 1, headers: &[], body: &[&body], mode, operation: next, place };
                     if let Ok(motet_proto::message::Sent::Pending(_)) = link.send(&mut drain, &send) {
                         owner.operations.push(next);
@@ -411,9 +436,9 @@ fn attack(seed: u64) {
 #[test]
 fn forged_packets() {
     seeds(8000, attack);
-    let reached = [&REACHED, &COPIES].map(|count| count.load(Relaxed));
+    let reached = [&REACHED, &COPIES, &SHARED].map(|count| count.load(Relaxed));
     let one = std::env::var("MOTET_SEED").is_ok();
-    assert!(one || reached[0] > 1000 && reached[1] > 100, "{reached:?}");
+    assert!(one || reached[0] > 1000 && reached[1] > 100 && reached[2] > 50, "{reached:?}");
 }
 
 #[test]

@@ -6,12 +6,12 @@
 use crate::memory::Remote;
 use crate::prng::Prng;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source, Ticket};
-use motet_proto::message::packet::{self, Place};
+use motet_proto::message::packet::{self, Place, Route};
 use motet_proto::message::pool::Number;
 use motet_proto::message::session::Session;
 use motet_proto::message::{
     Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
-    Reception, Refusal, Send, Sent, Status, Table, credit,
+    Reception, Refusal, Send, Sent, ShareRequest, Status, Table, Want, credit,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -98,6 +98,9 @@ pub struct Reading {
     pub matched: Option<(Name, u64)>,
 }
 
+/// Sets apart where a receiver's bytes go from what its sender calls the message.
+const FAR: u64 = 1 << 50;
+
 /// The owner of one side.
 #[derive(Debug)]
 pub struct Side {
@@ -105,6 +108,12 @@ pub struct Side {
     pub sends: HashMap<u64, (Name, Vec<u8>)>,
     pub reads: HashMap<u64, Reading>,
     pub copies: Vec<CopyRequest>,
+    /// Of those, the ones that the sender has been asked to help with; and what the other side has asked us for.
+    pub shared: Vec<Number>,
+    pub helps: Vec<ShareRequest>,
+    /// Bytes of announced messages that have been wanted, and that have landed.
+    pub wanted: u64,
+    pub landed: u64,
     /// Messages that the program looks at where they are: the record, and the sender's name for it.
     pub lent: Vec<(Number, u64)>,
     pub held: Vec<Held>,
@@ -121,10 +130,28 @@ pub struct Side {
 impl Side {
     pub fn new(seed: u64) -> Self {
         let (sends, reads, copies, held, lent) = Default::default();
+        let (shared, helps, wanted, landed) = Default::default();
         let (matched, ended, events) = Default::default();
         let (delivered, unblocked, table) = (HashMap::new(), 0, Table::new([seed, !seed]));
         let remote = Remote::default();
-        Self { remote, table, sends, reads, copies, lent, held, matched, ended, events, unblocked, delivered }
+        Self {
+            remote,
+            table,
+            sends,
+            reads,
+            copies,
+            shared,
+            helps,
+            wanted,
+            landed,
+            lent,
+            held,
+            matched,
+            ended,
+            events,
+            unblocked,
+            delivered,
+        }
     }
 }
 
@@ -171,9 +198,31 @@ impl Owner for Side {
         read.filled += bytes.len() as u64;
     }
 
+    fn want(&mut self, length: u64, shown: bool) -> Want {
+        self.wanted += length;
+        let routes = [Route::Any, Route::Through, Route::Around, Route::TryThrough, Route::TryAround];
+        match (self.wanted ^ self.landed) % 7 {
+            _ if !shown => Want::Pieces(routes[length as usize % 5]),
+            at @ 0..5 if length % 3 == 0 => Want::Pieces(routes[at as usize]),
+            _ => Want::Copy,
+        }
+    }
+
+    fn landed(&mut self, length: u64) {
+        self.landed += length;
+        assert!(self.landed <= self.wanted);
+    }
+
     fn copy(&mut self, request: CopyRequest) {
         assert!(self.reads.contains_key(&request.operation));
         self.copies.push(request);
+    }
+
+    fn share(&mut self, request: ShareRequest) {
+        let (_, body) = &self.sends[&request.operation];
+        assert!(request.shared.length <= body.len() as u64 && request.shared.address == request.operation ^ FAR);
+        assert!(self.helps.iter().all(|known| known.operation != request.operation), "asked once");
+        self.helps.push(request);
     }
 
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
@@ -339,7 +388,7 @@ impl World {
         let (headers, body) = (name.write(), name.body(length));
         let cut = length as usize / 2;
         let shown = self.prng.one_in(2);
-        let place = if shown { Place { address: operation, key: 7 } } else { Place::default() };
+        let place = if shown { Place { address: operation, key: operation % 2 * 7 } } else { Place::default() };
         let (parts, channel) = ([&body[..cut], &body[cut..]], way.channel);
         let send = Send { channel, tag, headers: &headers, body: &parts, mode, operation, place };
         self.lanes[side].now = self.now;
@@ -398,6 +447,15 @@ impl World {
     /// Does a copy between the processes: the sender's memory must still be its.
     pub fn copy(&mut self, side: usize, allowed: bool) {
         let at = self.prng.below(self.nodes[side].side.copies.len() as u64) as usize;
+        let known = self.nodes[side].side.copies[at];
+        if known.key == 0 && self.prng.one_in(3) && !self.nodes[side].side.shared.contains(&known.record) {
+            // With the sender's help, of which it hears before the end. Its name for the message is its address, here.
+            let node = &mut self.nodes[side];
+            node.link.share(known.record, known.address ^ FAR, known.length as u32);
+            node.side.shared.push(known.record);
+            return self.after(side);
+        }
+        self.nodes[side].side.shared.retain(|&record| record != known.record);
         let request = self.nodes[side].side.copies.swap_remove(at);
         if allowed && self.nodes[side].link.broken().is_none() {
             let bytes = self.nodes[1 - side].side.sends.get(&request.address).map(|send| send.1.clone());
