@@ -203,7 +203,7 @@ impl Owner for Side {
         let routes = [Route::Any, Route::Through, Route::Around, Route::TryThrough, Route::TryAround];
         match (self.wanted ^ self.landed) % 7 {
             _ if !shown => Want::Pieces(routes[length as usize % 5]),
-            at @ 0..5 if length % 3 == 0 => Want::Pieces(routes[at as usize]),
+            at @ 0..5 if length.is_multiple_of(3) => Want::Pieces(routes[at as usize]),
             _ => Want::Copy,
         }
     }
