@@ -9,6 +9,7 @@
 //! What it is not: packets to and from regions are [`super::regions`]' matter. An access waits behind nothing, so while this side has
 //! operations under way as packets on the link, it makes further ones like that, too: all take effect in the order of their beginning.
 
+use super::bytes::Bytes;
 use super::core::Core;
 use super::operations::{Kind, Operation};
 use super::regions::{Atomic, Host, Key, Rights, Shared};
@@ -63,7 +64,7 @@ impl Node {
         let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
         let segment = core.desk.pool.segment(size, writable).map_err(|_| Error::Full)?;
         let view = segment.view(size).ok_or(Error::Full)?;
-        let host = Host { memory: view, keep: None, segment: Some(segment) };
+        let host = Host { bytes: Bytes::Memory(view), keep: None, segment: Some(segment) };
         core.desk.hosts.add(host, rights).map(|key| (view, key))
     }
 
