@@ -542,6 +542,30 @@ int motet_region_register(motet_node node, void *base, size_t length, uint32_t r
  * Errors: -ENOBUFS (the pool is used up). */
 int motet_region_alloc(motet_node node, size_t length, uint32_t rights, void **base, motet_key *out);
 
+/* Makes a part of an open file a region: `length` bytes from `offset` on, which the file must have; neither need be a multiple of anything, but for
+ * atomics `offset` must be one of 8. The descriptor stays the caller's, who may close it; the region keeps a copy. Peers reach it as they
+ * reach registered memory; motet_region_open() gives them -EOPNOTSUPP: who may map the file does so by itself. `file` must have been opened for
+ * reading (GET, ATOMIC) and writing (PUT, ATOMIC), and not with O_APPEND (if it is to be written) or O_DIRECT.
+ *   - The end of a put says that its bytes are in the file as every process of the host sees it (read(2), mmap(2)), and that they stay when
+ *     this process dies. It says nothing of the disk: see motet_region_sync().
+ *   - A file may be cut short at any time, by anybody: an access to bytes that are gone ends with -ERANGE, and nobody gets a SIGBUS. (A program
+ *     that maps a file and registers the mapping with motet_region_register() has no such promise.) A get during which it is cut short may bring
+ *     zeros. Where the disk is full or fails, an access ends with -EACCES. Nothing makes the file longer than the region's end.
+ *   - An element that an atomic changes is changed in one step to whatever else goes through this region, but not to other regions over the same
+ *     file, nor to who reads, writes or maps it. It is to everybody where the file is a memfd that is sealed against
+ *     shrinking (F_SEAL_SHRINK): that is memory, and as fast.
+ *   - An access may wait for the disk, and whatever else this node does waits with it.
+ * Errors: -EBADF (also: `file` is not open, or opened with O_PATH), -EISDIR, -ESPIPE (a pipe, a socket, a device), -EACCES (not opened for this, or
+ * sealed against it), -ERANGE (the file does not have these bytes), -EINVAL (rights; no bytes; atomics and `offset`; the flags above), -EFBIG
+ * (RLIMIT_FSIZE), -EOPNOTSUPP (huge pages), -EMFILE, -ENOBUFS. */
+int motet_region_register_file(motet_node node, int file, uint64_t offset, uint64_t length, uint32_t rights, motet_key *out);
+
+/* Waits until bytes of a region over a file are on the disk (fdatasync(2)): those of every put and atomic whose end somebody knows of, and whatever
+ * else was written there. It may take long; other threads' calls on the node go on meanwhile.
+ * Errors: -EBADF (no such region), -EINVAL (it is no file's), -ERANGE (not inside; or the file is shorter by now, and what it has is on the
+ * disk), and the system's: after -EIO or -ENOSPC bytes may be lost. */
+int motet_region_sync(motet_node node, motet_key key, uint64_t offset, uint64_t length);
+
 /* Ends a region of this node: no access begins any more, those under way end with -EACCES. When it returns 0 nobody uses the memory any
  * more. -ETIMEDOUT (or -EAGAIN) while somebody does, or a peer has not answered: call it again, or close that link. -EBADF: there
  * is no such region, or it has ended since such a call. motet_node_close() ends all regions. */

@@ -10,7 +10,7 @@ static uint64_t state;
 static uint64_t kept[KEPT];
 static motet_node nodes[NODES];
 static unsigned long good, bad;
-static int over;
+static int over, file;
 /* Operations may use this for as long as they like; what is in it means nothing. */
 static unsigned char memory[1 << 20];
 
@@ -106,7 +106,7 @@ static void step(void)
     atomic.operand = memory;
     atomic.compare = memory + 512;
     atomic.before = below(2) ? memory + 1024 : NULL;
-    switch (below(60)) {
+    switch (below(62)) {
     case 0: is_sane(motet_node_name(node(), text, below(sizeof text))); break;
     case 1: is_sane(motet_node_address(node(), text, below(sizeof text))); break;
     case 2: is_sane(motet_node_descriptor(node())); break;
@@ -169,6 +169,10 @@ static void step(void)
                          : motet_message_accept_in_place(node(), some(), below(100000), told_so, &out));
         break;
     case 59: is_sane(motet_message_give_back(node(), some())); break;
+    case 60: /* of no file, of one that is too short, and of one that is not */
+        is_sane(motet_region_register_file(node(), below(4) ? file : (int)below(2) - 1, below(3000), below(3000), (uint32_t)below(9), &out));
+        break;
+    case 61: is_sane(below(4) ? motet_region_sync(node(), some(), below(100), below(100)) : ftruncate(file, (off_t)below(6000))); break;
     case 39: is_sane(below(2) ? motet_handler_new(node(), hear, NULL, &out) : motet_handler_free(node(), some())); break;
     }
     keep(out);
@@ -221,6 +225,9 @@ int main(int argc, char **argv)
     unsigned long calls = argc > 2 ? strtoul(argv[2], NULL, 0) : 20000;
     state = (argc > 1 ? strtoull(argv[1], NULL, 0) : 1) * 0x9e3779b97f4a7c15 | 1;
     pthread_t threads[NODES];
+    FILE *scratch = tmpfile();
+    CHECK(scratch != NULL, 1);
+    file = fileno(scratch);
     for (int i = 0; i < NODES; i++)
         CHECK(pthread_create(&threads[i], NULL, progress, &nodes[i]), 0);
     for (unsigned long i = 0; i < calls; i++) {

@@ -11,6 +11,7 @@ pub mod copy;
 pub mod diag;
 pub mod faults;
 pub mod fds;
+pub mod files;
 pub mod forkable;
 #[cfg(feature = "ground")]
 pub mod ground;

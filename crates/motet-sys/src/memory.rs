@@ -69,6 +69,15 @@ fn map_aligned(fd: impl AsFd, size: usize, unit: usize, access: Access) -> Resul
     Ok(unsafe { Mapping::new(base.cast(), size) })
 }
 
+/// Maps `size` bytes of a file from `offset` on, both of whole pages, shared. Unlike [`map`] it is for its caller to unmap, and it is not
+/// for loads and stores: they are a fault where the file has ended meanwhile.
+pub(crate) fn map_file(fd: impl AsFd, offset: u64, size: usize, access: Access) -> Result<*mut c_void, Errno> {
+    fresh(size, PAGE, access, |place| {
+        // SAFETY: at an address of the kernel's choice, as `place` is null for a unit of one page.
+        unsafe { rustix::mm::mmap(place, size, ProtFlags::empty(), MapFlags::SHARED, fd, offset) }
+    })
+}
+
 /// A new mapping that `make` makes, without access; then it may be read, and written. In between its lock is taken off: a program
 /// that locks all its future memory (mlockall) means its own, and would bring all pages of a sparse segment into being.
 fn fresh(

@@ -24,6 +24,13 @@ fn regions_are_what_they_say() {
 }
 
 #[test]
+fn files_are_regions() {
+    if let Some(program) = Native::compile("cc", "tests/messages/files.c") {
+        assert_eq!(program.run(&[]), "files are regions\n");
+    }
+}
+
+#[test]
 fn loans_come_back() {
     if let Some(program) = Native::compile("cc", "tests/messages/loans.c") {
         assert_eq!(program.run(&[]), "loans come back\n");

@@ -19,6 +19,7 @@ use motet::node::Node;
 use motet_sys::rustix::process::Signal;
 use motet_torture::mesh::Mesh;
 use motet_torture::proxy::Proxy;
+use motet_torture::random::Random;
 use motet_torture::{LIMIT, system};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -113,7 +114,13 @@ fn idle(at: &str, name: &str, others: &[&str]) {
 
 fn proxy(at: &str, target: &str, seed: u64) {
     let orders = orders();
-    let proxy = Proxy::new(at, target, seed).expect("a port");
+    let mut random = Random(seed);
+    // One of eight goes soon.
+    let quota = move || {
+        let most = if random.once_in(8) { 200 } else { 2 << 20 };
+        random.below(most)
+    };
+    let proxy = Proxy::new(at, target, quota).expect("a port");
     println!("{}", proxy.address);
     while orders.recv().is_ok() {}
     println!("cuts {}", proxy.cuts());

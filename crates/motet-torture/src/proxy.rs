@@ -1,40 +1,41 @@
-//! A proxy that forwards connections and cuts each of them after a random number of bytes, now with a reset, now with an end.
+//! A proxy that forwards connections and cuts each of them after some bytes, now with a reset, now with an end.
+//!
+//! It knows nothing of nodes, so that tests of other packages can take it in by this file's path.
 
-use crate::random::Random;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A connection is cut after so many bytes at most; one of eight sooner.
-const MOST: u64 = 2 << 20;
-const SOON: u64 = 200;
-/// The first one lives long enough for the nodes to meet.
+/// The first connection lives so many bytes longer: long enough for the nodes to meet.
 const FIRST: u64 = 4096;
 
-/// Forwards, for as long as the process lives.
+/// Takes connections until it is dropped; those that it has are forwarded to their ends.
 pub struct Proxy {
     /// Where it listens.
     pub address: SocketAddr,
     cuts: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    /// From `at`, an address of this host with any port, to `target`.
-    pub fn new(at: &str, target: &str, seed: u64) -> std::io::Result<Self> {
+    /// From `at`, an address of this host with any port, to `target`. `quota` says, for each direction of each connection, how many bytes
+    /// go before it is cut.
+    pub fn new(at: &str, target: &str, mut quota: impl FnMut() -> u64 + Send + 'static) -> std::io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         let address = listener.local_addr()?;
-        let cuts = Arc::new(AtomicU64::new(0));
-        let (target, cut) = (target.to_owned(), cuts.clone());
+        let (cuts, over) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+        let (target, cut, end) = (target.to_owned(), cuts.clone(), over.clone());
         std::thread::spawn(move || {
-            let mut random = Random(seed);
             let mut least = FIRST;
             for near in listener.incoming() {
+                if end.load(Ordering::Relaxed) {
+                    break;
+                }
                 let (Ok(near), Ok(far)) = (near, TcpStream::connect(&target)) else { continue };
                 let _ = (near.set_nodelay(true), far.set_nodelay(true));
                 for (from, to) in [(&near, &far), (&far, &near)] {
-                    let most = if random.once_in(8) { SOON } else { MOST };
-                    let quota = least + random.below(most);
+                    let quota = least + quota();
                     let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { continue };
                     let cut = cut.clone();
                     std::thread::spawn(move || forward(from, to, quota, &cut));
@@ -42,12 +43,19 @@ impl Proxy {
                 least = 0;
             }
         });
-        Ok(Self { address, cuts })
+        Ok(Self { address, cuts, over })
     }
 
     /// Connections that it has cut.
     pub fn cuts(&self) -> u64 {
         self.cuts.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
     }
 }
 

@@ -44,6 +44,35 @@ fn go_on(node: &Node, us: u64) {
     let _ = node.until(|| false, Some(motet::node::in_ns(us * 1000)));
 }
 
+/// A node that has served somebody, and what it holds when nobody is there: so it must be again in the end.
+struct Scene {
+    node: Node,
+    random: Random,
+    descriptors: usize,
+    memory: usize,
+    /// Declared last: whoever comes next counts descriptors when those of this node are closed.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (_alone, node) = (alone(), node());
+        serves(&node);
+        forget_all(&node);
+        let (descriptors, memory) = (system::descriptors(), system::memory());
+        Self { node, random: Random(seed()), descriptors, memory, _alone }
+    }
+
+    /// Whoever was hostile has gone: the node serves others, and holds what it held before.
+    fn is_as_before(&self) {
+        serves(&self.node);
+        forget_all(&self.node);
+        holds_at_most(&self.node, self.descriptors);
+        println!("Pss {} KiB, {} before", system::memory() >> 10, self.memory >> 10);
+        assert!(system::memory() < self.memory + (64 << 20));
+    }
+}
+
 /// Somebody honest comes over TCP, says something, is heard and goes.
 fn serves(node: &Node) {
     let friend = Node::open("").unwrap();
@@ -124,79 +153,64 @@ fn hear(node: &Node, guest: &mut TcpStream) -> Vec<u8> {
 
 #[test]
 fn strangers_are_shown_out_and_cost_nothing() {
-    let _alone = alone();
-    let mut random = Random(seed());
-    let node = node();
-    serves(&node);
-    forget_all(&node);
-    let before = system::descriptors();
+    let mut scene = Scene::new();
+    let Scene { node, random, .. } = &mut scene;
     for _ in 0..200 {
         let length = 1 + random.below(300) as usize;
         let garbage: Vec<u8> = (0..length).map(|_| random.number() as u8).collect();
-        assert_eq!(answer(&node, &garbage), b"", "{garbage:?}");
+        assert_eq!(answer(node, &garbage), b"", "{garbage:?}");
     }
-    assert_eq!(answer(&node, b"GET / HTTP/1.1\r\n\r\n"), b"");
-    let mut other = greeting(&mut random, NEW, 0);
+    assert_eq!(answer(node, b"GET / HTTP/1.1\r\n\r\n"), b"");
+    let mut other = greeting(random, NEW, 0);
     other[8..10].copy_from_slice(&[0xff, 0xff]);
-    assert_eq!(answer(&node, &other).get(10), Some(&VERSION));
+    assert_eq!(answer(node, &other).get(10), Some(&VERSION));
     for (at, bytes) in [(48, [1, 0, 0, 0]), (12, [1, 0, 0, 0]), (56, [16, 0, 0, 0]), (56, [0; 4])] {
-        let mut wrong = greeting(&mut random, NEW, 0);
+        let mut wrong = greeting(random, NEW, 0);
         wrong[at..at + 4].copy_from_slice(&bytes);
-        assert_eq!(answer(&node, &wrong).get(10), Some(&REFUSED), "{at}");
+        assert_eq!(answer(node, &wrong).get(10), Some(&REFUSED), "{at}");
     }
     // Truncated, and then gone.
     for length in 0..GREETING {
-        let mut guest = TcpStream::connect(port(&node)).unwrap();
-        guest.write_all(&greeting(&mut random, NEW, 0)[..length]).unwrap();
+        let mut guest = TcpStream::connect(port(node)).unwrap();
+        guest.write_all(&greeting(random, NEW, 0)[..length]).unwrap();
     }
     assert!(node.links().unwrap().is_empty());
-    serves(&node);
-    forget_all(&node);
-    holds_at_most(&node, before);
+    scene.is_as_before();
 }
 
 #[test]
 fn those_who_take_their_time_keep_nobody_out() {
-    let _alone = alone();
-    let mut random = Random(seed());
-    let node = node();
-    serves(&node);
-    forget_all(&node);
-    let before = system::descriptors();
-    let words = greeting(&mut random, PROBE, 0);
+    let mut scene = Scene::new();
+    let Scene { node, random, descriptors, .. } = &mut scene;
+    let words = greeting(random, PROBE, 0);
     // One byte at a time, never all of them; others come meanwhile.
     let mut slow = Vec::new();
     for _ in 0..300 {
-        slow.push(TcpStream::connect(port(&node)).unwrap());
-        go_on(&node, 50); // or the kernel's queue of them would be full
+        slow.push(TcpStream::connect(port(node)).unwrap());
+        go_on(node, 50); // or the kernel's queue of them would be full
     }
     for byte in &words[..GREETING - 1] {
         slow.retain_mut(|guest| guest.write_all(&[*byte]).is_ok());
-        go_on(&node, 2000);
+        go_on(node, 2000);
     }
-    let guests = system::descriptors().saturating_sub(before + slow.len());
+    let guests = system::descriptors().saturating_sub(*descriptors + slow.len());
     assert!(guests <= 64 + 8, "{guests} descriptors for guests");
-    serves(&node);
-    forget_all(&node);
+    serves(node); // while they are there
     drop(slow);
-    holds_at_most(&node, before);
+    scene.is_as_before();
 }
 
 #[test]
 fn a_flood_of_sessions_has_an_end_and_others_come_after_it() {
-    let _alone = alone();
-    let mut random = Random(seed());
-    let node = node();
-    serves(&node);
-    forget_all(&node);
-    let (before, memory_before) = (system::descriptors(), system::memory());
+    let mut scene = Scene::new();
+    let Scene { node, random, memory, .. } = &mut scene;
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(1600), ..limit }).unwrap();
     let (mut flood, nobody) = (Vec::new(), nobody());
     loop {
-        let mut guest = TcpStream::connect(port(&node)).unwrap();
-        guest.write_all(&greeting(&mut random, NEW, nobody)).unwrap();
-        let answer = hear(&node, &mut guest);
+        let mut guest = TcpStream::connect(port(node)).unwrap();
+        guest.write_all(&greeting(random, NEW, nobody)).unwrap();
+        let answer = hear(node, &mut guest);
         if answer.get(10) != Some(&WELCOME) {
             assert_eq!(answer.get(10), Some(&REFUSED));
             break;
@@ -204,58 +218,48 @@ fn a_flood_of_sessions_has_an_end_and_others_come_after_it() {
         flood.push(guest);
         assert!(flood.len() < 1600, "there is no end");
     }
-    println!("{} sessions; Pss {} KiB, {} before", flood.len(), system::memory() >> 10, memory_before >> 10);
-    assert!(system::memory() < memory_before + (64 << 20));
+    println!("{} sessions; Pss {} KiB", flood.len(), system::memory() >> 10);
+    assert!(system::memory() < *memory + (64 << 20));
     drop(flood);
-    forget_all(&node);
+    forget_all(node);
     setrlimit(Resource::Nofile, limit).unwrap();
-    serves(&node);
-    forget_all(&node);
-    holds_at_most(&node, before);
+    scene.is_as_before();
 }
 
 #[test]
 fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
-    let _alone = alone();
-    let mut random = Random(seed());
-    let node = node();
-    serves(&node);
-    forget_all(&node);
-    let (before, memory_before) = (system::descriptors(), system::memory());
+    let mut scene = Scene::new();
+    let Scene { node, random, .. } = &mut scene;
     let until = Instant::now() + seconds(4);
     let (mut links, mut broken) = (0, 0);
     let nobody = nobody();
     while Instant::now() < until {
-        let mut peer = TcpStream::connect(port(&node)).unwrap();
-        peer.write_all(&greeting(&mut random, NEW, nobody)).unwrap();
-        assert_eq!(hear(&node, &mut peer).get(10), Some(&WELCOME));
+        let mut peer = TcpStream::connect(port(node)).unwrap();
+        peer.write_all(&greeting(random, NEW, nobody)).unwrap();
+        assert_eq!(hear(node, &mut peer).get(10), Some(&WELCOME));
         peer.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
         links += 1;
         let link = node.links().unwrap()[0];
         let gone = |node: &Node| node.link_info(link).is_ok_and(|info| info.gone.is_some());
         let mut position = 0;
         for _ in 0..random.below(400) {
-            if peer.write_all(&rubbish(&mut random, &mut position)).is_err() || gone(&node) {
+            if peer.write_all(&rubbish(random, &mut position)).is_err() || gone(node) {
                 break;
             }
             if random.once_in(8) {
-                go_on(&node, 20);
+                go_on(node, 20);
             }
         }
-        go_on(&node, 100);
-        broken += u32::from(gone(&node));
+        go_on(node, 100);
+        broken += u32::from(gone(node));
         let held = node.link_info(link).unwrap().bytes;
         assert!(held.iter().sum::<usize>() < 16 << 20, "{held:?}");
         drop(peer);
-        forget_all(&node);
+        forget_all(node);
     }
     println!("{links} links, {broken} of them broken by what was written");
     assert!(broken > 0);
-    serves(&node);
-    forget_all(&node);
-    holds_at_most(&node, before);
-    println!("Pss {} KiB, {} before", system::memory() >> 10, memory_before >> 10);
-    assert!(system::memory() < memory_before + (64 << 20));
+    scene.is_as_before();
 }
 
 /// A frame: good, of any kind and with anything in it, or wrong in one place. The first of a link is mostly a good HELLO.

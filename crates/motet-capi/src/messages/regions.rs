@@ -3,9 +3,10 @@
 use super::holdings::{self, Holding};
 use super::shape;
 use super::table::{enter, is_handling};
-use super::{Deadline, EAGAIN, EDEADLK, EINVAL, EOPNOTSUPP, Errno, call, errno, number};
+use super::{Deadline, EAGAIN, EBADF, EDEADLK, EINVAL, EOPNOTSUPP, Errno, call, errno, number};
 use motet_api::node::{Key, LinkId, Mapped, Rights};
 use motet_engine::message::regions::Shared;
+use motet_sys::fds;
 
 /// enum motet_region_rights.
 const RIGHTS: u32 = Rights::ALL.0 as u32;
@@ -88,6 +89,35 @@ pub unsafe extern "C" fn motet_region_alloc(
             shape::put(out, key.0).map(|()| 0)
         }
     })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_region_register_file(
+    node: u64,
+    file: i32,
+    offset: u64,
+    length: u64,
+    asked: u32,
+    out: *mut u64,
+) -> i32 {
+    call(|| {
+        // SAFETY: the caller's promise.
+        unsafe { shape::put(out, 0) }?;
+        let (entered, rights) = (enter(node)?, rights(asked)?);
+        if file < 0 || fds::is_private(file) {
+            return Err(EBADF); // whether another number is that of an open file is the kernel's to say
+        }
+        let key = entered.node.register_file(fds::borrow(file), offset, length, rights).map_err(errno)?;
+        // SAFETY: as above.
+        unsafe { shape::put(out, key.0) }.map(|()| 0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_region_sync(node: u64, key: u64, offset: u64, length: u64) -> i32 {
+    call(|| enter(node)?.node.sync_region(Key(key), offset, length).map(|()| 0).map_err(errno))
 }
 
 #[unsafe(no_mangle)]

@@ -9,9 +9,11 @@
 //! What it is not: packets to and from regions are [`super::regions`]' matter. An access waits behind nothing, so while this side has
 //! operations under way as packets on the link, it makes further ones like that, too: all take effect in the order of their beginning.
 
+use super::bytes::Bytes;
 use super::core::Core;
 use super::operations::{Kind, Operation};
 use super::regions::{Atomic, Host, Key, Rights, Shared};
+use super::remote::{Begun, Target};
 use super::segments::Direct;
 use super::{Error, LinkId, Node, Notice, OperationId, Status};
 use motet_proto::message::Outcome;
@@ -63,7 +65,7 @@ impl Node {
         let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
         let segment = core.desk.pool.segment(size, writable).map_err(|_| Error::Full)?;
         let view = segment.view(size).ok_or(Error::Full)?;
-        let host = Host { memory: view, keep: None, segment: Some(segment) };
+        let host = Host { bytes: Bytes::Memory(view), keep: None, segment: Some(segment) };
         core.desk.hosts.add(host, rights).map(|key| (view, key))
     }
 
@@ -204,13 +206,8 @@ impl Core {
     }
 
     /// Ends an operation that was done at once.
-    fn done_directly(
-        &mut self,
-        operation: Operation,
-        length: usize,
-        result: Result<(), Error>,
-    ) -> Result<OperationId, Error> {
-        let name = self.desk.operations.begin(operation)?;
+    fn done_directly(&mut self, operation: Operation, length: usize, result: Result<(), Error>) -> Begun {
+        let name = self.desk.operations.begin(operation).map_err(|error| (error, Memory::Owned(Vec::new())))?;
         let (status, length) = match result {
             Ok(()) => (Status::Done, length as u64),
             Err(Error::Denied) => (Status::Denied, 0),
@@ -222,15 +219,9 @@ impl Core {
         Ok(name)
     }
 
-    /// A put, if it can be done at once.
-    pub(super) fn put_directly(
-        &mut self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        memory: Memory,
-        notice: Notice,
-    ) -> Result<Result<OperationId, Error>, Memory> {
+    /// A put, if it can be done at once; otherwise its memory comes back.
+    pub(super) fn put_directly(&mut self, at: Target, memory: Memory, notice: Notice) -> Result<Begun, Memory> {
+        let Target { link, key, offset } = at;
         let length = memory.len();
         let Some(view) = self.direct(link, key, Rights::PUT, offset, length) else { return Err(memory) };
         let bytes = memory.bytes(0, length);
@@ -238,15 +229,9 @@ impl Core {
         Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, notice), length, done))
     }
 
-    /// A get, if it can be done at once.
-    pub(super) fn get_directly(
-        &mut self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        mut memory: Memory,
-        notice: Notice,
-    ) -> Result<Result<OperationId, Error>, Memory> {
+    /// A get, if it can be done at once; otherwise its memory comes back.
+    pub(super) fn get_directly(&mut self, at: Target, mut memory: Memory, notice: Notice) -> Result<Begun, Memory> {
+        let Target { link, key, offset } = at;
         let length = memory.len();
         let Some(view) = self.direct(link, key, Rights::GET, offset, length) else { return Err(memory) };
         let done = view.and_then(|view| {
@@ -255,16 +240,15 @@ impl Core {
         Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, notice), length, done))
     }
 
-    /// An atomic, if it can be done at once.
+    /// An atomic, if it can be done at once; otherwise its memory comes back.
     pub(super) fn change_directly(
         &mut self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
+        at: Target,
         atomic: &Atomic<'_>,
         mut before: Memory,
         notice: Notice,
-    ) -> Result<Result<OperationId, Error>, Memory> {
+    ) -> Result<Begun, Memory> {
+        let Target { link, key, offset } = at;
         let (length, fetch) = (atomic.length(), !before.is_empty());
         if atomic.check(offset, fetch).is_err() {
             return Err(before); // refused in the way of packets

@@ -20,8 +20,10 @@ pub enum Error {
     Denied,
     /// The operation: bytes that do not lie inside the region.
     Outside,
-    /// The operation: an atomic that makes no sense, or memory that is not where it can be done.
+    /// The operation: an atomic that makes no sense, memory that is not where it can be done, or a region that is no file's.
     Unfit,
+    /// The file: it cannot be a region, or cannot be brought to its disk; and why.
+    File(i32),
     /// The wait: somebody has asked it to end ([`super::Node::signal_group`]).
     Interrupted,
     /// The channel: the other side takes or sends no more on it, or its messages go elsewhere (to a handler).
@@ -69,7 +71,7 @@ impl Error {
             Self::Unreachable(Reason::OTHER_USER | Reason::NOBODY | Reason::NOT_PERMITTED) => 13, // EACCES
             Self::Unreachable(_) => 113,                                                          // EHOSTUNREACH
             Self::Full => 105,                                                                    // ENOBUFS
-            Self::NoNode(errno) => *errno,
+            Self::NoNode(errno) | Self::File(errno) => *errno,
         }
     }
 }
@@ -84,7 +86,8 @@ impl std::fmt::Display for Error {
             Self::TooLong => "the message or its headers are too long",
             Self::Denied => "no such region, or it does not allow this",
             Self::Outside => "not inside the region",
-            Self::Unfit => "an atomic that makes no sense there",
+            Self::Unfit => "it makes no sense there",
+            Self::File(errno) => return write!(f, "the file: {}", std::io::Error::from_raw_os_error(*errno)),
             Self::Interrupted => "interrupted",
             Self::Closed => "the channel is closed",
             Self::Unknown => "no such link, channel, context, group, handler or operation",

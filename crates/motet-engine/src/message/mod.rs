@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`calls`], [`channels`], [`sending`], [`receiving`] | what a program calls: meeting others and waiting; channels, messages |
 //! | [`regions`], [`remote`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
+//! | [`files`], `bytes` | files that peers reach like memory; what the bytes of a region are |
 //! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
 //! | [`operations`], [`overdue`] | what has begun and how it ended; completion groups; sends whose time is over |
 //! | `expect` | the short way of a message that somebody waits for right there |
@@ -19,6 +20,7 @@
 //! To follow a short message read downwards: [`sending`] → `links` → the protocol → `packets` → the lane; and at the
 //! other end `progress` → `links` → the protocol → `desk` → [`operations`], or the handler.
 
+mod bytes;
 pub mod calls;
 pub mod channels;
 mod choice;
@@ -29,6 +31,7 @@ pub mod direct;
 pub mod error;
 mod expect;
 mod expect_lent;
+pub mod files;
 mod links;
 pub mod loans;
 pub mod medium;

@@ -1,21 +1,22 @@
-//! Regions: memory of this process that peers reach by key.
+//! Regions: memory, and files, of this process that peers reach by key.
 //!
 //! Whoever owns the memory that is written copies: bytes of a put are fetched by the target, bytes of a get by the initiator, out of
 //! the other's memory where the system lets it, else they come in packets. What is checked when, is the protocol's matter
 //! (`motet_proto::message::regions` and `remote`, docs/messages.md). What it is not: gets, puts and atomics on the regions of peers begin
-//! in [`super::remote`].
+//! in [`super::remote`]; what is made of a file is in [`super::files`].
 
+use super::bytes::Bytes;
 use super::core::Core;
 use super::desk::{Back, Desk, View};
 use super::{Error, LinkId, Node};
 pub use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 pub use motet_proto::message::regions::{Key, Rights};
 
-use motet_proto::message::atomic::Unfit;
+use motet_proto::message::Status;
 use motet_proto::message::packet::Place;
 use motet_proto::message::pool::{Number, Pool};
 use motet_proto::message::regions::{Regions, Revoked};
-use motet_proto::message::remote::{CopyTo, Memory as Remote, RemoteCopy};
+use motet_proto::message::remote::{CopyTo, Memory as Remote, PutBytes, RemoteCopy};
 use motet_sys::lending::Segment;
 use motet_sys::memory;
 pub use motet_wire::shared::Shared;
@@ -37,7 +38,7 @@ pub struct Hosts {
 
 /// The memory of one region.
 pub(super) struct Host {
-    pub memory: Shared,
+    pub bytes: Bytes,
     /// What must stay as long as the region.
     pub keep: Option<Box<dyn Any + Send>>,
     /// Memory of the pool, which peers may see.
@@ -52,7 +53,7 @@ impl Hosts {
 
     /// A new region.
     pub(super) fn add(&mut self, host: Host, rights: Rights) -> Result<Key, Error> {
-        let length = host.memory.length() as u64;
+        let length = host.bytes.length();
         let name = self.hosts.insert(host).ok_or(Error::Full)?;
         let random = memory::nonce();
         let random = u32::from_le_bytes([random[0], random[1], random[2], random[3]]);
@@ -62,9 +63,16 @@ impl Hosts {
         })
     }
 
-    /// The memory of a region.
-    pub fn memory(&mut self, region: u64) -> Option<Shared> {
-        self.get(region).map(|host| host.memory)
+    /// The bytes of a region.
+    #[inline]
+    pub(super) fn bytes(&mut self, region: u64) -> Option<&Bytes> {
+        self.get(region).map(|host| &host.bytes)
+    }
+
+    /// The same, as whoever reaches it sees it. It is there: the protocol knows it.
+    #[inline]
+    fn reach(&mut self, region: u64) -> Result<&Bytes, Status> {
+        self.bytes(region).ok_or(Status::Denied)
     }
 }
 
@@ -73,14 +81,11 @@ impl Remote for View<'_> {
         &mut self.desk.hosts.regions
     }
 
-    fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) {
-        if let Some(memory) = self.desk.hosts.memory(region) {
-            let _ = memory.write(at as usize, bytes); // the bounds were checked
-        }
+    fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) -> Result<(), Status> {
+        self.desk.hosts.reach(region)?.write(at, bytes)
     }
 
-    fn region_read(&mut self, region: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
-        let Some(memory) = self.desk.hosts.memory(region) else { return put(&[]) };
+    fn region_read(&mut self, region: u64, at: u64, length: usize, put: PutBytes<'_>) -> Result<bool, Status> {
         let (mut short, mut long) = ([0; PIECE], Vec::new());
         let bytes = match short.get_mut(..length) {
             Some(bytes) => bytes,
@@ -89,21 +94,20 @@ impl Remote for View<'_> {
                 &mut long[..]
             }
         };
-        let _ = memory.read(at as usize, bytes);
-        put(&[bytes])
+        self.desk.hosts.reach(region)?.read(at, bytes)?;
+        Ok(put(&[bytes]))
     }
 
-    fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Unfit> {
-        let memory = self.desk.hosts.memory(region).ok_or(Unfit)?;
-        atomic.apply_shared(&memory, at as usize, result)
+    fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
+        self.desk.hosts.reach(region)?.change(at, atomic, result)
     }
 
     fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {
         if length < self.back.single_copy {
             return Place::default();
         }
-        let memory = self.desk.hosts.memory(region);
-        memory.map_or(Place::default(), |memory| Place { address: memory.base() as u64 + at, key: 0 })
+        let address = self.desk.hosts.bytes(region).and_then(|bytes| bytes.address(at, length));
+        address.map_or(Place::default(), |address| Place { address, key: 0 })
     }
 
     fn region_seen(&mut self, region: u64) -> Place {
@@ -129,8 +133,11 @@ impl Remote for View<'_> {
 /// Nobody uses the memory of a revoked region any more.
 fn end(desk: &mut Desk, region: u64) {
     let host = desk.hosts.hosts.find(Number(region as u32)).and_then(|index| desk.hosts.hosts.remove(index));
-    let Some(Host { keep, segment, .. }) = host else { return };
+    let Some(Host { bytes, keep, segment }) = host else { return };
     desk.spent.extend(keep);
+    if bytes.file().is_some() {
+        desk.spent.push(Box::new(bytes)); // to be closed without the node's lock
+    }
     if segment.is_some() {
         desk.pool.note_gone();
     }
@@ -146,14 +153,11 @@ pub(super) fn copy_some(desk: &mut Desk, pid: u32, request: &RemoteCopy, done: u
     let copied = match request.to {
         CopyTo::Operation(operation) => {
             let operation = desk.operations.get(operation)?;
-            operation.memory.write(done as usize, length, |into| motet_sys::copy::read_from(pid, from, into))
+            operation.memory.write(done as usize, length, |into| motet_sys::copy::read_from(pid, from, into)).ok()
         }
-        CopyTo::Region { region, at, .. } => {
-            let part = desk.hosts.memory(region)?.part((at + done) as usize, length).ok()?;
-            motet_sys::copy::read_into(pid, from, &part)
-        }
+        CopyTo::Region { region, at, .. } => desk.hosts.bytes(region)?.copy_from(pid, from, at + done, length),
     };
-    copied.ok().filter(|&copied| copied > 0).map(|copied| copied as u64)
+    copied.filter(|&copied| copied > 0).map(|copied| copied as u64)
 }
 
 impl Node {
@@ -164,7 +168,7 @@ impl Node {
         if rights.include(Rights::ATOMIC) && !memory.base().addr().is_multiple_of(8) {
             return Err(Error::Unfit);
         }
-        core.desk.hosts.add(Host { memory, keep, segment: None }, rights)
+        core.desk.hosts.add(Host { bytes: Bytes::Memory(memory), keep, segment: None }, rights)
     }
 
     /// Ends a region: no access begins any more. Waits until none is under way and every peer that could have direct access has

@@ -48,7 +48,7 @@ impl Node {
         memory: Memory,
         notice: Notice,
     ) -> Result<OperationId, Error> {
-        self.core()?.begin_put(link, key, offset, memory, notice).map_err(|(error, _)| error)
+        self.core()?.begin_put(Target { link, key, offset }, memory, notice).map_err(|(error, _)| error)
     }
 
     /// The same, and waits until it can begin.
@@ -59,8 +59,7 @@ impl Node {
         notice: Notice,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        let Target { link, key, offset } = at;
-        self.begin_by(memory, deadline, |core, memory| core.begin_put(link, key, offset, memory, notice))
+        self.begin_by(memory, deadline, |core, memory| core.begin_put(at, memory, notice))
     }
 
     /// Begins to read bytes of a region of the peer's, as many as fit into the memory.
@@ -72,7 +71,7 @@ impl Node {
         memory: Memory,
         notice: Notice,
     ) -> Result<OperationId, Error> {
-        self.core()?.begin_get(link, key, offset, memory, notice).map_err(|(error, _)| error)
+        self.core()?.begin_get(Target { link, key, offset }, memory, notice).map_err(|(error, _)| error)
     }
 
     /// The same, and waits until it can begin.
@@ -83,8 +82,7 @@ impl Node {
         notice: Notice,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        let Target { link, key, offset } = at;
-        self.begin_by(memory, deadline, |core, memory| core.begin_get(link, key, offset, memory, notice))
+        self.begin_by(memory, deadline, |core, memory| core.begin_get(at, memory, notice))
     }
 
     /// Begins an atomic on a region of the peer's. If the memory is not empty, the values before go there.
@@ -97,7 +95,7 @@ impl Node {
         before: Memory,
         notice: Notice,
     ) -> Result<OperationId, Error> {
-        self.core()?.begin_atomic(link, key, offset, atomic, before, notice).map_err(|(error, _)| error)
+        self.core()?.begin_atomic(Target { link, key, offset }, atomic, before, notice).map_err(|(error, _)| error)
     }
 
     /// The same, and waits until it can begin.
@@ -109,8 +107,7 @@ impl Node {
         notice: Notice,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        let Target { link, key, offset } = at;
-        self.begin_by(before, deadline, |core, before| core.begin_atomic(link, key, offset, atomic, before, notice))
+        self.begin_by(before, deadline, |core, before| core.begin_atomic(at, atomic, before, notice))
     }
 
     /// Ends when everything that was begun before it on this link has ended: puts, gets and atomics.
@@ -149,28 +146,68 @@ impl Node {
 }
 
 /// What has begun; or why it has not, and its memory.
-type Begun = Result<OperationId, (Error, Memory)>;
+pub(super) type Begun = Result<OperationId, (Error, Memory)>;
 
 impl Core {
-    fn begin_put(&mut self, link: LinkId, key: Key, offset: u64, memory: Memory, notice: Notice) -> Begun {
-        let memory = match self.put_directly(link, key, offset, memory, notice) {
-            Ok(done) => return done.map_err(|error| (error, Memory::Owned(Vec::new()))),
+    fn begin_put(&mut self, at: Target, memory: Memory, notice: Notice) -> Begun {
+        let memory = match self.put_directly(at, memory, notice) {
+            Ok(done) => return done,
             Err(memory) => memory,
         };
+        let Target { link, key, offset } = at;
         let place = self.place_of(link, &memory);
-        // The record gets the memory when the put has begun: nothing that the protocol does in a put touches the record.
+        self.begin_with(link, memory, notice, |proto, way, memory, operation| {
+            let body = [memory.bytes(0, usize::MAX)];
+            proto.put(way, &Put { key, offset, body: &body, operation, place }).map(drop)
+        })
+    }
+
+    fn begin_get(&mut self, at: Target, memory: Memory, notice: Notice) -> Begun {
+        let memory = match self.get_directly(at, memory, notice) {
+            Ok(done) => return done,
+            Err(memory) => memory,
+        };
+        let Target { link, key, offset } = at;
+        let length = memory.len() as u64;
+        let direct = length >= COPY && self.reads_memory_of(link);
+        self.begin_with(link, memory, notice, |proto, way, _, operation| {
+            proto.get(way, &Get { key, offset, length, operation, direct })
+        })
+    }
+
+    fn begin_atomic(&mut self, at: Target, atomic: &Atomic<'_>, before: Memory, notice: Notice) -> Begun {
+        let fetch = !before.is_empty();
+        if fetch && before.len() < atomic.length() {
+            return Err((Error::TooLong, before));
+        }
+        let before = match self.change_directly(at, atomic, before, notice) {
+            Ok(done) => return done,
+            Err(before) => before,
+        };
+        let Target { link, key, offset } = at;
+        self.begin_with(link, before, notice, |proto, way, _, operation| {
+            proto.atomic(way, &Update { key, offset, atomic: *atomic, fetch, operation })
+        })
+    }
+
+    /// Begins what is asked of the peer by a packet. The record gets the memory when that has gone: nothing that the protocol does in a
+    /// beginning touches the record.
+    #[inline(always)]
+    fn begin_with(
+        &mut self,
+        link: LinkId,
+        memory: Memory,
+        notice: Notice,
+        begin: impl FnOnce(&mut Link, &mut Way<'_>, &Memory, u64) -> Result<(), Refusal>,
+    ) -> Begun {
         let record = operations::Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
         let name = match self.desk.operations.begin(record) {
             Ok(name) => name,
             Err(error) => return Err((error, memory)),
         };
         let operation = u64::from(name.0);
-        let begun = self.on_link(link, |proto, way, _| {
-            let body = [memory.bytes(0, usize::MAX)];
-            proto.put(way, &Put { key, offset, body: &body, operation, place })
-        });
-        match begun {
-            Ok(_) => {
+        match self.on_link(link, |proto, way, _| begin(proto, way, &memory, operation)) {
+            Ok(()) => {
                 if let Some(record) = self.desk.operations.get(operation) {
                     record.memory = memory;
                 }
@@ -179,65 +216,6 @@ impl Core {
             Err(error) => {
                 self.desk.operations.withdraw(name);
                 Err((error, memory))
-            }
-        }
-    }
-
-    fn begin_get(&mut self, link: LinkId, key: Key, offset: u64, memory: Memory, notice: Notice) -> Begun {
-        let memory = match self.get_directly(link, key, offset, memory, notice) {
-            Ok(done) => return done.map_err(|error| (error, Memory::Owned(Vec::new()))),
-            Err(memory) => memory,
-        };
-        let length = memory.len() as u64;
-        let direct = length >= COPY && self.reads_memory_of(link);
-        self.begin_with(link, memory, notice, |proto, way, operation| {
-            proto.get(way, &Get { key, offset, length, operation, direct })
-        })
-    }
-
-    fn begin_atomic(
-        &mut self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        atomic: &Atomic<'_>,
-        before: Memory,
-        notice: Notice,
-    ) -> Begun {
-        let fetch = !before.is_empty();
-        if fetch && before.len() < atomic.length() {
-            return Err((Error::TooLong, before));
-        }
-        let before = match self.change_directly(link, key, offset, atomic, before, notice) {
-            Ok(done) => return done.map_err(|error| (error, Memory::Owned(Vec::new()))),
-            Err(before) => before,
-        };
-        self.begin_with(link, before, notice, |proto, way, operation| {
-            proto.atomic(way, &Update { key, offset, atomic: *atomic, fetch, operation })
-        })
-    }
-
-    /// Begins what fills its memory by answers only.
-    fn begin_with(
-        &mut self,
-        link: LinkId,
-        memory: Memory,
-        notice: Notice,
-        begin: impl FnOnce(&mut Link, &mut Way<'_>, u64) -> Result<(), Refusal>,
-    ) -> Begun {
-        let record = operations::Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
-        let name = match self.desk.operations.begin(record) {
-            Ok(name) => name,
-            Err(error) => return Err((error, memory)),
-        };
-        if let Some(record) = self.desk.operations.get(u64::from(name.0)) {
-            record.memory = memory;
-        }
-        match self.on_link(link, |proto, way, _| begin(proto, way, u64::from(name.0))) {
-            Ok(()) => Ok(name),
-            Err(error) => {
-                let record = self.desk.operations.withdraw(name);
-                Err((error, record.map_or(Memory::Owned(Vec::new()), |record| record.memory)))
             }
         }
     }

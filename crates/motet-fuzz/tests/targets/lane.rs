@@ -1,19 +1,24 @@
 //! A lane as the peer left it: the input is a program of both ends' calls and of writes into the memory between them.
 //!
 //! ```text
-//!   op 1 byte: 0-3 put · 4-7 poll · 8 room · 9 sleep · 10 both ends anew · else write
-//!   put, room: length 2 bytes, kind 1, flags 1 · write: offset 2, value 8
+//!   op 1 byte: 0-3 put · 4-6 poll · 7 the same in steps · 8 room · 9 sleep · 10 both ends anew · 11 put open · 12 its next line · else write
+//!   put, room: length 2 bytes, kind 1, flags 1 · put open: lines that follow 1, kind 1, flags 1 · write: offset 2, value 8
 //! ```
+//!
+//! As long as nobody has written to the memory, what comes out is what was put.
 
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::rustix::io::pwrite;
-use motet_wire::lane::{Buffer, Fence, Lane, MOST};
+use motet_wire::lane::{Broken, Buffer, Consumer, Fence, IN_LINE, Lane, MORE, MOST, Packet, Producer, Put};
+use std::collections::VecDeque;
 
 /// Few, so that positions meet.
 const LINES: usize = 16;
 /// Operations of one input.
 const MOST_OPERATIONS: usize = 300;
+/// The flag that is the lane's own.
+const OWN: u8 = 0x80;
 
 thread_local! {
     static MEMORY: Option<(OwnedFd, Lane)> = exposed();
@@ -34,37 +39,125 @@ pub fn run(input: &[u8]) {
     });
 }
 
+/// What was put, as it must come out.
+#[derive(Debug, PartialEq, Eq)]
+struct Sent {
+    kind: u8,
+    flags: u8,
+    more: u8,
+    bytes: Vec<u8>,
+}
+
+/// Both ends, and what is between them as long as nobody else has written there.
+struct Ends {
+    producer: Producer,
+    consumer: Consumer,
+    buffer: Buffer,
+    /// Lines that the producer owes to an open packet.
+    owed: u8,
+    /// Whole packets that are under way, and at the end perhaps an open one. `None`: somebody has written to the memory.
+    sent: Option<VecDeque<Sent>>,
+}
+
+impl Ends {
+    fn of(lane: Lane, sent: Option<VecDeque<Sent>>) -> Self {
+        Self { producer: lane.producer(), consumer: lane.consumer(), buffer: Buffer::new(), owed: 0, sent }
+    }
+
+    fn put(&mut self, put: Result<Put, Broken>, packet: Sent) -> bool {
+        assert!(put.is_ok() || self.sent.is_none(), "an honest lane is never broken");
+        let published = matches!(put, Ok(Put::Published | Put::Wake));
+        if let (true, Some(sent)) = (published, &mut self.sent) {
+            sent.push_back(packet);
+        }
+        published
+    }
+
+    /// The next line of the open packet. What the memory says does not matter: the room was there.
+    fn follow(&mut self) {
+        if self.owed > 0 {
+            self.owed -= 1;
+            let _ = self.producer.follow();
+        }
+    }
+
+    /// The next packet, by `poll` or by its steps.
+    fn take(&mut self, stepwise: bool) {
+        let taken = if stepwise { self.take_stepwise() } else { self.consumer.poll(&mut self.buffer) };
+        let Some(sent) = &mut self.sent else {
+            if let Ok(Some(packet)) = taken {
+                assert!(packet.bytes(&self.buffer).len() <= MOST, "no longer than a packet can be");
+            }
+            return;
+        };
+        let packet = taken.expect("an honest lane is never broken");
+        let packet = packet.map(|packet| {
+            let (kind, flags, more) = (packet.kind, packet.flags, packet.more());
+            Sent { kind, flags, more, bytes: packet.bytes(&self.buffer).to_vec() }
+        });
+        // An open packet is the last one, and comes when it is whole.
+        let whole = self.owed == 0 || sent.len() > 1;
+        assert_eq!(packet, if whole { sent.pop_front() } else { None });
+    }
+
+    /// As a consumer does that looks at an open packet while it grows.
+    fn take_stepwise(&mut self) -> Result<Option<Packet>, Broken> {
+        let Some(packet) = self.consumer.peek(&mut self.buffer)? else { return Ok(None) };
+        for more in 1..=packet.more() {
+            if !self.consumer.follows(more)? {
+                return Ok(None);
+            }
+        }
+        self.consumer.consume(&packet);
+        Ok(Some(packet))
+    }
+}
+
 fn interpret(input: &[u8], file: &OwnedFd, lane: Lane) {
     lane.prepare(if input.len() & 1 == 0 { Fence::Asymmetric } else { Fence::Both });
-    let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+    let mut ends = Ends::of(lane, Some(VecDeque::new()));
     let mut input = input.iter().copied();
     let mut word = |bytes: u32| (0..bytes).try_fold(0u64, |n, _| input.next().map(|b| n << 8 | u64::from(b)));
     for _ in 0..MOST_OPERATIONS {
         let Some(op) = word(1) else { return };
         let done = match op {
             0..=3 => word(4).map(|w| {
-                let data = vec![w as u8; (w >> 16) as usize % (MOST + 100)];
-                let (a, b) = data.split_at(data.len() * op as usize / 4);
-                let _ = producer.try_put((w >> 8) as u8, w as u8, &[a, b]);
+                (0..ends.owed).for_each(|_| ends.follow()); // nothing may be put before
+                let bytes = vec![w as u8; (w >> 16) as usize % (MOST + 100)];
+                let (kind, flags) = ((w >> 8) as u8, w as u8 & !OWN);
+                let (a, b) = bytes.split_at(bytes.len() * op as usize / 4);
+                let put = ends.producer.try_put(kind, w as u8, &[a, b]);
+                ends.put(put, Sent { kind, flags, more: 0, bytes });
             }),
             4..=7 => {
-                if let Ok(Some(packet)) = consumer.poll(&mut buffer) {
-                    assert!(packet.bytes(&buffer).len() <= lane.most(), "no longer than a packet can be");
-                }
+                ends.take(op == 7);
                 Some(())
             }
             8 => word(4).map(|w| {
-                let _ = producer.room((w >> 16) as usize);
+                let _ = ends.producer.room((w >> 16) as usize);
             }),
             9 => {
-                if consumer.begin_sleep(|| ()) {
-                    assert!(consumer.is_empty());
-                    consumer.end_sleep();
+                if ends.consumer.begin_sleep(|| ()) {
+                    assert!(ends.consumer.is_empty());
+                    ends.consumer.end_sleep();
                 }
                 Some(())
             }
             10 => {
-                (producer, consumer) = (lane.producer(), lane.consumer());
+                ends = Ends::of(lane, None); // they believe that nothing has gone through
+                Some(())
+            }
+            11 => word(3).map(|w| {
+                (0..ends.owed).for_each(|_| ends.follow());
+                let (kind, flags, more) = ((w >> 8) as u8, w as u8 & !OWN, (w >> 16) as u8 % (MORE + 1));
+                let bytes = vec![w as u8; (w >> 8) as usize % (IN_LINE + 1)];
+                let put = ends.producer.try_put_open(kind, w as u8, &bytes, more);
+                if ends.put(put, Sent { kind, flags, more, bytes }) {
+                    ends.owed = more;
+                }
+            }),
+            12 => {
+                ends.follow();
                 Some(())
             }
             _ => word(2).zip(word(8)).map(|(at, value)| {
@@ -72,6 +165,7 @@ fn interpret(input: &[u8], file: &OwnedFd, lane: Lane) {
                 let size = Lane::size(LINES) as u64;
                 let at = if op & 1 == 0 { size - 64 * (1 + at % LINES as u64) } else { at % size / 8 * 8 };
                 let _ = pwrite(file, &value.to_be_bytes(), at);
+                ends.sent = None;
             }),
         };
         if done.is_none() {
@@ -91,5 +185,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         [&put(384, word(100, 1, 0))[..], &[4], &put(448, word(100, 1, 0x80) + 1), &[4, 4]].concat(),
         [&[0, 0, 8, 1, 0][..], &put(128, 1), &[8, 2, 0, 0, 0], &put(128, 99), &[8, 3, 200, 0, 0], &put(384, 0), &[4]]
             .concat(),
+        [11, 3, 5, 9, 4, 12, 7, 12, 12, 7, 0, 0, 90, 3, 0, 11, 1, 8, 1, 4, 7, 12, 4, 11, 0, 1, 1, 4].to_vec(),
+        [&[11, 2, 5, 9, 12][..], &put(512, 3 | 0x80 << 56), &[7, 4, 11, 7, 9, 9, 7]].concat(),
     ]
 }

@@ -2,7 +2,11 @@
 //! protocol, and complete every operation once.
 //!
 //! The input is a row of steps: a kind, a length of two bytes, the packet. Kinds from `OURS` on are steps of this side.
+//!
+//! Everything is done twice, by two sides that differ in one thing: now and then the one takes a message that is waited for the short way
+//! where the other posts a receive ([`expected`]). They must agree after every step.
 
+pub mod expected;
 mod memory;
 
 use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
@@ -32,6 +36,7 @@ pub struct Side {
     lent: Vec<Number>,
     offers: Vec<(ChannelId, bool)>,
     memory: memory::Ours,
+    watched: Option<expected::Watched>,
 }
 
 impl Owner for Side {
@@ -45,13 +50,19 @@ impl Owner for Side {
         }
     }
 
-    fn matched(&mut self, operation: u64, _: &Envelope<'_>) {
+    fn matched(&mut self, operation: u64, envelope: &Envelope<'_>) {
         assert!(self.operations.contains(&operation), "a receive under way is matched");
+        if let Some(watched) = self.watched.as_mut().filter(|watched| watched.operation == operation) {
+            watched.matched(envelope);
+        }
     }
 
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
         assert!(self.operations.contains(&operation), "bytes go to a receive under way");
         assert!(at + bytes.len() as u64 <= BUFFER.max(memory::REGION as u64), "and fit");
+        if let Some(watched) = self.watched.as_mut().filter(|watched| watched.operation == operation) {
+            watched.placed(bytes);
+        }
     }
 
     fn copy(&mut self, request: CopyRequest) {
@@ -67,6 +78,9 @@ impl Owner for Side {
     fn completed(&mut self, operation: u64, _: Outcome) {
         let at = self.operations.iter().position(|&known| known == operation);
         self.operations.swap_remove(at.expect("an operation completes once"));
+        if let Some(watched) = self.watched.as_mut().filter(|watched| watched.operation == operation) {
+            watched.over = true;
+        }
     }
 
     fn event(&mut self, channel: ChannelId, event: Event) {
@@ -103,22 +117,35 @@ pub fn run(input: &[u8]) {
 
 /// Runs one input; what broke the link, if anything did.
 pub fn play(mut input: &[u8]) -> Option<Broken> {
-    let mut game = Game::new();
+    let (mut game, mut twin) = (Game::new(), Game::new());
     while let Some((&[kind, low, high], rest)) = input.split_first_chunk::<3>() {
         let (packet, rest) = rest.split_at(usize::from(u16::from_le_bytes([low, high])).min(rest.len()));
         input = rest;
         match kind.checked_sub(OURS) {
             None => {
                 let scope = game.ways.iter().find_map(|way| way.1);
-                game.arrived(|link, side, now| match scope.filter(|_| now % 2 == 0) {
-                    Some(scope) => arrived_in_place(link, side, scope, kind, packet, now),
-                    None => link.arrived(side, kind, packet, now),
-                });
+                if let (Some(scope), 0) = (scope, game.next % 4) {
+                    expected::arrived(&mut game, &mut twin, scope, kind, packet);
+                } else {
+                    let in_place = scope.filter(|_| game.next % 2 == 1);
+                    for game in [&mut game, &mut twin] {
+                        game.arrived(|link, side, now| match in_place {
+                            Some(scope) => arrived_in_place(link, side, scope, kind, packet, now),
+                            None => link.arrived(side, kind, packet, now),
+                        });
+                    }
+                }
             }
-            Some(step) => game.ours(step),
+            Some(step) => {
+                game.ours(step);
+                twin.ours(step);
+            }
         }
+        assert_eq!(game.shows(), twin.shows(), "the short way and the long one come to the same");
     }
-    game.end()
+    let broken = game.end();
+    assert_eq!(twin.end(), broken);
+    broken
 }
 
 /// A packet comes while somebody waits for a message in place, for which no receive is posted.
@@ -159,7 +186,7 @@ impl Game {
     pub fn new() -> Self {
         let (operations, held, copies, lent, offers) = Default::default();
         let (table, memory) = (Table::new([1, 2]), memory::Ours::new());
-        let side = Side { table, operations, held, copies, lent, offers, memory };
+        let side = Side { table, operations, held, copies, lent, offers, memory, watched: None };
         Self { link: Link::new(0, LIMITS, 0), side, ways: Vec::new(), next: 0 }
     }
 
@@ -194,6 +221,14 @@ impl Game {
         assert!(used as u64 <= LIMITS.window && records < 30_000, "memory within the limits");
         let most = LIMITS.window / credit::RECORD as u64 + u64::from(LIMITS.longs);
         assert!(u64::from(side.table.len().1) <= most, "and few messages that wait");
+    }
+
+    /// What can be seen of it from outside.
+    fn shows(&self) -> impl PartialEq + std::fmt::Debug {
+        let Self { link, side, next, .. } = self;
+        let (link, waits) =
+            ((link.broken(), link.bytes().1, link.counts(), link.requests(), link.owes_credit()), side.table.len());
+        (link, waits, side.held.len(), side.copies.len(), side.lent.len(), side.operations.len(), *next)
     }
 
     /// The end: what broke the link, if anything did.

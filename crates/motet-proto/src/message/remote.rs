@@ -18,13 +18,13 @@ pub mod initiator;
 pub mod revocation;
 pub mod target;
 
-use super::atomic::{Atomic, Unfit};
+use super::atomic::Atomic;
 use super::link::Link;
 use super::outward::put;
 use super::packet::{self, Head, Kind, Place};
 use super::pool::Number;
 use super::regions::{Key, Regions};
-use super::{Broken, Owner, Packets, Refusal};
+use super::{Broken, Owner, Packets, Refusal, Status};
 use format::{AT, LONG, RESULT_MOST, Range};
 use initiator::Initiator;
 use revocation::Revocations;
@@ -121,18 +121,21 @@ pub struct RemoteCopy {
     pub length: u64,
 }
 
+/// Takes bytes of a region, gathered, and puts them where they go; false when there is no room.
+pub type PutBytes<'a> = &'a mut dyn FnMut(&[&[u8]]) -> bool;
+
 /// The memory of an owner's regions. Key, right and bounds have been checked when one of these is called; none may call the
-/// link.
+/// link. An access fails where the memory has gone away (a file that was cut short: outside) or refuses (denied); most never do.
 pub trait Memory {
     /// The table for all links of this owner.
     fn regions(&mut self) -> &mut Regions;
     /// Writes to a region.
-    fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]);
-    /// Calls `put` once with `length` bytes of a region; returns what that returns.
-    fn region_read(&mut self, region: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool;
+    fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) -> Result<(), Status>;
+    /// Calls `put` once with `length` bytes of a region; returns what that returns. Where they cannot be had it is not called.
+    fn region_read(&mut self, region: u64, at: u64, length: usize, put: PutBytes<'_>) -> Result<bool, Status>;
     /// Does an atomic; `result` takes the values before, or is empty. It has been checked; an owner whose region does not begin
-    /// at a multiple of 8 refuses.
-    fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Unfit>;
+    /// at a multiple of 8 refuses (unfit).
+    fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status>;
     /// Where the peer can copy these bytes of a region from by itself. `Place::default()`: nowhere.
     fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place;
     /// Where the peer sees a whole region in memory that it may map, so that it needs no packets. `Place::default()`: nowhere.

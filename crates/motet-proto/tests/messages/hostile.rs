@@ -2,111 +2,16 @@
 
 use crate::prng::Prng;
 use crate::seeds;
+use crate::wary::{COPIES, REACHED, REGION, SHARED, Wary};
 use crate::world::{LARGEST, Side, TIGHT};
-use motet_proto::message::atomic::{Atomic, Datatype, Operation, Unfit};
+use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::matching::{Posted, Receive, Selector, Source};
 use motet_proto::message::packet::{Hello, Place};
 use motet_proto::message::regions::Revoked;
-use motet_proto::message::remote::{CopyTo, RemoteCopy};
 use motet_proto::message::{
-    Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Get, Held, Key, Limits, Link, Memory, Mode, Outcome,
-    Owner, Packets, Put, Reception, Regions, Rights, Send, ShareRequest, Table, Update, credit,
+    Broken, Get, Key, Limits, Link, Mode, Packets, Put, Reception, Rights, Send, Update, credit,
 };
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// An owner that believes nothing of what messages say of themselves.
-#[derive(Debug)]
-struct Wary {
-    side: Side,
-    held: Vec<Held>,
-    copies: Vec<CopyRequest>,
-    offers: Vec<ChannelId>,
-    /// Operations under way, and how many have ended.
-    operations: Vec<u64>,
-    memory: Ours,
-}
-
-/// Accesses that forged packets have got through to, and copies that they have begun: they must be many, or nothing was tried.
-static REACHED: AtomicU64 = AtomicU64::new(0);
-static COPIES: AtomicU64 = AtomicU64::new(0);
-/// Copies that a peer has got help with.
-static SHARED: AtomicU64 = AtomicU64::new(0);
-/// Bytes of every region, and of every get.
-const REGION: u64 = 3000;
-
-/// Regions of the honest side.
-#[derive(Debug, Default)]
-struct Ours {
-    regions: Regions,
-    keys: Vec<Key>,
-    /// Names of those that have been revoked, and have ended.
-    revoked: Vec<u64>,
-    ended: Vec<u64>,
-    copies: Vec<RemoteCopy>,
-    forgets: Vec<Key>,
-    next: u64,
-}
-
-impl Ours {
-    fn reached(&self, region: u64, at: u64, length: u64) {
-        REACHED.fetch_add(1, Relaxed);
-        assert!(!self.revoked.contains(&region), "an access after the end");
-        assert!(region < self.next && at.checked_add(length).is_some_and(|end| end <= REGION), "inside");
-    }
-}
-
-impl Memory for Wary {
-    fn regions(&mut self) -> &mut Regions {
-        &mut self.memory.regions
-    }
-
-    fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) {
-        self.memory.reached(region, at, bytes.len() as u64);
-    }
-
-    fn region_read(&mut self, region: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
-        self.memory.reached(region, at, length as u64);
-        put(&[&vec![0; length]])
-    }
-
-    fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Unfit> {
-        self.memory.reached(region, at, atomic.length() as u64);
-        assert_eq!(at % atomic.datatype.size() as u64, 0);
-        assert_eq!(atomic.apply(&mut vec![0; atomic.length()], result), Ok(()), "it was checked");
-        Ok(())
-    }
-
-    fn region_seen(&mut self, region: u64) -> Place {
-        Place { address: region + 1, key: 1 }
-    }
-
-    fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {
-        self.memory.reached(region, at, length);
-        Place { address: at % 2, key: 1 }
-    }
-
-    fn copy_remote(&mut self, request: RemoteCopy) {
-        assert!(request.from.address != 0);
-        match request.to {
-            CopyTo::Operation(operation) => assert!(self.operations.contains(&operation) && request.length <= REGION),
-            CopyTo::Region { region, at } => self.memory.reached(region, at, request.length),
-        }
-        COPIES.fetch_add(1, Relaxed);
-        self.memory.copies.push(request);
-    }
-
-    fn forget(&mut self, key: Key) -> bool {
-        self.memory.forgets.push(key);
-        key.0.is_multiple_of(2)
-    }
-
-    fn region_ended(&mut self, region: u64) {
-        assert!(self.memory.revoked.contains(&region) && !self.memory.ended.contains(&region));
-        let held = |copy: &RemoteCopy| matches!(copy.to, CopyTo::Region { region: name, .. } if name == region);
-        assert!(!self.memory.copies.iter().any(held), "a region stays while it is copied to");
-        self.memory.ended.push(region);
-    }
-}
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A step of the honest side that has to do with memory.
 fn remote_step(prng: &mut Prng, link: &mut Link, owner: &mut Wary, drain: &mut Drain, operation: u64) {
@@ -180,55 +85,6 @@ fn remote_step(prng: &mut Prng, link: &mut Link, owner: &mut Wary, drain: &mut D
             }
         }
     }
-}
-
-impl Owner for Wary {
-    fn matching(&mut self) -> &mut Table {
-        &mut self.side.table
-    }
-
-    fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>) {
-        match arrival {
-            Arrival::Whole(body) => assert_eq!(body.len() as u64, envelope.length),
-            Arrival::Long(held) => self.held.push(held),
-        }
-    }
-
-    fn matched(&mut self, operation: u64, _: &Envelope<'_>) {
-        assert!(self.operations.contains(&operation));
-    }
-
-    fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
-        assert!(self.operations.contains(&operation) && at + bytes.len() as u64 <= REGION);
-    }
-
-    fn copy(&mut self, request: CopyRequest) {
-        assert!(request.length <= 100 && request.address != 0);
-        self.copies.push(request);
-    }
-
-    fn share(&mut self, request: ShareRequest) {
-        assert!(self.operations.contains(&request.operation) && request.shared.length <= 5000);
-        SHARED.fetch_add(1, Relaxed);
-    }
-
-    fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
-        assert!(self.operations.contains(&operation) && at + length as u64 <= 5000);
-        put(&[&vec![0; length]])
-    }
-
-    fn completed(&mut self, operation: u64, _: Outcome) {
-        let at = self.operations.iter().position(|&known| known == operation).expect("completes once");
-        self.operations.swap_remove(at);
-    }
-
-    fn event(&mut self, channel: ChannelId, event: Event) {
-        if let Event::Offered(_) = event {
-            self.offers.push(channel);
-        }
-    }
-
-    fn unblocked(&mut self) {}
 }
 
 /// Where the honest side's packets go: the numbers in them are what an attacker knows.

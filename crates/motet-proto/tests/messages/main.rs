@@ -7,12 +7,15 @@ mod prng;
 
 mod carried;
 mod hostile;
+mod lost;
 mod memory;
 mod network;
+mod owned;
 mod remote;
 mod scale;
 mod schedule;
 mod sequences;
+mod wary;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

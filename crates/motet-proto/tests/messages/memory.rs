@@ -1,154 +1,23 @@
-//! Regions of both nodes, operations on them, and what must hold.
+//! Operations on regions of both nodes, and what must hold.
 //!
 //! The front of a region is for small operations, the back has slots for long ones, one at a time each. Whoever operates on a
 //! region keeps a copy on which every small operation is done as it *begins*: so every value that comes back, and the region at
 //! the end, show loss, repetition and disorder.
 
-use crate::world::{Side, World};
-use motet_proto::message::atomic::{Atomic, Datatype, Operation, Unfit};
+use crate::owned::{Own, Running, Theirs};
+use crate::world::World;
+use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::packet::Place;
 use motet_proto::message::regions::Revoked;
 use motet_proto::message::remote::format::Sight;
-use motet_proto::message::remote::{Begun, CopyTo, RemoteCopy};
-use motet_proto::message::{Get, Key, Memory, Outcome, Put, Refusal, Regions, Rights, Status, Update};
-use std::collections::BTreeMap;
+use motet_proto::message::remote::{Begun, CopyTo};
+use motet_proto::message::{Get, Put, Refusal, Rights, Status, Update};
 
 /// Bytes of the front, of a slot, and slots.
 pub const FRONT: usize = 320;
 pub const SLOT: usize = 4000;
 pub const SLOTS: usize = 3;
 pub const WHOLE: usize = FRONT + SLOT * SLOTS;
-
-/// A region of a side, named by its place.
-#[derive(Debug)]
-pub struct Own {
-    pub bytes: Vec<u8>,
-    pub key: Key,
-    pub revoked: bool,
-    pub ended: bool,
-}
-
-/// A region of the other side, as this one knows it.
-#[derive(Debug)]
-pub struct Theirs {
-    pub key: Key,
-    pub expected: Vec<u8>,
-    pub busy: [bool; SLOTS],
-    /// An operation was refused because the region was revoked: all later small ones are.
-    pub denied: bool,
-}
-
-/// An operation under way.
-#[derive(Debug, Default)]
-pub struct Running {
-    pub region: usize,
-    pub slot: Option<usize>,
-    /// How it must end, if the region is not revoked.
-    pub status: Option<Status>,
-    /// A put's bytes.
-    pub body: Vec<u8>,
-    /// What must come back, and what has.
-    pub expected: Vec<u8>,
-    pub got: Vec<u8>,
-    pub length: u64,
-    pub fence: bool,
-}
-
-/// What a side has to do with memory.
-#[derive(Debug, Default)]
-pub struct Remote {
-    pub regions: Regions,
-    pub own: Vec<Own>,
-    pub theirs: Vec<Theirs>,
-    pub running: BTreeMap<u64, Running>,
-    pub ended: Vec<(u64, Running, Outcome)>,
-    pub copies: Vec<RemoteCopy>,
-    /// Revoked regions of the other that this side still uses directly.
-    pub forgets: Vec<Key>,
-    /// Whether direct use ends at once.
-    pub slow: bool,
-    pub writes: u64,
-}
-
-impl Remote {
-    /// A region that a peer reaches now.
-    fn reached(&mut self, region: u64, at: u64, length: usize) -> &mut [u8] {
-        let own = &mut self.own[region as usize];
-        assert!(!own.ended && !own.revoked, "an access after the end");
-        &mut own.bytes[at as usize..at as usize + length]
-    }
-}
-
-impl Memory for Side {
-    fn regions(&mut self) -> &mut Regions {
-        &mut self.remote.regions
-    }
-
-    fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) {
-        assert!(!bytes.is_empty());
-        self.remote.writes += 1;
-        self.remote.reached(region, at, bytes.len()).copy_from_slice(bytes);
-    }
-
-    fn region_read(&mut self, region: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
-        let (front, back) = self.remote.reached(region, at, length).split_at(length / 3);
-        put(&[front, back])
-    }
-
-    fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Unfit> {
-        atomic.apply(self.remote.reached(region, at, atomic.length()), result)
-    }
-
-    fn region_place(&mut self, region: u64, at: u64, _: u64) -> Place {
-        if at.is_multiple_of(3) { Place::default() } else { Place { address: region + 1, key: at } }
-    }
-
-    fn region_seen(&mut self, region: u64) -> Place {
-        let own = &self.remote.own[region as usize];
-        assert!(!own.ended && !own.revoked, "shown after the end");
-        Place { address: region + 1, key: 9 }
-    }
-
-    fn copy_remote(&mut self, request: RemoteCopy) {
-        self.remote.copies.push(request);
-    }
-
-    fn forget(&mut self, key: Key) -> bool {
-        self.remote.slow = !self.remote.slow;
-        if self.remote.slow {
-            self.remote.forgets.push(key);
-        }
-        !self.remote.slow
-    }
-
-    fn region_ended(&mut self, region: u64) {
-        let own = &mut self.remote.own[region as usize];
-        assert!(own.revoked && !own.ended, "ends once, after it was revoked");
-        own.ended = true;
-    }
-}
-
-impl Side {
-    /// The end of an operation on memory; false when it is none.
-    pub fn remote_completed(&mut self, operation: u64, outcome: Outcome) -> bool {
-        let Some(running) = self.remote.running.remove(&operation) else { return false };
-        if running.fence {
-            let earlier = self.remote.running.range(..operation).next();
-            assert!(earlier.is_none(), "{operation} ends before {earlier:?}");
-        }
-        self.remote.ended.push((operation, running, outcome));
-        true
-    }
-
-    /// Bytes for an operation on memory; false when it is none.
-    pub fn remote_place(&mut self, operation: u64, at: u64, bytes: &[u8]) -> bool {
-        let Some(running) = self.remote.running.get_mut(&operation) else { return false };
-        assert!(at == running.got.len() as u64 && !bytes.is_empty());
-        running.got.extend(bytes);
-        assert!(running.got.len() as u64 <= running.length, "it fits");
-        true
-    }
-}
 
 impl World {
     /// A region of `side` that the other knows.
@@ -158,7 +27,7 @@ impl World {
         let own = &mut self.nodes[side].side.remote;
         let name = own.own.len();
         let key = own.regions.register(name as u64, WHOLE as u64, rights, random).unwrap();
-        own.own.push(Own { bytes: bytes.clone(), key, revoked: false, ended: false });
+        own.own.push(Own { bytes: bytes.clone(), key, revoked: false, ended: false, left: WHOLE });
         let theirs = Theirs { key, expected: bytes, busy: [false; SLOTS], denied: false };
         self.nodes[1 - side].side.remote.theirs.push(theirs);
         name

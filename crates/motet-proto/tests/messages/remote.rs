@@ -8,10 +8,10 @@ use motet_proto::message::pool::Number;
 use motet_proto::message::remote::{Begun, format};
 use motet_proto::message::{Broken, Get, Limits, Mode, Packets, Put, Refusal, Rights, Status, Update};
 
-const WIDE: Limits = Limits { window: 1 << 20, longs: 100, reserve: 0, requests: 64, ..TIGHT };
+pub const WIDE: Limits = Limits { window: 1 << 20, longs: 100, reserve: 0, requests: 64, ..TIGHT };
 
 /// Two links that have met, with a region each.
-fn connected(limits: Limits) -> World {
+pub fn connected(limits: Limits) -> World {
     let mut world = World::new(3, limits, 1 << 20);
     world.calm = true;
     exchange(&mut world);
@@ -22,7 +22,7 @@ fn connected(limits: Limits) -> World {
 }
 
 /// Until nothing is under way but copies.
-fn exchange(world: &mut World) {
+pub fn exchange(world: &mut World) {
     for _ in 0..6 {
         for side in [0, 1] {
             while world.flush(side, 8) && world.lanes[side].room() > LARGEST {}
@@ -36,7 +36,7 @@ fn kinds(lane: &Lane) -> Vec<u8> {
 }
 
 /// A put of node 0 that is shown, or not, whatever the schedule would draw.
-fn put(world: &mut World, offset: u64, length: usize, shown: bool) -> u64 {
+pub fn put(world: &mut World, offset: u64, length: usize, shown: bool) -> u64 {
     let operation = world.fresh();
     let body: Vec<u8> = (0..length).map(|at| (at * 3 + at / 256) as u8).collect();
     let node = &mut world.nodes[0];
@@ -45,12 +45,12 @@ fn put(world: &mut World, offset: u64, length: usize, shown: bool) -> u64 {
     let put = Put { key, offset, body: &[&body], operation, place };
     assert!(node.link.put(&mut world.lanes[0], &put).is_ok());
     let status = Some(Status::Done);
-    let running = crate::memory::Running { status, body, length: length as u64, slot: Some(0), ..Default::default() };
+    let running = crate::owned::Running { status, body, length: length as u64, slot: Some(0), ..Default::default() };
     node.side.remote.running.insert(operation, running);
     operation
 }
 
-fn get(world: &mut World, offset: u64, length: u64, direct: bool) -> u64 {
+pub fn get(world: &mut World, offset: u64, length: u64, direct: bool) -> u64 {
     let operation = world.fresh();
     let node = &mut world.nodes[0];
     let theirs = &node.side.remote.theirs[0];
@@ -58,12 +58,12 @@ fn get(world: &mut World, offset: u64, length: u64, direct: bool) -> u64 {
     let get = Get { key: theirs.key, offset, length, operation, direct };
     assert_eq!(node.link.get(&mut world.lanes[0], &get), Ok(()));
     let status = Some(Status::Done);
-    let running = crate::memory::Running { status, expected, length, slot: Some(0), ..Default::default() };
+    let running = crate::owned::Running { status, expected, length, slot: Some(0), ..Default::default() };
     node.side.remote.running.insert(operation, running);
     operation
 }
 
-fn runs(world: &World, operation: u64) -> bool {
+pub fn runs(world: &World, operation: u64) -> bool {
     world.nodes[0].side.remote.running.contains_key(&operation)
 }
 
@@ -83,7 +83,7 @@ fn eight_bytes_are_one_line_and_answers_go_together() {
         let mut expected = vec![0; 8];
         let theirs = &mut world.nodes[0].side.remote.theirs[0];
         atomic.apply(&mut theirs.expected[304..312], &mut expected).unwrap();
-        let running = crate::memory::Running { status: Some(Status::Done), expected, length: 8, ..Default::default() };
+        let running = crate::owned::Running { status: Some(Status::Done), expected, length: 8, ..Default::default() };
         world.nodes[0].side.remote.running.insert(operation, running);
     }
     assert!(world.lanes[0].packets.iter().all(|packet| packet.1.len() <= 56));

@@ -3,7 +3,7 @@
 //! Every message says in its headers on which channel of whom it was sent and as which, and its bytes follow from that, so that
 //! one look at a matched message shows loss, duplication, disorder and mixed-up bytes.
 
-use crate::memory::Remote;
+use crate::owned::Remote;
 use crate::prng::Prng;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source, Ticket};
 use motet_proto::message::packet::{self, Place, Route};

@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A segment's length is a multiple of this.
 pub const PAGE: usize = 4096;
 
-/// Where segments and windows lie.
+/// Where segments and windows lie, and files that are memory.
 static RANGES: Mutex<Ranges> = Mutex::new(Ranges::new());
 
-fn ranges() -> MutexGuard<'static, Ranges> {
+pub(crate) fn ranges() -> MutexGuard<'static, Ranges> {
     RANGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

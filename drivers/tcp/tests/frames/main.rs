@@ -5,11 +5,12 @@
 
 #[path = "../../../../crates/motet-proto/tests/support/prng.rs"]
 mod prng;
+#[path = "../../../../crates/motet-torture/src/proxy.rs"]
+mod proxy;
 
 mod ends;
 mod hostile;
 mod nodes;
-mod proxy;
 mod speed;
 
 use motet_driver_tcp::Tcp;
@@ -45,8 +46,10 @@ fn packets_of_all_sizes_arrive_in_both_directions() {
 fn connections_that_are_cut_again_and_again_lose_nothing() {
     for seed in 0..4 {
         let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
-        let proxy = Proxy::new(&listener.address(), seed);
-        let (mut a, mut b) = meet(&identity(1, false), &mut *listener, proxy.address());
+        let mut cuts = Prng(seed);
+        let quota = move || if cuts.one_in(8) { cuts.below(200) } else { cuts.below(400_000) };
+        let proxy = Proxy::new("127.0.0.1:0", &listener.address(), quota).expect("a port");
+        let (mut a, mut b) = meet(&identity(1, false), &mut *listener, &proxy.address.to_string());
         let mut prng = Prng(seed);
         let sizes: Vec<usize> =
             (0..997).map(|_| if prng.one_in(50) { prng.below(65536) as usize } else { prng.size(500) }).collect();

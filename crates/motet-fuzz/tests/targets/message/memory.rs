@@ -1,12 +1,12 @@
 //! The part of the target that has to do with regions: a region of this side, operations on those of the peer.
 
 use super::{BODY, Endless, LIMITS, Side};
-use motet_proto::message::atomic::{Atomic, Datatype, Operation, Unfit};
+use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::packet::{Head, Kind, Place};
 use motet_proto::message::pool::Number;
 use motet_proto::message::regions::Revoked;
-use motet_proto::message::remote::{CopyTo, RemoteCopy, format};
-use motet_proto::message::{Get, Key, Link, Memory, Put, Regions, Rights, Update};
+use motet_proto::message::remote::{CopyTo, PutBytes, RemoteCopy, format};
+use motet_proto::message::{Get, Key, Link, Memory, Put, Regions, Rights, Status, Update};
 
 /// Bytes of every region, and of every long get.
 pub const REGION: usize = 3000;
@@ -44,25 +44,32 @@ impl Ours {
     }
 }
 
+/// A part of every region has gone away, as of a file that was cut short.
+fn lost(at: u64) -> Result<(), Status> {
+    if (2000..2100).contains(&at) { Err(Status::Outside) } else { Ok(()) }
+}
+
 impl Memory for Side {
     fn regions(&mut self) -> &mut Regions {
         &mut self.memory.regions
     }
 
-    fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) {
+    fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) -> Result<(), Status> {
         self.memory.reached(region, at, bytes.len() as u64);
+        lost(at)
     }
 
-    fn region_read(&mut self, region: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
+    fn region_read(&mut self, region: u64, at: u64, length: usize, put: PutBytes<'_>) -> Result<bool, Status> {
         self.memory.reached(region, at, length as u64);
-        put(&[&[0; REGION][..length]])
+        lost(at)?;
+        Ok(put(&[&[0; REGION][..length]]))
     }
 
-    fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Unfit> {
+    fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
         self.memory.reached(region, at, atomic.length() as u64);
         let target = &mut [0; REGION][..atomic.length()];
         assert_eq!(atomic.apply(target, result), Ok(()), "it was checked");
-        Ok(())
+        lost(at)
     }
 
     fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {

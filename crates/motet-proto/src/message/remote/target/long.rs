@@ -168,10 +168,10 @@ impl Longs {
         let Range { key, offset, length } = long.range;
         if let State::Pulling { until, asked } = long.state {
             // Within the range that was checked, so the sum does not overflow.
-            match owner.regions().reach(key, Rights::PUT, offset + at, bytes.len() as u64) {
+            let reached = owner.regions().reach(key, Rights::PUT, offset + at, bytes.len() as u64);
+            match reached.and_then(|region| owner.region_write(region, offset + at, bytes)) {
                 Err(status) => long.state = State::Draining { asked, status },
-                Ok(region) => {
-                    owner.region_write(region, offset + at, bytes);
+                Ok(()) => {
                     if long.moved == length {
                         self.owe(index, State::Over(Status::Done));
                     } else if until - long.moved <= ahead / 2 && until < length {
@@ -290,20 +290,18 @@ impl Longs {
                 return;
             }
             let Some(bytes) = room(packets, length - at, reserve) else { return };
-            match owner.regions().reach(key, Rights::GET, offset + at, bytes as u64) {
+            let head = Head { to: number, own: OF_GET, grant: 0 }.write_word(at);
+            let reached = owner.regions().reach(key, Rights::GET, offset + at, bytes as u64);
+            let gone = reached.and_then(|region| {
+                owner.region_read(region, offset + at, bytes, &mut |body| put(packets, Kind::Bytes, &head, &[], body))
+            });
+            match gone {
+                Ok(true) => {}
+                Ok(false) => return,
                 Err(status) => {
                     self.long.unlink(&mut self.sending, SENDING, index);
                     self.owe(index, State::Over(status)); // put by the next flush
                     continue;
-                }
-                Ok(region) => {
-                    let head = Head { to: number, own: OF_GET, grant: 0 }.write_word(at);
-                    let gone = owner.region_read(region, offset + at, bytes, &mut |body| {
-                        put(packets, Kind::Bytes, &head, &[], body)
-                    });
-                    if !gone {
-                        return;
-                    }
                 }
             }
             *pieces -= 1;

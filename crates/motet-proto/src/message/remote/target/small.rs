@@ -55,12 +55,12 @@ impl Small {
     pub fn came<O: Owner>(&mut self, owner: &mut O, kind: Kind, head: Head, rest: &[u8]) -> Result<(), Broken> {
         let (key, offset, bytes) = format::read_at(rest)?;
         let done = match kind {
-            Kind::Put => owner.regions().reach(key, Rights::PUT, offset, bytes.len() as u64).map(|region| {
-                if !bytes.is_empty() {
-                    owner.region_write(region, offset, bytes);
-                }
-                0
-            }),
+            Kind::Put => {
+                let reached = owner.regions().reach(key, Rights::PUT, offset, bytes.len() as u64);
+                reached.and_then(|region| {
+                    if bytes.is_empty() { Ok(0) } else { owner.region_write(region, offset, bytes).map(|()| 0) }
+                })
+            }
             Kind::Get => {
                 packet::end(bytes)?;
                 let length = head.to.0 as usize;
@@ -88,7 +88,7 @@ impl Small {
             owner.region_read(region, offset, length, &mut |parts| {
                 parts.iter().for_each(|part| values.extend(*part));
                 true
-            });
+            })?;
         }
         values.resize(before + length, 0);
         Ok(length as u32)
@@ -115,7 +115,7 @@ impl Small {
         atomic.check(offset, fetch).map_err(|_| Status::Unfit)?;
         let mut result = [0; RESULT_MOST];
         let result = result.get_mut(..if fetch { length } else { 0 }).ok_or(Status::Unfit)?;
-        owner.region_atomic(region, offset, atomic, result).map_err(|_| Status::Unfit)?;
+        owner.region_atomic(region, offset, atomic, result)?;
         self.values.extend(&*result);
         Ok(result.len() as u32)
     }
