@@ -25,6 +25,7 @@ mod output;
 mod probe;
 mod procfs;
 mod ps;
+mod ranks;
 mod run;
 mod sheet;
 mod stats;
