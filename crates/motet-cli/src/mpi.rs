@@ -57,9 +57,9 @@ pub fn tell(command: &mut Command, provider: &Path, launcher: &Launcher) -> Stri
     let theirs = |name: &str| {
         have(name).is_some() || name.strip_prefix("OMPI_MCA_").is_some_and(|key| mine.iter().any(|m| m == key))
     };
-    set.extend(
-        PREFERENCES.iter().filter(|(name, _)| !theirs(name)).map(|(name, value)| (*name, OsString::from(value))),
-    );
+    let is_intel = launcher.is_intel || have("I_MPI_ROOT").is_some();
+    let preferences = PREFERENCES.iter().chain(is_intel.then_some(&FOR_INTEL)).filter(|(name, _)| !theirs(name));
+    set.extend(preferences.map(|(name, value)| (*name, OsString::from(value))));
     let agents: Vec<_> = AGENTS.iter().filter(|(name, _)| !theirs(name)).copied().collect();
     for (name, value) in &set {
         command.env(name, value);

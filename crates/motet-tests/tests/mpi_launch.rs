@@ -255,7 +255,7 @@ fn why_tells_the_way_of_a_rank_and_shows_its_link() {
             for rank in ranks {
                 assert!(rank["mpi"].as_str().unwrap_or_default().contains(way), "{name}: {rank}");
                 let links = rank["nodes"][0]["links"].as_array().map_or(0, Vec::len);
-                assert_eq!(links, usize::from(name == MPICH), "{name}: {rank}");
+                assert_eq!(links > 0, name == MPICH, "{name}: {rank}"); // two where both have called
             }
             let timeout = job.0.id().to_string(); // it passes the signal on to the launcher, and that to its ranks
             let _ = Command::new("kill").arg(timeout).status();
