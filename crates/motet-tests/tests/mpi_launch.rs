@@ -74,13 +74,19 @@ fn what_the_user_has_set_wins() {
             |options: &[&str], more: &[&str]| mpi.run(&motet, options, &words(mpi.launcher(2, more), &program, &[]));
         assert_eq!(output(run(&[], &[]).env("FI_PROVIDER", "tcp")), plain, "{name}: FI_PROVIDER");
         assert_eq!(output(&mut run(&["--set", "mpi=off"], &[])), plain, "{name}: --set mpi=off");
-        let (flags, variable): (&[&str], _) = match name {
-            OPEN_MPI_4 | OPEN_MPI_5 => (&["--mca", "pml", "ob1"], ("OMPI_MCA_pml", "ob1")),
-            MPICH => (&["-genv", "MPIR_CVAR_CH4_NETMOD", "ucx"], ("MPIR_CVAR_CH4_NETMOD", "ucx")),
-            _ => (&["-genv", "I_MPI_FABRICS", "shm"], ("I_MPI_FABRICS", "shm")),
+        // Open MPI 5 opens a domain for btl/ofi under ob1, too.
+        let (flag, settings): (&str, &[[&str; 2]]) = match name {
+            OPEN_MPI_4 | OPEN_MPI_5 => ("--mca", &[["pml", "ob1"], ["btl", "^ofi"]]),
+            MPICH => ("-genv", &[["MPIR_CVAR_CH4_NETMOD", "ucx"]]),
+            _ => ("-genv", &[["I_MPI_FABRICS", "shm"]]),
         };
-        assert_eq!(output(&mut run(&[], flags)), plain, "{name}: {flags:?}");
-        assert_eq!(output(run(&[], &[]).env(variable.0, variable.1)), plain, "{name}: {variable:?}");
+        let flags: Vec<&str> = settings.iter().flat_map(|[key, value]| [flag, key, value]).collect();
+        assert_eq!(output(&mut run(&[], &flags)), plain, "{name}: {flags:?}");
+        let mut job = run(&[], &[]);
+        for [key, value] in settings {
+            job.env(if flag == "--mca" { format!("OMPI_MCA_{key}") } else { (*key).to_owned() }, value);
+        }
+        assert_eq!(output(&mut job), plain, "{name}: {settings:?}");
     }
 }
 
