@@ -1,14 +1,12 @@
 /* domain.c: a domain is a node of Motet: opened with it, closed with it. And the store of requests, which all of its endpoints share.
  *
- * The node's name is made of 64 random bits, so that an address is short and of fixed length. It listens for other hosts where
- * FI_MOTET_LISTEN (IP:PORT; port 0: any) says so; otherwise it is found on this host alone. */
+ * The node's name is made of 64 random bits, so that an address is short and of fixed length. It listens for other hosts where where.c
+ * says so. */
 #include "fabric.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <sys/random.h>
 
-#define LISTEN "FI_MOTET_LISTEN"
 #define REQUESTS 256 /* of a chunk */
 /* What waits for a receive, at most, of one peer: MPI programs send before the other side looks, and must not be held up for it. */
 #define WINDOW ((uint64_t)256 << 20)
@@ -104,25 +102,16 @@ static struct fi_ops_domain operations = {
 /* Where other hosts find the node: "...tcp://10.0.0.1:4000,..." or "tcp://[::1]:4000". */
 static void find_way(struct domain *domain)
 {
-    char ways[512], *port;
+    char ways[512];
     ssize_t length = motet_node_address(domain->node, ways, sizeof ways);
-    char *way = length > 0 && (size_t)length < sizeof ways ? strstr(ways, "tcp://") : NULL;
-    if (!way) return;
-    way += strlen("tcp://");
-    way[strcspn(way, ",")] = 0;
-    if (!(port = strrchr(way, ':'))) return;
-    *port++ = 0;
-    bool six = *way == '[';
-    if (six) way[strcspn(way, "]")] = 0;
-    if (inet_pton(six ? AF_INET6 : AF_INET, way + six, domain->address.ip) != 1) return;
-    domain->address.family = six ? 6 : 4;
-    domain->address.port = (uint16_t)atoi(port);
+    const char *way = length > 0 && (size_t)length < sizeof ways ? strstr(ways, "tcp://") : NULL;
+    if (way) where_reached(&domain->address, way + strlen("tcp://"));
 }
 
 static int join(struct domain *domain)
 {
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    char name[32];
+    char name[32], listen[WHERE_TEXT];
     uint64_t random[2];
     if (getrandom(random, sizeof random, 0) != sizeof random) return -FI_EIO;
     domain->address.magic = ADDRESS_MAGIC;
@@ -130,10 +119,16 @@ static int join(struct domain *domain)
     domain->address.secret = random[1];
     snprintf(name, sizeof name, "fi-%016llx", (unsigned long long)random[0]);
     options.name = name;
-    options.listen = getenv(LISTEN);
+    enum where where = where_to_listen(listen, sizeof listen);
+    if (where == WHERE_WRONG) return -FI_EINVAL;
+    options.listen = where == WHERE_NOWHERE ? NULL : listen;
     options.window = WINDOW;
     options.longs = LONGS;
     int result = motet_node_open(&options, &domain->node);
+    if (result != 0 && where == WHERE_POSSIBLE) { /* nobody has asked for it */
+        options.listen = NULL;
+        result = motet_node_open(&options, &domain->node);
+    }
     if (result != 0) return -to_errno(result);
     find_way(domain);
     return 0;

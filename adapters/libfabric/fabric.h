@@ -1,7 +1,7 @@
 /* fabric.h: a map of the provider. libfabric's objects in the program's hands, and what of Motet is behind each.
  *
  *   fid_fabric    provider.c   nothing
- *   fid_domain    domain.c     a node
+ *   fid_domain    domain.c     a node; where others find it: where.c
  *   fid_av        vector.c     addresses: of a node and an endpoint of it
  *   fid_ep        endpoint.c   two contexts (tagged messages, and those without tags), a handler for greetings, and its peers
  *   (a peer)      peers.c      a link, and for each kind a channel out and a channel in
@@ -221,6 +221,12 @@ uint32_t host_version(void);
 
 /* ---- info.c */
 int info_offer(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints, struct fi_info **out);
+
+/* ---- where.c: addresses of this host, for others */
+#define WHERE_TEXT 96
+enum where { WHERE_NOWHERE, WHERE_POSSIBLE, WHERE_WANTED, WHERE_WRONG };
+enum where where_to_listen(char *text, size_t size);                     /* writes IP:PORT; POSSIBLE: it need not succeed */
+bool where_reached(struct address *address, const char *listening);      /* of "IP:PORT,...": what peers are told */
 
 /* ---- domain.c */
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **out, void *context);

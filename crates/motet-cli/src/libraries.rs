@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, LIBRARIES, Outcome};
-use crate::survey::{ORB_SHIM, SHIM};
+use crate::survey::{ORB_SHIM, PROVIDER, SHIM};
 
 /// Names that the engine's file may have, best first.
 const ENGINE: [&str; 2] = ["libmotet.so.0", "libmotet.so"];
@@ -18,6 +18,8 @@ pub struct Libraries {
     pub orb_shim: Option<PathBuf>,
     /// libmotet.so.0.
     pub engine: PathBuf,
+    /// The folder of libmotet-fi.so, if it is there: libfabric takes a folder.
+    pub provider: Option<PathBuf>,
 }
 
 impl Libraries {
@@ -60,7 +62,9 @@ pub fn find() -> Outcome<Libraries> {
     let shim = first(&[SHIM]).ok_or_else(|| missing(SHIM))?;
     let engine = first(&ENGINE).ok_or_else(|| missing(ENGINE[0]))?;
     let orb_shim = first(&[ORB_SHIM]).map(usable).transpose()?;
-    Ok(Libraries { shim: usable(shim)?, orb_shim, engine: usable(engine)? })
+    let provider = first(&[&format!("libfabric/{PROVIDER}")]).map(usable).transpose()?;
+    let provider = provider.as_deref().and_then(Path::parent).map(Path::to_owned);
+    Ok(Libraries { shim: usable(shim)?, orb_shim, engine: usable(engine)?, provider })
 }
 
 /// A path without `..`, that LD_PRELOAD can hold and whose file is a shared object.

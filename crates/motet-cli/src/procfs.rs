@@ -1,6 +1,6 @@
 //! What /proc tells about other processes. Any of them may vanish at any time, or lie about its command line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -75,6 +75,14 @@ pub fn maps(pid: u32, ending: &str) -> Option<bool> {
     Some(text.lines().any(|line| line.trim_end_matches(" (deleted)").ends_with(ending)))
 }
 
+/// Names, without folders, of the files that are mapped, each once; none when that cannot be seen.
+pub fn mapped(pid: u32) -> BTreeSet<String> {
+    let text = fs::read(path(pid, "maps")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines = text.lines().map(|line| line.trim_end_matches(" (deleted)"));
+    lines.filter_map(|line| Some(line.get(line.find('/')?..)?.rsplit('/').next()?.to_owned())).collect()
+}
+
 /// Mapped memfds of a name: inode and bytes of each.
 pub fn memfds(pid: u32, name: &str) -> BTreeMap<u64, u64> {
     let text = fs::read(path(pid, "maps")).unwrap_or_default();
@@ -141,6 +149,7 @@ mod tests {
         assert_eq!(own_pid(me), me);
         assert_eq!(uid(me), Some(motet_sys::thread::euid()));
         assert!(command(me).is_some() && !links(me).unwrap().is_empty());
+        assert!(mapped(me).iter().any(|name| name.starts_with("libc.so")));
         assert_eq!(variable(me, "PATH"), std::env::var("PATH").ok());
     }
 

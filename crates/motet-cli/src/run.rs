@@ -16,9 +16,10 @@ use motet_sys::append::{Appender, OWN_OUTPUT};
 
 use crate::executable::{self, Search};
 use crate::failure::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
+use crate::launcher::Launcher;
 use crate::libraries::{self, Libraries};
 use crate::survey::{ORB_SHIM, SHIM};
-use crate::{config, stats};
+use crate::{config, mpi, stats};
 
 /// Run a program under Motet, with all programs that it starts
 ///
@@ -87,11 +88,20 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
             let voices: Vec<_> = libraries.voices().map(|voice| voice.display().to_string()).collect();
             say(format!("preloading {}, engine {}", voices.join(" and "), libraries.engine.display()));
             equip(&mut command, &libraries);
+            let wanted =
+                given(&settings, "MOTET_MPI").map_or(loaded.config.mpi, |value| value.eq_ignore_ascii_case("on"));
+            match libraries.provider.as_deref().filter(|_| wanted) {
+                Some(provider) => say(mpi::tell(&mut command, provider, &Launcher::of(&file))),
+                None => mpi::untell(&mut command),
+            }
             if orb {
                 tell_orb(&mut command, &settings, &loaded.config);
             }
         }
-        _ => strip(&mut command),
+        _ => {
+            strip(&mut command);
+            mpi::untell(&mut command);
+        }
     }
     if !arguments.off {
         say(sizes(&loaded));

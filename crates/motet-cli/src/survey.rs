@@ -18,6 +18,8 @@ use crate::sheet::{self, MessageNode};
 pub const SHIM: &str = "libmotet_sockets.so";
 /// The preload object of the omniORB voice, which may be missing.
 pub const ORB_SHIM: &str = "libmotet_omniorb.so";
+/// Motet's provider of libfabric, which may be missing.
+pub const PROVIDER: &str = "libmotet-fi.so";
 
 /// How the memory between two processes is called.
 const SEGMENT: &str = "motet-segment";

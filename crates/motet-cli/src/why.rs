@@ -12,7 +12,7 @@ use crate::output::{self, bytes, harmless};
 use crate::ps::{address, note, tcp_bytes};
 use crate::sheet::{MessageLink, MessageNode};
 use crate::survey::{self, Node, Process, Standing, Stream};
-use crate::{procfs, survey::Moved};
+use crate::{procfs, ranks, survey::Moved};
 
 /// Tell for every connection which path it takes, and why not another
 #[derive(Debug, Args)]
@@ -43,6 +43,8 @@ struct Answer {
     command: String,
     #[serde(flatten)]
     standing: Standing,
+    /// Of a rank of MPI: by which way it sends.
+    mpi: Option<String>,
     pairs: Vec<Pair>,
     /// Nodes of messages.
     nodes: Vec<MessageNode>,
@@ -131,6 +133,7 @@ fn answer(process: Process, meant: impl Fn(&Stream, Option<&str>) -> bool) -> An
         })
     });
     Answer {
+        mpi: ranks::note(process.pid, !process.nodes.is_empty()),
         pairs: pairs.collect(),
         nodes: process.nodes,
         pid: process.pid,
@@ -142,6 +145,9 @@ fn answer(process: Process, meant: impl Fn(&Stream, Option<&str>) -> bool) -> An
 
 fn render(answer: &Answer) -> String {
     let mut out = format!("{} {}\n", answer.pid, harmless(&answer.command, 90));
+    if let Some(mpi) = &answer.mpi {
+        out += &format!("  {}\n", harmless(mpi, 300));
+    }
     for node in &answer.nodes {
         out += &messages(node);
     }

@@ -27,6 +27,8 @@ pub struct Config {
     pub omniorb_message: u64,
     /// omniORB's large receives ask for huge pages.
     pub omniorb_huge: bool,
+    /// MPI libraries are told of the provider.
+    pub mpi: bool,
     /// Nanoseconds of spinning before a sleep; 0 never spins.
     pub spin: u64,
     /// Single copy may be tried.
@@ -99,6 +101,7 @@ impl Default for Config {
             omniorb: false,
             omniorb_message: 0,
             omniorb_huge: false,
+            mpi: false,
             spin: 0,
             single_copy: false,
             single_copy_min: 0,

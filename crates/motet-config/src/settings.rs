@@ -100,6 +100,15 @@ pub const SETTINGS: &[Setting] = &[
         apply: |c, v| c.omniorb_huge = v.choice() == 1,
     },
     Setting {
+        name: "mpi",
+        env: "MOTET_MPI",
+        kind: Kind::Choice(&["off", "on"]),
+        default: "on",
+        help: "Have MPI libraries use Motet's provider of libfabric, as far as the user's own settings leave them the choice. Off \
+               leaves MPI's messages to what the library takes by itself, its sockets to the sockets voice.",
+        apply: |c, v| c.mpi = v.choice() == 1,
+    },
+    Setting {
         name: "spin",
         env: "MOTET_SPIN",
         kind: Kind::Nanoseconds { max: 1_000_000_000 },
@@ -215,6 +224,10 @@ pub const VARIABLES: &[Variable] = &[
                built or installed with.",
     },
     Variable { env: "MOTET_LIBRARY", help: "Full path of libmotet.so for the sockets voice; `motet run` sets it." },
+    Variable {
+        env: "MOTET_MPI_SET",
+        help: "What `motet run` has told MPI libraries, for one that runs inside; not for users.",
+    },
 ];
 
 /// The setting with this name.

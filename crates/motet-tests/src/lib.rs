@@ -7,9 +7,11 @@
 //! What it is not: a benchmark. Nothing here measures time; a run that takes longer than [`LIMIT`] has hung.
 #![forbid(unsafe_code)]
 
+pub mod mpi;
 pub mod native;
 pub mod omniorb;
 pub mod programs;
+pub mod slurm;
 
 use std::collections::HashMap;
 use std::ffi::OsString;

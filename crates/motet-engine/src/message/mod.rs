@@ -248,9 +248,8 @@ impl Node {
         let birth = Birth::mark().map_err(Error::NoNode)?;
         let system = |e: motet_sys::rustix::io::Errno| Error::NoNode(e.raw_os_error());
         let poll = PrivateFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
-        let outer = PrivateFd::new(
-            poll.as_fd().try_clone_to_owned().map_err(|e| Error::NoNode(e.raw_os_error().unwrap_or(24)))?,
-        );
+        // By the system's own call: the C library's may be a voice's, to which a descriptor of the engine's is none.
+        let outer = PrivateFd::new(motet_sys::rustix::io::fcntl_dupfd_cloexec(&poll, 0).map_err(system)?);
         let kick = PrivateFd::new(socket::eventfd().map_err(Error::NoNode)?);
         let id = NodeId(memory::nonce());
         let name = match options.name.as_str() {

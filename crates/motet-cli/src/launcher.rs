@@ -1,0 +1,110 @@
+//! What a command is to MPI: a launcher of which family, and where that has providers of libfabric of its own.
+//!
+//! Judged by the file that the name leads to and by its folder; nothing is run, and a launcher that is not known (a script, `srun`,
+//! `flux`) costs nothing but the folder of its own.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// Endings of the names of providers.
+const PROVIDERS: &str = "-fi.so";
+
+/// A command, as far as MPI is concerned.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Launcher {
+    /// Folders with providers that belong to the launcher's own libfabric. Setting FI_PROVIDER_PATH hides them, so they must be named.
+    pub folders: Vec<PathBuf>,
+    /// It is Intel MPI's, whose windows need another word than MPICH's.
+    pub is_intel: bool,
+}
+
+impl Launcher {
+    /// That of a command's file.
+    pub fn of(file: &Path) -> Self {
+        if !is_launcher(file) {
+            return Self::default();
+        }
+        let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+        let prefixes = [file, &real].map(|file| file.parent().and_then(Path::parent).map(Path::to_owned));
+        let is_intel = prefixes.iter().flatten().any(|prefix| prefix.join("bin/impi_info").exists());
+        let mut folders = Vec::new();
+        for folder in prefixes.into_iter().flatten().flat_map(|prefix| places(&prefix)) {
+            let folder = folder.canonicalize().unwrap_or(folder);
+            if !folders.contains(&folder) && has_providers(&folder) {
+                folders.push(folder);
+            }
+        }
+        Self { folders, is_intel }
+    }
+}
+
+/// `mpirun`, `mpiexec`, `mpirun.openmpi`, `mpiexec.hydra`, `orterun`, `prterun` and the like.
+fn is_launcher(file: &Path) -> bool {
+    let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let name = name.split('.').next().unwrap_or_default();
+    ["mpirun", "mpiexec", "orterun", "prterun"].contains(&name)
+}
+
+/// Where distributions of MPI keep providers, below their prefix.
+fn places(prefix: &Path) -> Vec<PathBuf> {
+    let known = [
+        "lib/libfabric",
+        "lib64/libfabric",
+        "opt/mpi/libfabric/lib/prov",
+        "libfabric/lib/prov",
+        "lib/libfabric/prov",
+        "lib/prov",
+    ];
+    let mut places: Vec<PathBuf> = known.iter().map(|place| prefix.join(place)).collect();
+    // PREFIX/lib/openmpi/libfabric, PREFIX/lib/mpich/libfabric, and Debian's PREFIX/lib/x86_64-linux-gnu/libfabric.
+    places.extend(["openmpi", "mpich"].map(|family| prefix.join("lib").join(family).join("libfabric")));
+    places.push(prefix.join("lib").join(format!("{}-linux-gnu", std::env::consts::ARCH)).join("libfabric"));
+    // Intel MPI of PyPI keeps them beside its libraries; a system's own folder of libraries is not looked at for that.
+    if prefix != Path::new("/usr") && prefix != Path::new("/") {
+        places.push(prefix.join("lib"));
+    }
+    places
+}
+
+fn has_providers(folder: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else { return false };
+    entries.flatten().any(|entry| entry.file_name().to_str().is_some_and(|name| name.ends_with(PROVIDERS)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launchers_are_told_by_their_names() {
+        for name in ["mpirun", "/usr/bin/mpirun.openmpi", "/opt/x/bin/mpiexec.hydra", "mpiexec", "prterun", "orterun"] {
+            assert!(is_launcher(Path::new(name)), "{name}");
+        }
+        for name in ["mpirunner", "srun", "sh", "/mpirun/prog", ""] {
+            assert!(!is_launcher(Path::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn providers_of_the_launchers_own_libfabric_are_found() {
+        let prefix = std::env::temp_dir().join(format!("motet-launcher-{}", std::process::id()));
+        let own = prefix.join("opt/mpi/libfabric/lib/prov");
+        for folder in [&own, &prefix.join("bin"), &prefix.join("lib/libfabric")] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        for file in [own.join("libtcp-fi.so"), prefix.join("bin/mpiexec.hydra"), prefix.join("bin/other")] {
+            std::fs::write(file, "").unwrap();
+        }
+        std::os::unix::fs::symlink("mpiexec.hydra", prefix.join("bin/mpiexec")).unwrap();
+        let found = |name: &str| Launcher::of(&prefix.join("bin").join(name)).folders;
+        let own = own.canonicalize().unwrap();
+        assert_eq!(found("mpiexec"), [own.clone()]);
+        assert_eq!(found("mpiexec.hydra"), [own]);
+        assert_eq!(found("other"), Vec::<PathBuf>::new());
+        let is_intel = || Launcher::of(&prefix.join("bin/mpiexec")).is_intel;
+        assert!(!is_intel());
+        std::fs::write(prefix.join("bin/impi_info"), "").unwrap();
+        assert!(is_intel());
+        std::fs::remove_dir_all(prefix).unwrap();
+    }
+}

@@ -1,0 +1,133 @@
+//! A Slurm of one node for the time of a test: munged, slurmctld and slurmd, as root, on ports, keys and folders of their own.
+
+use crate::mpi::skip;
+use motet_programs::{find, free_port, is_root};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Ends with this value.
+#[derive(Debug)]
+pub struct Slurm {
+    daemons: Vec<Child>,
+    configuration: PathBuf,
+}
+
+impl Slurm {
+    /// Starts it; `None`, loudly, where a program is missing or this is not root.
+    pub fn up(test: &str) -> Option<Self> {
+        let programs = ["munged", "slurmctld", "slurmd", "srun", "sinfo"];
+        // Debian has daemons where only root looks.
+        let path =
+            |name: &str| find(name).or_else(|| Some(Path::new("/usr/sbin").join(name)).filter(|path| path.exists()));
+        if let Some(missing) = programs.iter().find(|name| path(name).is_none()) {
+            skip(test, &format!("{missing} is not installed (tests/packages.txt)"));
+            return None;
+        }
+        if !is_root() {
+            skip(test, "Slurm's daemons want to be root");
+            return None;
+        }
+        // Sockets have short names, and slurmd wants folders that only root writes.
+        let folder = PathBuf::from(format!("/run/motet-slurm-{}", std::process::id()));
+        for part in ["state", "spool"] {
+            fs::create_dir_all(folder.join(part)).expect("a folder in /run");
+        }
+        let key = folder.join("munge.key");
+        fs::write(&key, format!("{:0>64}", std::process::id())).expect("a key"); // of a cluster that nobody else reaches
+        fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("rights");
+        let configuration = folder.join("slurm.conf");
+        fs::write(&configuration, text(&folder)).expect("a configuration");
+        let mut this = Self { daemons: Vec::new(), configuration };
+        let munge = [
+            "--foreground",
+            "--force",
+            "--key-file=KEY",
+            "--socket=SOCKET",
+            "--pid-file=PID",
+            "--seed-file=SEED",
+            "--log-file=LOG",
+        ];
+        let munge = munge.map(|word| {
+            let (option, file) = word.split_once('=').unwrap_or((word, ""));
+            let name = match file {
+                "" => return word.to_owned(),
+                "KEY" => "munge.key".to_owned(),
+                "SOCKET" => "munge.socket".to_owned(),
+                other => format!("munge.{}", other.to_lowercase()),
+            };
+            format!("{option}={}", folder.join(name).display())
+        });
+        this.start(path("munged")?, &munge);
+        let at = this.configuration.display().to_string();
+        this.start(path("slurmctld")?, &["-D".into(), "-f".into(), at.clone()]);
+        this.start(path("slurmd")?, &["-D".into(), "-f".into(), at, "-N".into(), host()]);
+        let idle = (0..300).any(|_| {
+            sleep(Duration::from_millis(100));
+            let said = this.equip(&mut Command::new("sinfo")).args(["--noheader", "--format=%T"]).output();
+            said.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).trim() == "idle")
+        });
+        assert!(idle, "Slurm's node does not become idle; its logs were in {}", folder.display());
+        Some(this)
+    }
+
+    /// Has a command's srun use it.
+    pub fn equip<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("SLURM_CONF", &self.configuration)
+    }
+
+    fn start(&mut self, program: PathBuf, words: &[String]) {
+        let log = self.configuration.with_file_name(format!("{}.out", self.daemons.len()));
+        let log = fs::File::create(log).expect("a log");
+        let mut daemon = Command::new(program);
+        let copy = log.try_clone().expect("a descriptor");
+        daemon.args(words).stdin(Stdio::null()).stdout(log).stderr(copy).env("SLURM_CONF", &self.configuration);
+        self.daemons.push(daemon.spawn().expect("a daemon of Slurm"));
+        sleep(Duration::from_millis(200)); // each wants the one before it, and tries again by itself
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        for daemon in self.daemons.iter_mut().rev() {
+            // Not killed: slurmd waits for what it started.
+            let _ = Command::new("kill").arg(daemon.id().to_string()).status();
+            let gone = (0..100).any(|_| {
+                sleep(Duration::from_millis(50));
+                matches!(daemon.try_wait(), Ok(Some(_)))
+            });
+            if !gone {
+                let _ = daemon.kill();
+                let _ = daemon.wait();
+            }
+        }
+        let _ = fs::remove_dir_all(self.configuration.with_file_name(""));
+    }
+}
+
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().split('.').next().unwrap_or_default().to_owned()
+}
+
+fn text(folder: &Path) -> String {
+    let (host, at) = (host(), folder.display());
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut ports = [0; 2].map(|_: u16| free_port().expect("a port"));
+    if ports[0] == ports[1] {
+        ports[1] = free_port().expect("a port");
+    }
+    let [controller, node] = ports;
+    format!(
+        "ClusterName=motet\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\nSlurmdUser=root\nAuthType=auth/munge\n\
+         AuthInfo=socket={at}/munge.socket\nCredType=cred/munge\nSlurmctldPort={controller}\nSlurmdPort={node}\n\
+         StateSaveLocation={at}/state\nSlurmdSpoolDir={at}/spool\nSlurmctldPidFile={at}/slurmctld.pid\n\
+         SlurmdPidFile={at}/slurmd.pid\nSlurmctldLogFile={at}/slurmctld.log\nSlurmdLogFile={at}/slurmd.log\n\
+         ProctrackType=proctrack/pgid\nTaskPlugin=task/none\nMpiDefault=none\nReturnToService=2\nSwitchType=switch/none\n\
+         SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\nJobAcctGatherType=jobacct_gather/none\n\
+         AccountingStorageType=accounting_storage/none\nNodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN\n\
+         PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8\n"
+    )
+}

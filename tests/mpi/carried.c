@@ -1,0 +1,57 @@
+/* carried.c: ranks that exchange messages of several lengths, all with all, and then say over how many of them Motet carried these.
+ *
+ * What is seen is the sheet of a node of messages (a memfd that this process has open), with at least one link that has counted lines or
+ * frames: see `motet why`. Prints "ok RANKS, carried by CARRIED" on rank 0. An argument is how many seconds to stay there afterwards. */
+#include <dirent.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int has_node(void)
+{
+    char path[300], target[300];
+    int found = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
+        ssize_t length = readlink(path, target, sizeof target - 1);
+        target[length > 0 ? length : 0] = 0;
+        if (strncmp(target, "/memfd:motet-links", 18) == 0) found = 1;
+    }
+    if (folder) closedir(folder);
+    return found;
+}
+
+int main(int count, char **words)
+{
+    static const int lengths[] = {0, 1, 4096, 300000};
+    int rank, ranks, carried, node;
+    MPI_Init(&count, &words);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int length = lengths[i];
+        unsigned char *out = malloc((size_t)length + 1), *in = malloc((size_t)length + 1);
+        for (int step = 1; step < ranks; step++) {
+            int to = (rank + step) % ranks, from = (rank + ranks - step) % ranks;
+            memset(out, rank * 16 + step, (size_t)length);
+            memset(in, 0, (size_t)length + 1);
+            MPI_Sendrecv(out, length, MPI_BYTE, to, step, in, length + 1, MPI_BYTE, from, step, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            for (int at = 0; at < length; at++)
+                if (in[at] != (unsigned char)(from * 16 + step)) MPI_Abort(MPI_COMM_WORLD, 3);
+        }
+        free(out);
+        free(in);
+    }
+    node = has_node();
+    MPI_Reduce(&node, &carried, 1, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (rank == 0) {
+        printf("ok %d, carried by %d\n", ranks, carried);
+        fflush(stdout);
+    }
+    if (count > 1) sleep((unsigned)atoi(words[1]));
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,106 @@
+/* spawned.c: ranks that were not started together.
+ *
+ *   spawned spawn            each rank set spawns two more of itself; both sides talk over the intercommunicator and merged
+ *   spawned serve FILE       opens a port, writes its name to FILE (whole, by renaming), and accepts one job
+ *   spawned call FILE        waits for FILE and connects to the job that it names
+ *
+ * Prints "ok WHAT RANKS, carried by CARRIED" on the first rank of all that met. */
+#include <dirent.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHILDREN 2
+#define LONG 300000
+
+static int has_node(void)
+{
+    char path[300], target[300];
+    int found = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
+        ssize_t length = readlink(path, target, sizeof target - 1);
+        target[length > 0 ? length : 0] = 0;
+        if (strncmp(target, "/memfd:motet-links", 18) == 0) found = 1;
+    }
+    if (folder) closedir(folder);
+    return found;
+}
+
+static void must(int fine, const char *what)
+{
+    if (fine) return;
+    fprintf(stderr, "spawned: %s\n", what);
+    MPI_Abort(MPI_COMM_WORLD, 3);
+}
+
+/* All with all, over the two groups as one; short and long. */
+static void talk(MPI_Comm other, int high, const char *what)
+{
+    MPI_Comm all;
+    int rank, ranks, node = has_node(), carried = 0;
+    MPI_Intercomm_merge(other, high, &all);
+    MPI_Comm_rank(all, &rank);
+    MPI_Comm_size(all, &ranks);
+    unsigned char *out = malloc(LONG), *in = malloc(LONG);
+    must(out && in, "no memory");
+    for (int length = 1; length <= LONG; length = length < 4096 ? 4096 : length < LONG ? LONG : LONG + 1)
+        for (int step = 1; step < ranks; step++) {
+            int to = (rank + step) % ranks, from = (rank + ranks - step) % ranks;
+            memset(out, rank * 16 + step, (size_t)length);
+            memset(in, 0, (size_t)length);
+            MPI_Sendrecv(out, length, MPI_BYTE, to, step, in, length, MPI_BYTE, from, step, all, MPI_STATUS_IGNORE);
+            for (int at = 0; at < length; at++) must(in[at] == (unsigned char)(from * 16 + step), "other bytes came");
+        }
+    MPI_Reduce(&node, &carried, 1, MPI_INT, MPI_SUM, 0, all);
+    if (rank == 0) {
+        printf("ok %s %d, carried by %d\n", what, ranks, carried);
+        fflush(stdout);
+    }
+    free(out);
+    free(in);
+    MPI_Comm_free(&all);
+    MPI_Comm_disconnect(&other);
+}
+
+int main(int count, char **words)
+{
+    MPI_Comm other;
+    char port[MPI_MAX_PORT_NAME] = "", fresh[4096];
+    int rank;
+    MPI_Init(&count, &words);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_get_parent(&other);
+    if (other != MPI_COMM_NULL) {
+        talk(other, 1, "spawn");
+    } else if (count > 1 && strcmp(words[1], "spawn") == 0) {
+        int codes[CHILDREN];
+        MPI_Comm_spawn(words[0], MPI_ARGV_NULL, CHILDREN, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &other, codes);
+        talk(other, 0, "spawn");
+    } else if (count > 2 && strcmp(words[1], "serve") == 0) {
+        if (rank == 0) {
+            MPI_Open_port(MPI_INFO_NULL, port);
+            snprintf(fresh, sizeof fresh, "%s.new", words[2]);
+            FILE *file = fopen(fresh, "w");
+            must(file && fputs(port, file) >= 0 && fclose(file) == 0 && rename(fresh, words[2]) == 0, "the port's name cannot be written");
+        }
+        MPI_Comm_accept(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &other);
+        talk(other, 0, "connect");
+        if (rank == 0) MPI_Close_port(port);
+    } else if (count > 2 && strcmp(words[1], "call") == 0) {
+        FILE *file = NULL;
+        for (int i = 0; rank == 0 && !file && i < 600; i++)
+            if (!(file = fopen(words[2], "r"))) nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+        must(rank != 0 || (file && fgets(port, sizeof port, file)), "nobody serves");
+        MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &other);
+        talk(other, 1, "connect");
+    } else {
+        must(0, "spawn, serve FILE or call FILE");
+    }
+    MPI_Finalize();
+    return 0;
+}
