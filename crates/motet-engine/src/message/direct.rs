@@ -63,7 +63,7 @@ impl Node {
         let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
         let segment = core.desk.pool.segment(size, writable).map_err(|_| Error::Full)?;
         let view = segment.view(size).ok_or(Error::Full)?;
-        let host = Host { memory: view, keep: None, segment: Some(segment) };
+        let host = Host { memory: view, first: 0, keep: None, segment: Some(segment) };
         core.desk.hosts.add(host, rights).map(|key| (view, key))
     }
 

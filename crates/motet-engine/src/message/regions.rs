@@ -38,6 +38,8 @@ pub struct Hosts {
 /// The memory of one region.
 pub(super) struct Host {
     pub memory: Shared,
+    /// What peers call its first byte: 0, or for some its address.
+    pub first: u64,
     /// What must stay as long as the region.
     pub keep: Option<Box<dyn Any + Send>>,
     /// Memory of the pool, which peers may see.
@@ -52,19 +54,19 @@ impl Hosts {
 
     /// A new region.
     pub(super) fn add(&mut self, host: Host, rights: Rights) -> Result<Key, Error> {
-        let length = host.memory.length() as u64;
+        let (first, length) = (host.first, host.memory.length() as u64);
         let name = self.hosts.insert(host).ok_or(Error::Full)?;
         let random = memory::nonce();
         let random = u32::from_le_bytes([random[0], random[1], random[2], random[3]]);
-        self.regions.register(u64::from(name.0), length, rights, random).ok_or_else(|| {
+        self.regions.register_from(u64::from(name.0), first, length, rights, random).ok_or_else(|| {
             self.hosts.remove(name.index());
             Error::Full
         })
     }
 
-    /// The memory of a region.
-    pub fn memory(&mut self, region: u64) -> Option<Shared> {
-        self.get(region).map(|host| host.memory)
+    /// The memory of a region, and where in it a byte is that peers give this number: the protocol has checked that it is there.
+    fn place(&mut self, region: u64, at: u64) -> Option<(Shared, usize)> {
+        self.get(region).map(|host| (host.memory, at.wrapping_sub(host.first) as usize))
     }
 }
 
@@ -74,13 +76,13 @@ impl Remote for View<'_> {
     }
 
     fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) {
-        if let Some(memory) = self.desk.hosts.memory(region) {
-            let _ = memory.write(at as usize, bytes); // the bounds were checked
+        if let Some((memory, at)) = self.desk.hosts.place(region, at) {
+            let _ = memory.write(at, bytes); // the bounds were checked
         }
     }
 
     fn region_read(&mut self, region: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
-        let Some(memory) = self.desk.hosts.memory(region) else { return put(&[]) };
+        let Some((memory, at)) = self.desk.hosts.place(region, at) else { return put(&[]) };
         let (mut short, mut long) = ([0; PIECE], Vec::new());
         let bytes = match short.get_mut(..length) {
             Some(bytes) => bytes,
@@ -89,21 +91,21 @@ impl Remote for View<'_> {
                 &mut long[..]
             }
         };
-        let _ = memory.read(at as usize, bytes);
+        let _ = memory.read(at, bytes);
         put(&[bytes])
     }
 
     fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Unfit> {
-        let memory = self.desk.hosts.memory(region).ok_or(Unfit)?;
-        atomic.apply_shared(&memory, at as usize, result)
+        let (memory, at) = self.desk.hosts.place(region, at).ok_or(Unfit)?;
+        atomic.apply_shared(&memory, at, result)
     }
 
     fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {
         if length < self.back.single_copy {
             return Place::default();
         }
-        let memory = self.desk.hosts.memory(region);
-        memory.map_or(Place::default(), |memory| Place { address: memory.base() as u64 + at, key: 0 })
+        let place = self.desk.hosts.place(region, at);
+        place.map_or(Place::default(), |(memory, at)| Place { address: memory.base() as u64 + at as u64, key: 0 })
     }
 
     fn region_seen(&mut self, region: u64) -> Place {
@@ -149,7 +151,8 @@ pub(super) fn copy_some(desk: &mut Desk, pid: u32, request: &RemoteCopy, done: u
             operation.memory.write(done as usize, length, |into| motet_sys::copy::read_from(pid, from, into))
         }
         CopyTo::Region { region, at, .. } => {
-            let part = desk.hosts.memory(region)?.part((at + done) as usize, length).ok()?;
+            let (memory, at) = desk.hosts.place(region, at + done)?;
+            let part = memory.part(at, length).ok()?;
             motet_sys::copy::read_into(pid, from, &part)
         }
     };
@@ -164,7 +167,13 @@ impl Node {
         if rights.include(Rights::ATOMIC) && !memory.base().addr().is_multiple_of(8) {
             return Err(Error::Unfit);
         }
-        core.desk.hosts.add(Host { memory, keep, segment: None }, rights)
+        core.desk.hosts.add(Host { memory, first: 0, keep, segment: None }, rights)
+    }
+
+    /// As [`Node::register`], but peers count its bytes from `first` on, which may be its address. Memory may begin anywhere: an atomic
+    /// is refused where its elements do not lie at multiples of their size.
+    pub fn register_from(&self, memory: Shared, first: u64, rights: Rights) -> Result<Key, Error> {
+        self.core()?.desk.hosts.add(Host { memory, first, keep: None, segment: None }, rights)
     }
 
     /// Ends a region: no access begins any more. Waits until none is under way and every peer that could have direct access has
