@@ -145,7 +145,9 @@ def main():
             print(f"hung or killed the job on {way}: {test}")
     for test in sorted(lost):
         print(f"lost: {test}")
-    good = not lost and expected and motet.status in (0, 1) and not motet.which("began")
+    worse = motet.which("failed") - own.which("failed")
+    # Open MPI 4 of Debian has no windows on its own transport with threads: there is nothing to compare with then, and all must pass.
+    good = not lost and not worse and motet.which("passed") and motet.status in (0, 1) and not motet.which("began")
     if not good:
         print(f"the job over Motet ended with {motet.status}:\n{motet.out[-6000:]}")
     return 0 if good else 1
