@@ -538,6 +538,11 @@ enum motet_region_rights { MOTET_REGION_GET = 1, MOTET_REGION_PUT = 2, MOTET_REG
  * Errors: -EINVAL (also: atomics, and `base` is no multiple of 8), -ENOBUFS (1048575 regions). */
 int motet_region_register(motet_node node, void *base, size_t length, uint32_t rights, motet_key *out);
 
+/* As that, but what peers give as offset of its first byte is `first`: its address in this process, say, where a program speaks of addresses. The
+ * memory may begin anywhere: an atomic ends with -EINVAL where its elements do not lie at multiples of their size. -ENOBUFS also: first + length
+ * is more than 64 bits hold. */
+int motet_region_register_from(motet_node node, void *base, size_t length, uint64_t first, uint32_t rights, motet_key *out);
+
 /* Makes a region of zeros that peers of this host can open. *base is the caller's until the region has ended; it shows zeros then.
  * Errors: -ENOBUFS (the pool is used up). */
 int motet_region_alloc(motet_node node, size_t length, uint32_t rights, void **base, motet_key *out);

@@ -144,6 +144,7 @@ int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_doma
         return result;
     }
     domain->locked = !info->domain_attr || info->domain_attr->threading != FI_THREAD_DOMAIN;
+    domain->by_address = info->domain_attr && info->domain_attr->mr_mode & FI_MR_VIRT_ADDR;
     domain->version = fabric->api_version;
     pthread_mutex_init(&domain->lock, NULL);
     domain->fid.fid.fclass = FI_CLASS_DOMAIN;

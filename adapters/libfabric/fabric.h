@@ -82,6 +82,7 @@ struct domain {
     struct address address; /* of endpoint 0 */
     uint32_t version; /* of libfabric's interface, for which the program was compiled */
     bool locked;
+    bool by_address; /* peers name bytes of regions by their addresses here, not by offsets */
     pthread_mutex_t lock;
     uint16_t endpoints_ever;
     unsigned users; /* objects that are open */

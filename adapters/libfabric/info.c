@@ -114,6 +114,8 @@ static bool choose(struct fi_info *info, const struct fi_info *hints)
         if (wanted->threading != FI_THREAD_UNSPEC) info->domain_attr->threading = wanted->threading;
         if (wanted->resource_mgmt != FI_RM_UNSPEC) info->domain_attr->resource_mgmt = wanted->resource_mgmt;
         info->domain_attr->av_type = wanted->av_type;
+        /* Addresses from those who know them: Intel MPI has no others, and memory that begins at no multiple of 8 has atomics so. */
+        if (info->caps & REMOTE) info->domain_attr->mr_mode |= wanted->mr_mode & FI_MR_VIRT_ADDR;
     }
     if (hints->tx_attr) info->tx_attr->op_flags = hints->tx_attr->op_flags;
     if (hints->rx_attr) info->rx_attr->op_flags = hints->rx_attr->op_flags;

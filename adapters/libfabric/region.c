@@ -1,4 +1,5 @@
-/* region.c: memory that peers reach: a region of Motet's, by Motet's key (FI_MR_PROV_KEY), from offset 0 on.
+/* region.c: memory that peers reach: a region of Motet's, by Motet's key (FI_MR_PROV_KEY), from offset 0 on; or, for
+ * programs that say so (FI_MR_VIRT_ADDR), from its address on.
  *
  * What it isn't: needed for a program's own buffers: those of sends, receives, puts and gets are taken as they are. */
 #include "fabric.h"
@@ -42,13 +43,15 @@ static int register_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_
     bool empty = attr->mr_iov->iov_len == 0; /* of a rank that takes part in a window and has no memory in it */
     if (attr->access & FI_REMOTE_READ && !empty) rights |= MOTET_REGION_GET;
     if (attr->access & FI_REMOTE_WRITE && !empty) rights |= MOTET_REGION_PUT;
-    /* Atomics want their elements where the processor does them: memory that does not begin there has none. */
-    if (rights == (MOTET_REGION_GET | MOTET_REGION_PUT) && (uintptr_t)base % 8 == 0) rights |= MOTET_REGION_ATOMIC;
+    /* Atomics want their elements where the processor does them, and an offset must tell: memory that does not begin there has none. */
+    bool tells = domain->by_address || (uintptr_t)base % 8 == 0;
+    if (rights == (MOTET_REGION_GET | MOTET_REGION_PUT) && tells) rights |= MOTET_REGION_ATOMIC;
+    uint64_t first = domain->by_address ? (uintptr_t)base : 0;
     struct region *region = calloc(1, sizeof *region);
     if (!region) return -FI_ENOMEM;
     region->domain = domain;
     region->reachable = rights != 0;
-    int result = rights ? motet_region_register(domain->node, base, attr->mr_iov->iov_len, rights, &region->fid.key) : 0;
+    int result = rights ? motet_region_register_from(domain->node, base, attr->mr_iov->iov_len, first, rights, &region->fid.key) : 0;
     if (result != 0) {
         free(region);
         return -to_errno(result);

@@ -26,6 +26,7 @@ static motet_node node;
 static motet_link link_;
 static motet_channel channel;
 static motet_key keys[REGIONS];
+static uint64_t first; /* number of the first byte of registered memory */
 
 /* ---- the owner */
 
@@ -57,8 +58,13 @@ static void own(int asked)
     void *base = NULL;
     memset(mine.before, 0xaa, GUARD);
     memset(mine.after, 0xaa, GUARD);
-    CHECK(motet_region_register(node, mine.bytes, LENGTH, MOTET_REGION_ALL, &keys[PLAIN]), 0);
-    CHECK(motet_region_register(node, (void *)to_read, sizeof to_read, MOTET_REGION_GET, &keys[PLAIN_READ]), 0);
+    if (first == 0) {
+        CHECK(motet_region_register(node, mine.bytes, LENGTH, MOTET_REGION_ALL, &keys[PLAIN]), 0);
+        CHECK(motet_region_register(node, (void *)to_read, sizeof to_read, MOTET_REGION_GET, &keys[PLAIN_READ]), 0);
+    } else {
+        CHECK(motet_region_register_from(node, mine.bytes, LENGTH, first, MOTET_REGION_ALL, &keys[PLAIN]), 0);
+        CHECK(motet_region_register_from(node, (void *)to_read, sizeof to_read, first, MOTET_REGION_GET, &keys[PLAIN_READ]), 0);
+    }
     CHECK(motet_region_alloc(node, LENGTH, MOTET_REGION_ALL, &base, &keys[POOL]), 0);
     bytes[POOL] = base;
     CHECK(motet_region_alloc(node, 100, MOTET_REGION_GET, &base, &keys[POOL_READ]), 0);
@@ -93,7 +99,7 @@ static struct motet_remote place(int region, uint64_t offset)
     struct motet_remote at = MOTET_INIT(struct motet_remote);
     at.link = link_;
     at.key = keys[region];
-    at.offset = offset;
+    at.offset = offset + (region < POOL ? first : 0);
     return at;
 }
 
@@ -158,7 +164,7 @@ static void ends(int region, int opened)
     motet_operation started[3];
     int left = 0;
     for (int i = 0; i < 3; i++) {
-        at.offset = (uint64_t)i * 8;
+        at = place(region, (uint64_t)i * 8);
         CHECK(motet_region_put_start(node, &at, "12345678", 8, NULL, &started[i]), 0);
         CHECK(started[i] == 0, opened);
         left += started[i] != 0;
@@ -461,7 +467,7 @@ static void revocation(int shm, motet_view view, volatile unsigned char *base)
     CHECK(motet_group_new(node, &group), 0);
     for (int i = 0; i < MANY; i++) {
         struct motet_notice notice = told(group, (uint64_t)i, 0);
-        at.offset = (uint64_t)i * 4096;
+        at = place(PLAIN, (uint64_t)i * 4096);
         begun += motet_region_put_start(node, &at, buffer + i * 4096, 200000, &notice, &operation) == 0;
     }
     CHECK(begun > 0, 1);
@@ -524,8 +530,9 @@ static pid_t meet(const char *way)
     return owner;
 }
 
-static void between(const char *way)
+static void between(const char *way, uint64_t from)
 {
+    first = from;
     int shm = strcmp(way, "shm") == 0, status;
     volatile unsigned char *base = NULL;
     pid_t owner = meet(way);
@@ -677,6 +684,10 @@ static void killed_user(void)
     CHECK(motet_region_register(node, mine.bytes + 1, 8, MOTET_REGION_GET | MOTET_REGION_PUT, &key), 0);
     CHECK(motet_region_revoke(node, key, 0), 0);
     CHECK(motet_region_revoke(node, key, 0), -EBADF);
+    CHECK(motet_region_register_from(node, buffer, 8, UINT64_MAX - 6, MOTET_REGION_ALL, &key), -ENOBUFS);
+    CHECK(motet_region_register_from(node, NULL, 8, 8, MOTET_REGION_ALL, &key), -EINVAL);
+    CHECK(motet_region_register_from(node, mine.bytes + 1, 8, 8, MOTET_REGION_ATOMIC, &key), 0);
+    CHECK(motet_region_revoke(node, key, 0), 0);
     CHECK(motet_region_revoke(node, 0, SOON), -EBADF);
     CHECK(motet_region_revoke(node, UINT64_MAX, SOON), -EBADF);
     CHECK(motet_region_alloc(node, 0, MOTET_REGION_ALL, &base, &key), -EINVAL);
@@ -690,8 +701,11 @@ static void killed_user(void)
 
 int main(void)
 {
-    between("shm");
-    between("tcp");
+    between("shm", 0);
+    between("tcp", 0);
+    between("shm", (uint64_t)(uintptr_t)mine.bytes);
+    between("tcp", UINT64_MAX - 7 - LENGTH); /* the last byte has the last number but some */
+    first = 0;
     killed_owner("shm");
     killed_owner("tcp");
     killed_user();

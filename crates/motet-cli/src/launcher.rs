@@ -1,4 +1,4 @@
-//! What a command is to MPI: a launcher of which family, and where that has providers of libfabric of its own.
+//! What a command is to MPI: whether it is a launcher, and where that has providers of libfabric of its own.
 //!
 //! Judged by the file that the name leads to and by its folder; nothing is run, and a launcher that is not known (a script, `srun`,
 //! `flux`) costs nothing but the folder of its own.
@@ -14,8 +14,6 @@ const PROVIDERS: &str = "-fi.so";
 pub struct Launcher {
     /// Folders with providers that belong to the launcher's own libfabric. Setting FI_PROVIDER_PATH hides them, so they must be named.
     pub folders: Vec<PathBuf>,
-    /// It is Intel MPI's, whose windows need another word than MPICH's.
-    pub is_intel: bool,
 }
 
 impl Launcher {
@@ -26,7 +24,6 @@ impl Launcher {
         }
         let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
         let prefixes = [file, &real].map(|file| file.parent().and_then(Path::parent).map(Path::to_owned));
-        let is_intel = prefixes.iter().flatten().any(|prefix| prefix.join("bin/impi_info").exists());
         let mut folders = Vec::new();
         for folder in prefixes.into_iter().flatten().flat_map(|prefix| places(&prefix)) {
             let folder = folder.canonicalize().unwrap_or(folder);
@@ -34,7 +31,7 @@ impl Launcher {
                 folders.push(folder);
             }
         }
-        Self { folders, is_intel }
+        Self { folders }
     }
 }
 
@@ -98,13 +95,9 @@ mod tests {
         std::os::unix::fs::symlink("mpiexec.hydra", prefix.join("bin/mpiexec")).unwrap();
         let found = |name: &str| Launcher::of(&prefix.join("bin").join(name)).folders;
         let own = own.canonicalize().unwrap();
-        assert_eq!(found("mpiexec"), [own.clone()]);
+        assert_eq!(found("mpiexec"), std::slice::from_ref(&own));
         assert_eq!(found("mpiexec.hydra"), [own]);
         assert_eq!(found("other"), Vec::<PathBuf>::new());
-        let is_intel = || Launcher::of(&prefix.join("bin/mpiexec")).is_intel;
-        assert!(!is_intel());
-        std::fs::write(prefix.join("bin/impi_info"), "").unwrap();
-        assert!(is_intel());
         std::fs::remove_dir_all(prefix).unwrap();
     }
 }

@@ -40,10 +40,6 @@ const PREFERENCES: [(&str, &str); 9] = [
     ("I_MPI_FABRICS", "ofi"),
 ];
 
-/// Intel MPI takes a window's remote address to be one of the target's memory, which the provider's are not, and follows a null pointer.
-/// Without remote memory it makes windows out of messages. MPICH reads the same variable, so only Intel's launcher is told.
-const FOR_INTEL: (&str, &str) = ("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0");
-
 /// Tells the command's MPI; says what was done.
 pub fn tell(command: &mut Command, provider: &Path, launcher: &Launcher) -> String {
     let outer = outer();
@@ -57,8 +53,7 @@ pub fn tell(command: &mut Command, provider: &Path, launcher: &Launcher) -> Stri
     let theirs = |name: &str| {
         have(name).is_some() || name.strip_prefix("OMPI_MCA_").is_some_and(|key| mine.iter().any(|m| m == key))
     };
-    let is_intel = launcher.is_intel || have("I_MPI_ROOT").is_some();
-    let preferences = PREFERENCES.iter().chain(is_intel.then_some(&FOR_INTEL)).filter(|(name, _)| !theirs(name));
+    let preferences = PREFERENCES.iter().filter(|(name, _)| !theirs(name));
     set.extend(preferences.map(|(name, value)| (*name, OsString::from(value))));
     let agents: Vec<_> = AGENTS.iter().filter(|(name, _)| !theirs(name)).copied().collect();
     for (name, value) in &set {
@@ -84,9 +79,7 @@ pub fn untell(command: &mut Command) {
 }
 
 fn outer() -> Vec<String> {
-    let known = |name: &str| {
-        name == PATH || PREFERENCES.iter().chain(&AGENTS).chain([&FOR_INTEL]).any(|(known, _)| *known == name)
-    };
+    let known = |name: &str| name == PATH || PREFERENCES.iter().chain(&AGENTS).any(|(known, _)| *known == name);
     let names = std::env::var(SET).unwrap_or_default();
     names.split(',').filter(|name| known(name)).map(str::to_owned).collect()
 }

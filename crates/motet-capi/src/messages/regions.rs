@@ -6,6 +6,7 @@ use super::table::{enter, is_handling};
 use super::{Deadline, EAGAIN, EBADF, EDEADLK, EINVAL, EOPNOTSUPP, Errno, call, errno, number};
 use motet_api::node::{Key, LinkId, Mapped, Rights};
 use motet_engine::message::regions::Shared;
+use motet_engine::message::{Error, Node};
 use motet_sys::fds;
 
 /// enum motet_region_rights.
@@ -36,15 +37,17 @@ fn rights(asked: u32) -> Result<Rights, Errno> {
     if asked == 0 || asked & !RIGHTS != 0 { Err(EINVAL) } else { Ok(Rights(asked as u8)) }
 }
 
+/// Makes a region of the caller's memory in the way that `add` says.
+///
 /// # Safety
 /// See `motet.h`: the memory stays until the region has ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_region_register(
+unsafe fn register(
     node: u64,
     base: *mut u8,
     length: usize,
     asked: u32,
     out: *mut u64,
+    add: impl FnOnce(&Node, Shared, Rights) -> Result<Key, Error>,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
@@ -56,10 +59,41 @@ pub unsafe extern "C" fn motet_region_register(
         // SAFETY: the caller's promise: the bytes stay until `motet_region_revoke` has returned 0 or the node is closed, after which the
         // engine has no view of them; and they are writable, if `rights` lets anybody write.
         let memory = unsafe { Shared::new(base, length) };
-        let key = entered.node.register(memory, rights, None).map_err(errno)?;
+        let key = add(&entered.node, memory, rights).map_err(errno)?;
         // SAFETY: as above.
         unsafe { shape::put(out, key.0) }.map(|()| 0)
     })
+}
+
+/// # Safety
+/// See `motet.h`: the memory stays until the region has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_region_register(
+    node: u64,
+    base: *mut u8,
+    length: usize,
+    asked: u32,
+    out: *mut u64,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { register(node, base, length, asked, out, |node, memory, rights| node.register(memory, rights, None)) }
+}
+
+/// # Safety
+/// See `motet.h`: the memory stays until the region has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_region_register_from(
+    node: u64,
+    base: *mut u8,
+    length: usize,
+    first: u64,
+    asked: u32,
+    out: *mut u64,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        register(node, base, length, asked, out, |node, memory, rights| node.register_from(memory, first, rights))
+    }
 }
 
 /// # Safety

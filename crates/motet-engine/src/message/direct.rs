@@ -65,7 +65,7 @@ impl Node {
         let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
         let segment = core.desk.pool.segment(size, writable).map_err(|_| Error::Full)?;
         let view = segment.view(size).ok_or(Error::Full)?;
-        let host = Host { bytes: Bytes::Memory(view), keep: None, segment: Some(segment) };
+        let host = Host { bytes: Bytes::Memory(view), first: 0, keep: None, segment: Some(segment) };
         core.desk.hosts.add(host, rights).map(|key| (view, key))
     }
 

@@ -39,6 +39,8 @@ pub struct Hosts {
 /// The memory of one region.
 pub(super) struct Host {
     pub bytes: Bytes,
+    /// What peers call its first byte: 0, or for some its address.
+    pub first: u64,
     /// What must stay as long as the region.
     pub keep: Option<Box<dyn Any + Send>>,
     /// Memory of the pool, which peers may see.
@@ -53,26 +55,26 @@ impl Hosts {
 
     /// A new region.
     pub(super) fn add(&mut self, host: Host, rights: Rights) -> Result<Key, Error> {
-        let length = host.bytes.length();
+        let (first, length) = (host.first, host.bytes.length());
         let name = self.hosts.insert(host).ok_or(Error::Full)?;
         let random = memory::nonce();
         let random = u32::from_le_bytes([random[0], random[1], random[2], random[3]]);
-        self.regions.register(u64::from(name.0), length, rights, random).ok_or_else(|| {
+        self.regions.register_from(u64::from(name.0), first, length, rights, random).ok_or_else(|| {
             self.hosts.remove(name.index());
             Error::Full
         })
     }
 
-    /// The bytes of a region.
+    /// The bytes of a region, and where in them one is that peers give this number: the protocol has checked that it is there.
     #[inline]
-    pub(super) fn bytes(&mut self, region: u64) -> Option<&Bytes> {
-        self.get(region).map(|host| &host.bytes)
+    pub(super) fn place(&mut self, region: u64, at: u64) -> Option<(&Bytes, u64)> {
+        self.get(region).map(|host| (&host.bytes, at.wrapping_sub(host.first)))
     }
 
-    /// The same, as whoever reaches it sees it. It is there: the protocol knows it.
+    /// The same for whoever reaches it.
     #[inline]
-    fn reach(&mut self, region: u64) -> Result<&Bytes, Status> {
-        self.bytes(region).ok_or(Status::Denied)
+    fn reach(&mut self, region: u64, at: u64) -> Result<(&Bytes, u64), Status> {
+        self.place(region, at).ok_or(Status::Denied)
     }
 }
 
@@ -82,7 +84,8 @@ impl Remote for View<'_> {
     }
 
     fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) -> Result<(), Status> {
-        self.desk.hosts.reach(region)?.write(at, bytes)
+        let (region, at) = self.desk.hosts.reach(region, at)?;
+        region.write(at, bytes)
     }
 
     fn region_read(&mut self, region: u64, at: u64, length: usize, put: PutBytes<'_>) -> Result<bool, Status> {
@@ -94,19 +97,21 @@ impl Remote for View<'_> {
                 &mut long[..]
             }
         };
-        self.desk.hosts.reach(region)?.read(at, bytes)?;
+        let (region, at) = self.desk.hosts.reach(region, at)?;
+        region.read(at, bytes)?;
         Ok(put(&[bytes]))
     }
 
     fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
-        self.desk.hosts.reach(region)?.change(at, atomic, result)
+        let (region, at) = self.desk.hosts.reach(region, at)?;
+        region.change(at, atomic, result)
     }
 
     fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {
         if length < self.back.single_copy {
             return Place::default();
         }
-        let address = self.desk.hosts.bytes(region).and_then(|bytes| bytes.address(at, length));
+        let address = self.desk.hosts.place(region, at).and_then(|(bytes, at)| bytes.address(at, length));
         address.map_or(Place::default(), |address| Place { address, key: 0 })
     }
 
@@ -133,7 +138,7 @@ impl Remote for View<'_> {
 /// Nobody uses the memory of a revoked region any more.
 fn end(desk: &mut Desk, region: u64) {
     let host = desk.hosts.hosts.find(Number(region as u32)).and_then(|index| desk.hosts.hosts.remove(index));
-    let Some(Host { bytes, keep, segment }) = host else { return };
+    let Some(Host { bytes, keep, segment, .. }) = host else { return };
     desk.spent.extend(keep);
     if bytes.file().is_some() {
         desk.spent.push(Box::new(bytes)); // to be closed without the node's lock
@@ -155,7 +160,10 @@ pub(super) fn copy_some(desk: &mut Desk, pid: u32, request: &RemoteCopy, done: u
             let operation = desk.operations.get(operation)?;
             operation.memory.write(done as usize, length, |into| motet_sys::copy::read_from(pid, from, into)).ok()
         }
-        CopyTo::Region { region, at, .. } => desk.hosts.bytes(region)?.copy_from(pid, from, at + done, length),
+        CopyTo::Region { region, at, .. } => {
+            let (region, at) = desk.hosts.place(region, at + done)?;
+            region.copy_from(pid, from, at, length)
+        }
     };
     copied.filter(|&copied| copied > 0).map(|copied| copied as u64)
 }
@@ -168,7 +176,13 @@ impl Node {
         if rights.include(Rights::ATOMIC) && !memory.base().addr().is_multiple_of(8) {
             return Err(Error::Unfit);
         }
-        core.desk.hosts.add(Host { bytes: Bytes::Memory(memory), keep, segment: None }, rights)
+        core.desk.hosts.add(Host { bytes: Bytes::Memory(memory), first: 0, keep, segment: None }, rights)
+    }
+
+    /// As [`Node::register`], but peers count its bytes from `first` on, which may be its address. Memory may begin anywhere: an atomic
+    /// is refused where its elements do not lie at multiples of their size.
+    pub fn register_from(&self, memory: Shared, first: u64, rights: Rights) -> Result<Key, Error> {
+        self.core()?.desk.hosts.add(Host { bytes: Bytes::Memory(memory), first, keep: None, segment: None }, rights)
     }
 
     /// Ends a region: no access begins any more. Waits until none is under way and every peer that could have direct access has

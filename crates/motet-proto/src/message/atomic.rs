@@ -219,7 +219,7 @@ impl Atomic<'_> {
     /// Does it at `at` in memory that others, too, load, store and update: each element in one step, not all of them together.
     /// `result` takes what was there before, or is empty. Refuses, and does nothing, where it does not fit.
     pub fn apply_shared(&self, memory: &Shared, at: usize, result: &mut [u8]) -> Result<(), Unfit> {
-        self.check(at as u64, !result.is_empty())?;
+        self.check(memory.base().addr().wrapping_add(at) as u64, !result.is_empty())?;
         let (length, size) = (self.length(), self.datatype.size());
         let end = at.checked_add(length).filter(|&end| end <= memory.length());
         if end.is_none() || !(result.is_empty() || result.len() == length) {

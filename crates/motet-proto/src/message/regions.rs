@@ -51,6 +51,8 @@ impl Key {
 #[derive(Debug)]
 struct Region {
     name: u64,
+    /// What its first byte is called.
+    first: u64,
     length: u64,
     rights: Rights,
     random: u32,
@@ -75,19 +77,27 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// A new region. `random` is 32 bits that no peer can guess. `None`: there are too many.
+    /// A new region, whose bytes are numbered from 0 on. `random` is 32 bits that no peer can guess. `None`: there are too many.
     pub fn register(&mut self, name: u64, length: u64, rights: Rights, random: u32) -> Option<Key> {
-        let number = self.pool.insert(Region { name, length, rights, random, revoked: false, holds: 0 })?;
+        self.register_from(name, 0, length, rights, random)
+    }
+
+    /// A new region whose bytes are numbered from `first` on: what peers call offsets may be addresses of the owner's. `None` also: the
+    /// last byte has no number.
+    pub fn register_from(&mut self, name: u64, first: u64, length: u64, rights: Rights, random: u32) -> Option<Key> {
+        first.checked_add(length)?;
+        let number = self.pool.insert(Region { name, first, length, rights, random, revoked: false, holds: 0 })?;
         Some(Key(u64::from(random) << 32 | u64::from(number.0)))
     }
 
-    /// The owner's name for the region, if a peer may do this to these bytes of it now. Never says more of a wrong key than
-    /// that it is wrong.
+    /// The owner's name for the region, if a peer may do this to these bytes of it now; `offset` is as peers count. Never says more of
+    /// a wrong key than that it is wrong.
     #[inline]
     pub fn reach(&self, key: Key, right: Rights, offset: u64, length: u64) -> Result<u64, Status> {
         let region = self.find(key).filter(|region| !region.revoked && region.rights.include(right));
         let region = region.ok_or(Status::Denied)?;
-        let end = offset.checked_add(length).ok_or(Status::Outside)?;
+        let from = offset.checked_sub(region.first).ok_or(Status::Outside)?;
+        let end = from.checked_add(length).ok_or(Status::Outside)?;
         if end <= region.length { Ok(region.name) } else { Err(Status::Outside) }
     }
 
@@ -167,6 +177,23 @@ mod tests {
         for (offset, length) in [(0, 101), (101, 0), (100, 1), (u64::MAX, 2), (1, u64::MAX), (u64::MAX, u64::MAX)] {
             assert_eq!(reach(offset, length), Err(Status::Outside));
         }
+    }
+
+    #[test]
+    fn bytes_are_numbered_from_the_first_on() {
+        let mut regions = Regions::default();
+        let first = u64::MAX - 100;
+        let key = regions.register_from(7, first, 100, Rights::GET, RANDOM).unwrap();
+        let reach = |offset, length| regions.reach(key, Rights::GET, offset, length);
+        for (offset, length) in [(first, 100), (first + 100, 0), (first + 99, 1)] {
+            assert_eq!(reach(offset, length), Ok(7));
+        }
+        for (offset, length) in
+            [(0, 1), (0, 0), (first - 1, 1), (first - 1, 0), (first, 101), (first + 100, 1), (first, u64::MAX)]
+        {
+            assert_eq!(reach(offset, length), Err(Status::Outside));
+        }
+        assert_eq!(regions.register_from(7, first, 102, Rights::GET, RANDOM), None);
     }
 
     #[test]

