@@ -27,6 +27,20 @@ static size_t form_size(enum fi_cq_format format)
     }
 }
 
+/* As much of it as the form has. */
+static inline void write_entry(char *into, const struct event *event, size_t size)
+{
+    struct fi_cq_tagged_entry *entry = (void *)into;
+    entry->op_context = event->context;
+    if (size < sizeof(struct fi_cq_msg_entry)) return;
+    entry->flags = event->flags;
+    entry->len = event->length;
+    if (size < sizeof(struct fi_cq_data_entry)) return;
+    entry->buf = event->buffer;
+    entry->data = event->data;
+    if (size == sizeof *entry) entry->tag = event->tag;
+}
+
 static ssize_t read_locked(struct queue *queue, char *into, size_t most, fi_addr_t *sources)
 {
     size_t size = form_size(queue->format), taken = 0;
@@ -34,8 +48,7 @@ static ssize_t read_locked(struct queue *queue, char *into, size_t most, fi_addr
     if (queue->count == 0) return -FI_EAGAIN;
     for (; taken < most && queue->count > 0 && front(queue)->error == 0; taken++) {
         struct event *event = front(queue);
-        struct fi_cq_tagged_entry entry = { event->context, event->flags, event->length, event->buffer, event->data, event->tag };
-        memcpy(into + taken * size, &entry, size);
+        write_entry(into + taken * size, event, size);
         if (sources)
             sources[taken] = event->flags & FI_RECV && event->endpoint ? peer_source(event->endpoint, event->channel) : FI_ADDR_NOTAVAIL;
         drop_front(queue);

@@ -36,7 +36,7 @@ pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Right
 pub use motet_engine::message::remote::{RemoteLimits, Target};
 pub use motet_engine::message::sending::Outgoing;
 pub use motet_engine::message::{
-    Bodies, Body, Channel, Completion, Context, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode,
+    Bodies, Body, Channel, Completion, Context, Ended, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode,
     Node as Inner, NodeOptions, Notice, OperationId, Serve, Stack, Status, Task, pop,
 };
 pub use motet_sys::span::{Memory, Span};

@@ -1,10 +1,10 @@
 //! Ends of operations: one, any of several, those of a group.
 
 use super::holdings;
-use super::shape::{self, CompletionShape, GroupCounts};
+use super::shape::{self, CompletionShape, End, GroupCounts};
 use super::table::{Entered, enter};
 use super::{Deadline, EAGAIN, EINVAL, Errno, call, errno, number};
-use motet_api::node::{Completion, Error, GroupId, OperationId};
+use motet_api::node::{Completion, Ended, Error, GroupId, OperationId};
 
 fn operation(handle: u64) -> Result<OperationId, Errno> {
     number(handle).map(OperationId)
@@ -125,19 +125,6 @@ pub extern "C" fn motet_group_free(node: u64, handle: u64) -> i32 {
     call(|| enter(node)?.node.remove_group(group(handle)?).map(|()| 0).map_err(errno))
 }
 
-/// The first of the ends that a wait takes.
-fn first(entered: &Entered, group: GroupId, deadline: Deadline) -> Result<Completion, Errno> {
-    let node = &entered.node;
-    if !deadline.is_now() {
-        return node.wait_group(group, deadline.at()).map_err(errno);
-    }
-    // A completion is a long thing to move where there is none: programs poll.
-    if !node.look_at_group(group).map_err(errno)? {
-        return Err(EAGAIN);
-    }
-    node.test_group(group).map_err(errno)?.ok_or(EAGAIN)
-}
-
 /// # Safety
 /// See `motet.h`.
 #[unsafe(no_mangle)]
@@ -154,15 +141,35 @@ pub unsafe extern "C" fn motet_group_wait(
         if most == 0 {
             return Err(EINVAL);
         }
-        let (entered, group) = (enter(node)?, group(handle)?);
-        let mut next = Some(first(&entered, group, Deadline(deadline))?);
+        let (entered, group, deadline) = (enter(node)?, group(handle)?, Deadline(deadline));
+        let most = most.min(i32::MAX as u32) as usize;
+        // SAFETY: the caller's promise: `most` ends, so far apart. (Only the first one's size is read.)
+        let place = |at: usize| unsafe { ends.byte_add(at * distance) };
         let mut taken = 0;
-        while let Some(completion) = next {
-            // SAFETY: the caller's promise: `most` ends, so far apart. (Only the first one's size is read.)
-            unsafe { tell(&entered, completion, ends.byte_add(taken as usize * distance), distance) };
+        let mut told = |end: &Ended<'_>| {
+            // SAFETY: as above: no more are told than there is room for.
+            unsafe { End::of_ended(end).write(place(taken), distance) };
             taken += 1;
-            let more = taken < most.min(i32::MAX as u32) && entered.node.group_has_ended(group).unwrap_or(false);
-            next = if more { entered.node.test_group(group).unwrap_or(None) } else { None };
+        };
+        let (_, mut kept) = if deadline.is_now() {
+            entered.node.take_ends(group, most, &mut told).map_err(errno)?
+        } else {
+            let first = entered.node.wait_group(group, deadline.at()).map_err(errno)?;
+            // SAFETY: as above: `most` is not 0.
+            unsafe { tell(&entered, first, ends, distance) };
+            taken = 1;
+            (1, taken < most)
+        };
+        // One by one, as long as something of them is the program's to keep.
+        while kept && taken < most {
+            let Some(completion) = entered.node.test_group(group).unwrap_or(None) else { break };
+            // SAFETY: as above.
+            unsafe { tell(&entered, completion, place(taken), distance) };
+            taken += 1;
+            kept = taken < most;
+        }
+        if taken == 0 {
+            return Err(EAGAIN);
         }
         Ok(taken as i32)
     })

@@ -34,6 +34,10 @@ unsafe fn vectors<'a>(iov: *const IoVec, count: i32) -> Result<&'a [IoVec], Errn
 unsafe fn gathered<R>(iov: *const IoVec, count: i32, f: impl FnOnce(&[&[u8]]) -> R) -> Result<R, Errno> {
     // SAFETY: the caller's promise, here and below.
     let vectors = unsafe { vectors(iov, count) }?;
+    if let [vector] = vectors {
+        // SAFETY: as above.
+        return Ok(f(&[unsafe { shape::bytes(vector.base, vector.length) }?]));
+    }
     let mut few: [&[u8]; FEW] = [&[]; FEW];
     if let Some(parts) = few.get_mut(..vectors.len()) {
         for (part, vector) in parts.iter_mut().zip(vectors) {

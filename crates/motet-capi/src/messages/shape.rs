@@ -1,7 +1,7 @@
 //! The structs of the section "messages" of `motet.h`, read and written no further than their `size`.
 
 use super::{EBADF, EINVAL, Errno, channel, channel_handle, number};
-use motet_api::node::{Channel, Completion, Context, From, Got, GroupId, Mode, Notice, Outgoing, Span, Status};
+use motet_api::node::{Channel, Completion, Context, Ended, From, Got, GroupId, Mode, Notice, Outgoing, Span, Status};
 use motet_proto::message::Held;
 use std::ffi::c_char;
 use std::mem::{MaybeUninit, offset_of};
@@ -351,6 +351,13 @@ impl<'a> End<'a> {
     pub fn of(completion: &'a Completion) -> Self {
         let &Completion { operation, context, status: how, length, tag, full, ref headers, channel, .. } = completion;
         let (operation, status, in_place) = (operation.0.into(), status(how), None);
+        Self { operation, context, status, length, full, tag, channel, headers, in_place }
+    }
+
+    #[inline(always)]
+    pub fn of_ended(ended: &Ended<'a>) -> Self {
+        let &Ended { operation, context, status: how, length, tag, full, headers, channel } = ended;
+        let (operation, status, in_place) = (operation.0.into(), status(how), Some(InPlace::default()));
         Self { operation, context, status, length, full, tag, channel, headers, in_place }
     }
 

@@ -8,7 +8,7 @@
 use super::core::{Call, Core, Guard, Service};
 use super::desk::Phase;
 use super::medium::NodeId;
-use super::operations::{Completion, GroupId};
+use super::operations::{Completion, Ended, Group, GroupId};
 use super::sheet::How;
 use super::{Channel, Context, Error, Handler, LinkId, Node, OperationId, Serve, Task};
 use crate::driver::Driver;
@@ -226,6 +226,12 @@ impl Node {
 
     /// The same where nobody drives.
     pub(super) fn look_around(&self, core: &mut Guard<'_>) -> bool {
+        let (came, more) = self.look_shortly(core);
+        if more { came | self.look_everywhere(core) } else { came }
+    }
+
+    #[inline(never)]
+    fn look_everywhere(&self, core: &mut Guard<'_>) -> bool {
         core.driving = true;
         if std::mem::take(&mut core.asleep) {
             self.ask(core, Some(0)); // the caller has slept outside
@@ -262,34 +268,27 @@ impl Node {
     /// Waits for the next end in a group. [`Error::Interrupted`] after [`Node::signal_group`].
     #[inline]
     pub fn wait_group(&self, group: GroupId, deadline: Option<u64>) -> Result<Completion, Error> {
-        self.wait(self.core()?, deadline, |core| match core.desk.operations.group(group) {
-            Some(known) => known.take().map(Ok).or_else(|| known.interrupted()),
-            None => Some(Err(Error::Unknown)),
+        self.wait(self.core()?, deadline, |core| match core.desk.operations.next_end(group) {
+            Ok(None) => core.desk.operations.group(group).and_then(Group::interrupted),
+            end => end.transpose(),
         })?
     }
 
     /// The next end in a group, if there is one; progress is not made.
     pub fn test_group(&self, group: GroupId) -> Result<Option<Completion>, Error> {
-        Ok(self.core()?.desk.operations.group(group).ok_or(Error::Unknown)?.take())
+        self.core()?.desk.operations.next_end(group)
     }
 
-    /// Whether something in a group has ended; where nothing has, after one round of progress, unless another thread makes some.
+    /// Tells up to `most` of the next ends in a group, one after the other, where their records lie; where there is none, after one
+    /// round of progress, unless another thread makes some. How many; and whether the next one has memory, or a message in place, that
+    /// is the program's to keep: [`Node::test_group`] takes that. `tell` may not use the node.
     #[inline]
-    pub fn look_at_group(&self, group: GroupId) -> Result<bool, Error> {
+    pub fn take_ends(&self, group: GroupId, most: usize, tell: impl FnMut(&Ended<'_>)) -> Result<(usize, bool), Error> {
         let mut core = self.core()?;
-        if core.desk.operations.group(group).ok_or(Error::Unknown)?.has_ended() {
-            return Ok(true);
-        }
-        if !core.driving {
+        if !core.driving && core.desk.operations.nothing_has_ended(group)? {
             self.look_around(&mut core);
         }
-        Ok(core.desk.operations.group(group).ok_or(Error::Unknown)?.has_ended())
-    }
-
-    /// The same without progress.
-    #[inline]
-    pub fn group_has_ended(&self, group: GroupId) -> Result<bool, Error> {
-        Ok(self.core()?.desk.operations.group(group).ok_or(Error::Unknown)?.has_ended())
+        core.desk.operations.tell_ends(group, most, tell)
     }
 
     /// Waits until `done` operations of a group have ended as asked, or more than `failed` otherwise.

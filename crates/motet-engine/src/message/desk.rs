@@ -9,7 +9,7 @@ use super::operations::Operations;
 use super::regions::Hosts;
 use super::segments::Segments;
 use super::{Channel, LinkId};
-use motet_proto::message::matching::Scope;
+use motet_proto::message::matching::{Receive, Scope};
 use motet_proto::message::packet::{self, Route};
 use motet_proto::message::remote::RemoteCopy;
 use motet_proto::message::{
@@ -225,6 +225,13 @@ impl Owner for View<'_> {
     fn matched(&mut self, operation: u64, envelope: &Envelope<'_>) {
         let channel = self.channel(envelope.channel);
         self.desk.operations.matched(operation, channel, envelope);
+    }
+
+    #[inline(always)]
+    fn received(&mut self, receive: Receive, envelope: &Envelope<'_>, body: &[u8]) {
+        let channel = self.channel(envelope.channel);
+        self.desk.operations.receive(receive, channel, envelope, body);
+        self.desk.stirred = true;
     }
 
     #[inline(always)]

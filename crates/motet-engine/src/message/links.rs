@@ -159,7 +159,7 @@ impl Joined {
         result
     }
 
-    /// Sends a message without headers that goes in one packet, or does nothing.
+    /// Sends a message that goes in one packet, or does nothing. The first `headers` bytes of `all` are its headers.
     #[inline(always)]
     pub fn send_short(
         &mut self,
@@ -167,13 +167,14 @@ impl Joined {
         desk: &mut Desk,
         channel: ChannelId,
         tag: u64,
-        body: &[u8],
+        headers: u16,
+        all: &[u8],
     ) -> Result<(), Refusal> {
         let Some(Medium::Lanes(lanes)) = &mut self.medium else {
-            return self.with(id, desk, |proto, way, _| proto.send_short(way, channel, tag, body));
+            return self.with(id, desk, |proto, way, _| proto.send_short(way, channel, tag, headers, all));
         };
         let mut outward = Outward::new(&mut lanes.outward, &mut lanes.bulk.0, &lanes.copying);
-        let sent = self.proto.send_short(&mut outward, channel, tag, body);
+        let sent = self.proto.send_short(&mut outward, channel, tag, headers, all);
         let Outward { wake, broken, .. } = outward;
         if broken {
             self.lose(id, desk, Reason::BROKEN, BROKEN_LANE);

@@ -237,7 +237,7 @@ impl Node {
 
 fn in_place(most: u64, notice: Notice) -> Operation {
     let mut operation = Operation::new(Memory::Owned(Vec::new()), Kind::Receive(None), None, notice);
-    operation.seen = Seen::Wanted { most };
+    operation.sees(Seen::Wanted { most });
     operation
 }
 
@@ -327,7 +327,7 @@ impl Joined {
         let Some(&Copying { request, done: 0, .. }) = self.back.copies.front() else { return false };
         let CopyRequest { record, operation, address, key, length } = request;
         let Some(operation) = desk.operations.get(operation) else { return false };
-        if !matches!(operation.seen, Seen::Wanted { .. }) {
+        if !matches!(operation.seen(), Seen::Wanted { .. }) {
             return false;
         }
         let part = self.back.segments.find(Place { address, key }, 0, length as usize);
@@ -339,7 +339,7 @@ impl Joined {
             operation.make_room();
             return false;
         };
-        operation.seen = Seen::Lent(part, record);
+        operation.sees(Seen::Lent(part, record));
         self.back.segments.counts.lent += 1;
         self.back.copies.pop_front();
         let mut view = View::of(desk, &mut self.back, id);

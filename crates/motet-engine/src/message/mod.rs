@@ -53,7 +53,7 @@ pub use self::core::Serve;
 pub use error::Error;
 pub use motet_proto::message::stack::{Stack, pop};
 pub use motet_proto::message::{Mode, Status};
-pub use operations::{Completion, GroupId, Notice};
+pub use operations::{Completion, Ended, GroupId, Notice};
 
 use self::core::{Core, Guard, Source};
 use crate::driver::Driver;

@@ -40,12 +40,13 @@ impl Node {
         // An eager one: the peer has granted space for all of it, and has got the first packet.
         let Some(known) = desk.operations.get(u64::from(operation.0)) else { return Ok(CalledBack::Asked) };
         let mut copy = Vec::new();
-        let parts = std::iter::once(&known.memory).chain(&known.more);
+        let parts = std::iter::once(&known.memory).chain(known.rest());
         if copy.try_reserve_exact(parts.clone().map(Memory::len).sum()).is_err() {
             return Ok(CalledBack::Asked); // it may still go in time
         }
         parts.for_each(|part| copy.extend_from_slice(part.bytes(0, usize::MAX)));
-        (known.memory, known.more, known.detached) = (Memory::Owned(copy), Vec::new(), true);
+        (known.memory, known.detached) = (Memory::Owned(copy), true);
+        known.exchange_rest(Vec::new());
         Ok(CalledBack::OnItsWay)
     }
 

@@ -64,6 +64,35 @@ impl Node {
         came
     }
 
+    /// A round where one link is busy and nobody but the caller waits for anything. Whether something has come; and whether there is more
+    /// to do than this, for a [round](Node::round) as any other.
+    #[inline(always)]
+    pub(super) fn look_shortly(&self, core: &mut Guard<'_>) -> (bool, bool) {
+        const OTHERWISE: (bool, bool) = (false, true);
+        let Some(link) = core.only_link() else { return OTHERWISE };
+        let Core { links, desk, landing: Some(landing), rounds, now, asleep, .. } = &mut **core else {
+            return OTHERWISE;
+        };
+        let round = rounds.wrapping_add(1);
+        let until_slow = if links.count() > 1 { SWEEP } else { SLOW };
+        let Some(joined) = links.named(Number(link.0)) else { return OTHERWISE };
+        if *asleep || round.is_multiple_of(until_slow) {
+            return OTHERWISE;
+        }
+        *rounds = round;
+        let look = joined.look(link, desk, landing, *now);
+        let more = !joined.is_quiet() || !desk.offers.is_empty() || !desk.spent.is_empty();
+        if look == Look::Deliver {
+            core.driving = true;
+            self.deliver(core);
+            return (true, true);
+        }
+        if desk.stirred {
+            core.stir();
+        }
+        (look != Look::Silent, more)
+    }
+
     /// Takes what a link has, and puts what it owes.
     #[inline(always)]
     pub(super) fn attend(&self, core: &mut Guard<'_>, link: LinkId) -> bool {

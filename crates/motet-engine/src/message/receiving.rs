@@ -1,6 +1,7 @@
 //! What a program calls to receive, to see what waits, and to take operations back.
 
 use super::core::{Core, Guard};
+use super::desk::Desk;
 use super::operations::{DIRECT, Got, Kind, Notice, Operation};
 use super::{Channel, Context, Error, LinkId, Node, OperationId};
 use crate::reason::Reason;
@@ -44,6 +45,7 @@ impl Node {
         self.post_here(&mut core, from, tag, ignore, operation, capacity)
     }
 
+    #[inline(always)]
     pub(super) fn post_here(
         &self,
         core: &mut Core,
@@ -54,14 +56,11 @@ impl Node {
         capacity: u64,
     ) -> Result<OperationId, Error> {
         let selector = core.selector(from, tag, ignore)?;
-        let name = core.desk.operations.begin(operation)?;
+        let Desk { operations, table, .. } = &mut core.desk;
+        let (name, record) = operations.begin_here(operation)?;
         let receive = Receive { operation: u64::from(name.0), capacity };
-        match core.desk.table.post(selector, receive) {
-            Posted::Waiting(ticket) => {
-                if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
-                    operation.kind = Kind::Receive(Some(ticket));
-                }
-            }
+        match table.post(selector, receive) {
+            Posted::Waiting(ticket) => record.kind = Kind::Receive(Some(ticket)),
             Posted::Found(held) => core.give(held, name, capacity),
             Posted::Ended(status) => {
                 core.desk.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
@@ -212,7 +211,7 @@ impl Node {
         }
         let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
         known.memory = Memory::Owned(Vec::new());
-        known.more = Vec::new();
+        known.exchange_rest(Vec::new());
         known.detached = true;
         if let (Kind::Send(_), Some(channel)) = (known.kind, known.channel) {
             // Its peer may be about to fetch it.

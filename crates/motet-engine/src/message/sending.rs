@@ -12,6 +12,9 @@ use motet_sys::span::Memory;
 
 /// A body that most likely goes in one packet, bytes.
 const SHORT: usize = 16 << 10;
+/// Headers and a body of so many bytes, two lines of a lane, are put together before they go.
+const JOINED: usize = 96;
+
 /// A message to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
@@ -37,6 +40,36 @@ impl Node {
     ) -> Result<Sent, Error> {
         let &Outgoing { channel, tag, headers, mode } = message;
         let (joined, desk) = core.link(channel.link)?;
+        if let (Mode::Inject, [body]) = (mode, body) {
+            let sent = match headers.len() + body.len() {
+                _ if headers.is_empty() => joined.send_short(channel.link, desk, channel.id, tag, 0, body),
+                length @ ..=JOINED => {
+                    let mut all = [0; JOINED];
+                    all[..headers.len()].copy_from_slice(headers);
+                    all[headers.len()..length].copy_from_slice(body);
+                    let headers = headers.len() as u16;
+                    joined.send_short(channel.link, desk, channel.id, tag, headers, &all[..length])
+                }
+                _ => return Self::send_parts(core, message, &[body], operation, place),
+            };
+            return match sent {
+                Ok(()) => Ok(Sent::Complete),
+                Err(refusal) => Err(core.refused(channel, refusal)),
+            };
+        }
+        Self::send_parts(core, message, body, operation, place)
+    }
+
+    /// The same, whatever it is made of.
+    fn send_parts(
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        body: &[&[u8]],
+        operation: u64,
+        place: packet::Place,
+    ) -> Result<Sent, Error> {
+        let &Outgoing { channel, tag, headers, mode } = message;
+        let (joined, desk) = core.link(channel.link)?;
         let send = Send { channel: channel.id, tag, headers, body, mode, operation, place };
         let sent = joined.with(channel.link, desk, |proto, way, _| proto.send(way, &send));
         match sent {
@@ -50,7 +83,7 @@ impl Node {
     pub fn send_short(&self, channel: Channel, tag: u64, body: &[u8]) -> Result<(), Error> {
         let mut core = self.core()?;
         let (joined, desk) = core.link(channel.link)?;
-        match joined.send_short(channel.link, desk, channel.id, tag, body) {
+        match joined.send_short(channel.link, desk, channel.id, tag, 0, body) {
             Ok(()) => Ok(()),
             Err(refusal) => Err(core.refused(channel, refusal)),
         }
@@ -171,7 +204,7 @@ impl Node {
             place = core.place_of_loan(message.channel.link, loan, place);
         }
         let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
-        operation.more = more;
+        operation.exchange_rest(more);
         let name = match core.desk.operations.begin(operation) {
             Ok(name) => name,
             Err(error) => return Err((error, Memory::Owned(Vec::new()), Vec::new())),
@@ -196,7 +229,10 @@ impl Node {
                 Ok(None)
             }
             Err(error) => match core.desk.operations.withdraw(name) {
-                Some(Operation { memory, more, .. }) => Err((error, memory, more)),
+                Some(mut operation) => {
+                    let more = operation.exchange_rest(Vec::new());
+                    Err((error, operation.memory, more))
+                }
                 None => Err((error, Memory::Owned(Vec::new()), Vec::new())),
             },
         }
@@ -213,13 +249,14 @@ impl Node {
         // The record lends its memory for the call: nothing that the protocol does in a send touches it.
         let Some(operation) = core.desk.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
         let memory = std::mem::replace(&mut operation.memory, Memory::Owned(Vec::new()));
-        let more = std::mem::take(&mut operation.more);
+        let more = operation.exchange_rest(Vec::new());
         let body: smallvec::SmallVec<[&[u8]; 8]> =
             std::iter::once(&memory).chain(&more).map(|memory| memory.bytes(0, usize::MAX)).collect();
         let sent = self.try_send(core, message, &body, u64::from(name.0), place);
         drop(body);
         if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
-            (operation.memory, operation.more) = (memory, more);
+            operation.memory = memory;
+            operation.exchange_rest(more);
         }
         sent
     }
@@ -233,7 +270,7 @@ fn goes_at_once(core: &mut Core, message: &Outgoing<'_>, memory: &Memory, more: 
     plain
         && memory.len() <= SHORT
         && core.link(channel.link).is_ok_and(|(joined, desk)| {
-            joined.send_short(channel.link, desk, channel.id, tag, memory.bytes(0, SHORT)).is_ok()
+            joined.send_short(channel.link, desk, channel.id, tag, 0, memory.bytes(0, SHORT)).is_ok()
         })
 }
 impl Core {

@@ -139,10 +139,7 @@ impl Link {
             }
             (Reception::Handler, Payload::Run(_)) => return Err(Broken("a message for a handler in a ring")),
             (Reception::Matched(scope), all) => match owner.matching().arrive(scope, tag) {
-                Some(receive) => {
-                    owner.matched(receive.operation, &envelope);
-                    land(owner, receive.operation, receive.capacity, all.behind(headers.len()));
-                }
+                Some(receive) => land(owner, receive, &envelope, all.behind(headers.len())),
                 None => {
                     let (headers, mut bytes) = (head.own, Vec::new());
                     all.append_to(&mut bytes);

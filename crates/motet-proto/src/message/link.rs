@@ -5,13 +5,13 @@
 
 use super::channels::{Channels, OVER_RECEIVING, OVER_SENDING};
 use super::credit::{Allowance, Grants, LARGEST, UNIT};
-use super::matching::{Scope, Source, Table};
+use super::matching::{Receive, Scope, Source, Table};
 use super::outward::Outbounds;
 use super::packet::Hello;
 use super::pool::{MOST, Number};
 use super::remote::Remote;
 use super::rendezvous::{Inbounds, Payload};
-use super::{Broken, ChannelId, Event, Held, Limits, Outcome, Owner, Packets, Reception, Refusal, Status};
+use super::{Broken, ChannelId, Envelope, Event, Held, Limits, Outcome, Owner, Packets, Reception, Refusal, Status};
 
 /// One side of a link between two nodes.
 #[derive(Debug)]
@@ -145,15 +145,16 @@ impl Link {
     /// Gives a message that nobody waited for to a receive, which completes now or later. A message of another link must not
     /// be handed in: see [`Held::source`].
     pub fn accept<O: Owner>(&mut self, owner: &mut O, held: Held, operation: u64, capacity: u64) {
-        owner.matched(operation, &envelope(&held));
         if let Some(record) = held.long {
+            owner.matched(operation, &envelope(&held));
             if !self.inbounds.take(owner, &mut self.grants, record, operation, capacity) {
                 owner.completed(operation, Outcome { status: Status::Broken, length: 0 });
             }
             return;
         }
         self.grants.free(held.units);
-        land(owner, operation, capacity, Payload::Here(held.body().unwrap_or(&[])));
+        let body = Payload::Here(held.body().unwrap_or(&[]));
+        land(owner, Receive { operation, capacity }, &envelope(&held), body);
     }
 
     /// Throws a message away.
@@ -246,14 +247,18 @@ impl Link {
 
 /// Puts a whole body into the buffer of a receive and completes it.
 #[inline(always)]
-pub(super) fn land<O: Owner>(owner: &mut O, operation: u64, capacity: u64, body: Payload<'_>) {
-    let fits = capacity.min(body.len() as u64);
-    match body {
-        _ if fits == 0 => {}
-        Payload::Here(body) => owner.place(operation, 0, &body[..fits as usize]),
-        Payload::Run(run) => owner.place_run(operation, 0, run.front(fits as usize)),
+pub(super) fn land<O: Owner>(owner: &mut O, receive: Receive, envelope: &Envelope<'_>, body: Payload<'_>) {
+    let run = match body {
+        Payload::Here(body) => return owner.received(receive, envelope, body),
+        Payload::Run(run) => run,
+    };
+    let Receive { operation, capacity } = receive;
+    owner.matched(operation, envelope);
+    let fits = capacity.min(run.len() as u64);
+    if fits > 0 {
+        owner.place_run(operation, 0, run.front(fits as usize));
     }
-    let status = if fits < body.len() as u64 { Status::Truncated } else { Status::Done };
+    let status = if fits < run.len() as u64 { Status::Truncated } else { Status::Done };
     owner.completed(operation, Outcome { status, length: fits });
 }
 
@@ -264,7 +269,7 @@ pub(super) fn end<O: Owner>(owner: &mut O, scope: Scope, status: Status) {
     }
 }
 
-fn envelope(held: &Held) -> super::Envelope<'_> {
+fn envelope(held: &Held) -> Envelope<'_> {
     let &Held { source, channel, tag, length, .. } = held;
-    super::Envelope { source, channel, tag, length, headers: held.headers() }
+    Envelope { source, channel, tag, length, headers: held.headers() }
 }

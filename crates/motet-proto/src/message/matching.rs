@@ -14,6 +14,9 @@
 //! kept by hash of scope and tag and in order of arrival; only a receive that ignores bits walks the latter. An *ordered* scope
 //! ignores tags, and is a plain queue of receives or of messages.
 //!
+//! The oldest receives, up to [`FEW`] of them, are in no table: they are looked through in the order of posting, which is less than one
+//! look-up where the first one is the one, as with programs that post what comes next.
+//!
 //! Where messages arrive is in `scopes`, those that wait are in `held`; here are the receives, and who meets whom.
 
 mod hash;
@@ -27,8 +30,9 @@ pub use held::Held;
 use held::Kept;
 use scopes::Place;
 pub use scopes::{Context, Scope, Source};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
+use std::num::NonZeroU64;
 
 /// A receive: what the owner posts and gets back with the match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,13 +54,17 @@ pub struct Selector {
     pub ignore: u64,
 }
 
-/// Names a posted receive: its record, or the scope in which it waits alone; and its place in the order of all.
+/// Names a posted receive: its record, none for one of the few; and its place in the order of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     number: Number,
-    sequence: u64,
-    single: bool,
+    sequence: NonZeroU64,
 }
+
+/// [`Ticket::number`] of one of the few.
+const NO_RECORD: Number = Number(0);
+/// Most receives that are looked through one by one; few where the tables are to be tested.
+const FEW: usize = if cfg!(test) { 3 } else { 64 };
 
 /// What has become of a posted receive.
 #[derive(Debug)]
@@ -75,7 +83,7 @@ struct Waiting {
     scope: u32,
     mask: u32,
     tag: u64,
-    sequence: u64,
+    sequence: NonZeroU64,
 }
 
 /// Receives and messages of one scope whose tags agree where it matters.
@@ -113,17 +121,21 @@ pub struct Table {
     waiting_by_key: HashMap<Key, Fifo, Seeded>,
     kept_by_key: HashMap<Key, Fifo, Seeded>,
     masks: Vec<Mask>,
-    sequence: u64,
-    /// The one receive without a record: alone in an ordered scope, and the first to be so.
-    single: Option<Single>,
+    sequence: NonZeroU64,
+    /// Receives without a record, in the order of posting. Each is older than all others of the same scope or context that are not
+    /// here, and, unless the scope is ordered, than all others.
+    few: VecDeque<Few>,
 }
 
-/// A receive that waits in an ordered scope.
+/// One of the oldest receives.
 #[derive(Debug, Clone, Copy)]
-struct Single {
-    scope: Number,
+struct Few {
     receive: Receive,
-    sequence: u64,
+    /// A scope or a context.
+    scope: u32,
+    tag: u64,
+    ignore: u64,
+    sequence: NonZeroU64,
 }
 
 impl Table {
@@ -140,27 +152,37 @@ impl Table {
             waiting_by_key: HashMap::with_hasher(seeded),
             kept_by_key: HashMap::with_hasher(seeded),
             masks: vec![Mask { ignore: 0, receives: 0 }],
-            sequence: 0,
-            single: None,
+            sequence: NonZeroU64::MIN,
+            few: VecDeque::new(),
         }
     }
 
     /// A message arrives in a scope: the receive that gets it, which is out of the table then.
     #[inline]
     pub fn arrive(&mut self, scope: Scope, tag: u64) -> Option<Receive> {
-        if let Some(single) = self.single.take_if(|single| single.scope == scope.0) {
-            return Some(single.receive);
-        }
-        if self.waiting.count() == 0 {
+        if self.few.is_empty() && self.waiting.count() == 0 {
             return None;
         }
         let index = self.scopes.find(scope.0)?;
-        let place = self.scopes.get(index)?;
-        if place.ordered {
-            return self.take_waiting(place.posted.first()?);
+        let &Place { parent, ordered, posted, .. } = self.scopes.get(index)?;
+        let matches =
+            |few: &Few| (few.scope == index || Some(few.scope) == parent) && (tag ^ few.tag) & !few.ignore == 0;
+        if self.few.front().is_some_and(matches) {
+            return self.few.pop_front().map(|few| few.receive);
         }
-        let parent = place.parent;
-        let mut first: Option<(u64, u32)> = None;
+        if let Some(at) = self.few.iter().position(matches) {
+            return self.take_few(at);
+        }
+        if ordered { self.take_waiting(posted.first()?) } else { self.arrive_in_tables(index, parent, tag) }
+    }
+
+    /// The same of a message for none of the few.
+    #[inline(never)]
+    fn arrive_in_tables(&mut self, index: u32, parent: Option<u32>, tag: u64) -> Option<Receive> {
+        if self.waiting.count() == 0 {
+            return None;
+        }
+        let mut first: Option<(NonZeroU64, u32)> = None;
         for scope in [Some(index), parent].into_iter().flatten() {
             if self.scopes.get(scope).is_none_or(|place| place.posted.is_empty()) {
                 continue;
@@ -179,7 +201,7 @@ impl Table {
     /// [`Table::admits`].
     #[inline(always)]
     pub fn alone(&self, selector: Selector) -> Option<Selector> {
-        if self.waiting.count() > 0 || self.single.is_some() || self.look(selector).is_some() {
+        if self.waiting.count() > 0 || !self.few.is_empty() || self.look(selector).is_some() {
             return None;
         }
         let place = self.scopes.get(self.scopes.find(selector.from.number())?)?;
@@ -206,22 +228,30 @@ impl Table {
             return Posted::Found(held);
         }
         let Some(scope) = self.scopes.find(selector.from.number()) else { return Posted::Ended(Status::Closed) };
-        if let Some(status) = self.scopes.get(scope).and_then(|place| place.ended) {
+        let Some(place) = self.scopes.get(scope) else { return Posted::Ended(Status::Closed) };
+        if let Some(status) = place.ended {
             return Posted::Ended(status);
         }
-        let ordered = self.is_ordered(scope);
-        let (number, sequence) = (selector.from.number(), self.sequence);
-        if ordered && self.single.is_none() && self.scopes.get(scope).is_some_and(|place| place.posted.is_empty()) {
-            self.single = Some(Single { scope: number, receive, sequence });
-            self.sequence += 1;
-            return Posted::Waiting(Ticket { number, sequence, single: true });
+        let ordered = place.ordered;
+        let oldest = self.waiting.count() == 0 || ordered && place.posted.is_empty();
+        if oldest && self.few.len() < FEW {
+            let ignore = if ordered { u64::MAX } else { selector.ignore };
+            let sequence = self.next();
+            self.few.push_back(Few { receive, scope, tag: selector.tag, ignore, sequence });
+            return Posted::Waiting(Ticket { number: NO_RECORD, sequence });
         }
+        self.post_in_tables(selector, scope, ordered, receive)
+    }
+
+    /// The same where others wait before it.
+    #[inline(never)]
+    fn post_in_tables(&mut self, selector: Selector, scope: u32, ordered: bool, receive: Receive) -> Posted {
+        let sequence = self.next();
         let mask = if ordered { 0 } else { self.mask(selector.ignore) };
         let tag = selector.tag & !selector.ignore;
         let Some(number) = self.waiting.insert(Waiting { receive, scope, mask, tag, sequence }) else {
             return Posted::Ended(Status::Full);
         };
-        self.sequence += 1;
         if !ordered {
             self.masks[mask as usize].receives += 1;
             let list = self.waiting_by_key.entry(Key { scope, mask, tag }).or_default();
@@ -230,13 +260,14 @@ impl Table {
         if let Some(place) = self.scopes.get_mut(scope) {
             self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
         }
-        Posted::Waiting(Ticket { number, sequence, single: false })
+        Posted::Waiting(Ticket { number, sequence })
     }
 
     /// Takes a posted receive back; `None` when it has been matched.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<Receive> {
-        if ticket.single {
-            return self.single.take_if(|single| single.sequence == ticket.sequence).map(|single| single.receive);
+        if ticket.number == NO_RECORD {
+            let at = self.few.iter().position(|few| few.sequence == ticket.sequence)?;
+            return self.take_few(at);
         }
         let index = self.waiting.find(ticket.number)?;
         (self.waiting.get(index)?.sequence == ticket.sequence).then(|| self.take_waiting(index))?
@@ -246,12 +277,13 @@ impl Table {
     pub fn bytes(&self) -> usize {
         let entry = size_of::<Key>() + size_of::<Fifo>();
         let maps = self.waiting_by_key.capacity() + self.kept_by_key.capacity();
-        self.scopes.bytes() + self.waiting.bytes() + self.kept.bytes() + maps * entry
+        let few = self.few.capacity() * size_of::<Few>();
+        self.scopes.bytes() + self.waiting.bytes() + self.kept.bytes() + maps * entry + few
     }
 
     /// Receives and messages that wait.
     pub fn len(&self) -> (u32, u32) {
-        (self.waiting.count() + u32::from(self.single.is_some()), self.kept.count())
+        (self.waiting.count() + self.few.len() as u32, self.kept.count())
     }
 
     /// Whether nothing waits.
@@ -260,6 +292,20 @@ impl Table {
     }
 
     // ---- inside -----------------------------------------------------------------------------------------------------
+
+    /// The next place in the order of posting.
+    #[inline(always)]
+    fn next(&mut self) -> NonZeroU64 {
+        let next = self.sequence;
+        self.sequence = next.saturating_add(1);
+        next
+    }
+
+    #[inline(always)]
+    fn take_few(&mut self, at: usize) -> Option<Receive> {
+        let few = if at == 0 { self.few.pop_front() } else { self.few.remove(at) };
+        few.map(|few| few.receive)
+    }
 
     fn take_waiting(&mut self, index: u32) -> Option<Receive> {
         let &Waiting { receive, scope, mask, tag, .. } = self.waiting.get(index)?;

@@ -242,6 +242,17 @@ pub trait Owner: Memory {
     fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>);
     /// A receive has got this message; its bytes, if any, and its completion follow.
     fn matched(&mut self, operation: u64, envelope: &Envelope<'_>);
+    /// A receive has got this message, all of whose body is here: as the three calls that this stands for.
+    #[inline]
+    fn received(&mut self, receive: matching::Receive, envelope: &Envelope<'_>, body: &[u8]) {
+        self.matched(receive.operation, envelope);
+        let fits = receive.capacity.min(body.len() as u64);
+        if fits > 0 {
+            self.place(receive.operation, 0, &body[..fits as usize]);
+        }
+        let status = if fits < body.len() as u64 { Status::Truncated } else { Status::Done };
+        self.completed(receive.operation, Outcome { status, length: fits });
+    }
     /// Bytes for the buffer of a receive, of a get, or of an atomic that fetches; they fit.
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]);
     /// The same of bytes that lie in a ring.

@@ -125,27 +125,30 @@ impl Link {
         self.send_long(packets, send, to, length)
     }
 
-    /// Sends a message without headers whose body goes in one packet: [`Link::send`] with [`Mode::Inject`], shorter.
+    /// Sends a message of one packet: [`Link::send`] with [`Mode::Inject`], shorter. The first `headers` bytes of `all` are its headers, at
+    /// most [`stack::MOST`].
     #[inline(always)]
     pub fn send_short<P: Packets>(
         &mut self,
         packets: &mut P,
         channel: ChannelId,
         tag: u64,
-        body: &[u8],
+        headers: u16,
+        all: &[u8],
     ) -> Result<(), Refusal> {
         self.up()?;
         let to = self.channels.sending(channel)?;
-        if body.len() > packets.largest() - packet::MESSAGE || body.len() as u64 > self.limits.eager {
+        let body = all.len().saturating_sub(usize::from(headers)) as u64;
+        if all.len() > packets.largest() - packet::MESSAGE || body > self.limits.eager {
             return Err(Refusal::TooLong);
         }
-        let units = credit::cost_of_short(body.len());
+        let units = credit::cost_of_short(all.len());
         if !self.allowance.covers(units) {
             self.allowance.lack(units);
             return Err(Refusal::WouldBlock);
         }
         let grant = self.grants.next();
-        if !packets.put_words(Kind::Message as u8, Head { to, own: 0, grant }.words(tag), body) {
+        if !packets.put_words(Kind::Message as u8, Head { to, own: headers, grant }.words(tag), all) {
             return Err(Refusal::WouldBlock);
         }
         self.allowance.spend(units);

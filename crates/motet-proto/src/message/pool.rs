@@ -105,13 +105,13 @@ impl<T, const N: usize> Pool<T, N> {
             index => index,
         };
         let number = Number(self.given << INDEX_BITS | index);
-        let node = Node { value: Some(value), number, next_free: NIL, around: [[NIL; 2]; N] };
         match self.nodes.get_mut(index as usize) {
             Some(place) => {
-                self.free = place.next_free;
-                *place = node;
+                self.free = std::mem::replace(&mut place.next_free, NIL);
+                (place.number, place.around) = (number, [[NIL; 2]; N]);
+                place.value = Some(value);
             }
-            None => self.nodes.push(node),
+            None => self.nodes.push(Node { value: Some(value), number, next_free: NIL, around: [[NIL; 2]; N] }),
         }
         self.live += 1;
         Some(number)

@@ -1,9 +1,8 @@
 //! Completion groups: ends of operations, gathered for one thread.
 
-use super::{Completion, Operations};
+use super::{Completion, Ended, OperationId, Operations};
 use crate::message::Error;
-use motet_proto::message::pool::Number;
-use std::collections::VecDeque;
+use motet_proto::message::pool::{Fifo, Number};
 
 /// A completion group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,7 +11,8 @@ pub struct GroupId(pub u32);
 /// Ends that one thread waits for.
 #[derive(Debug, Default)]
 pub struct Group {
-    pub(super) ended: VecDeque<Completion>,
+    /// Records of operations that have ended, in that order.
+    pub(super) ended: Fifo,
     /// Operations that ended as asked, and others.
     pub counts: [u64; 2],
     /// Operations under way.
@@ -34,8 +34,57 @@ impl Operations {
         if self.groups.named(number).ok_or(Error::Unknown)?.under_way > 0 {
             return Err(Error::WouldBlock);
         }
+        while let Ok(Some(_)) = self.next_end(group) {}
         self.groups.remove(number.index());
         Ok(())
+    }
+
+    /// Whether nothing of a group waits to be taken note of.
+    #[inline(always)]
+    pub fn nothing_has_ended(&mut self, group: GroupId) -> Result<bool, Error> {
+        Ok(self.group(group).ok_or(Error::Unknown)?.ended.is_empty())
+    }
+
+    /// The next end in a group.
+    #[inline]
+    pub fn next_end(&mut self, group: GroupId) -> Result<Option<Completion>, Error> {
+        let known = self.groups.named(Number(group.0)).ok_or(Error::Unknown)?;
+        let Some(index) = known.ended.first() else { return Ok(None) };
+        self.pool.unlink(&mut known.ended, 0, index);
+        Ok(self.take_record(index))
+    }
+
+    /// Tells up to `most` of the next ends in a group, where they lie, and forgets them. How many; and whether it has stopped before one
+    /// of which something is the program's to keep, for [`Operations::next_end`].
+    #[inline(always)]
+    pub fn tell_ends(
+        &mut self,
+        group: GroupId,
+        most: usize,
+        mut tell: impl FnMut(&Ended<'_>),
+    ) -> Result<(usize, bool), Error> {
+        let known = self.groups.named(Number(group.0)).ok_or(Error::Unknown)?;
+        let mut told = 0;
+        while told < most {
+            let Some(index) = known.ended.first() else { break };
+            let operation = OperationId(self.pool.number(index).0);
+            let Some(record) = self.pool.get(index) else { break };
+            let (true, Some(outcome)) = (record.is_plain(), record.outcome) else { return Ok((told, true)) };
+            tell(&Ended {
+                operation,
+                context: record.notice.context,
+                status: outcome.status,
+                length: outcome.length,
+                tag: record.tag,
+                full: record.full,
+                headers: &record.headers,
+                channel: record.channel,
+            });
+            self.pool.unlink(&mut known.ended, 0, index);
+            self.pool.forget(index);
+            told += 1;
+        }
+        Ok((told, false))
     }
 
     /// A group.
@@ -46,18 +95,6 @@ impl Operations {
 }
 
 impl Group {
-    /// The next end in it.
-    #[inline(always)]
-    pub fn take(&mut self) -> Option<Completion> {
-        self.ended.pop_front()
-    }
-
-    /// Whether there is one.
-    #[inline(always)]
-    pub fn has_ended(&self) -> bool {
-        !self.ended.is_empty()
-    }
-
     /// Whether a wait is to stop; asked once for each time.
     pub fn interrupted<R>(&mut self) -> Option<Result<R, Error>> {
         std::mem::take(&mut self.signalled).then_some(Err(Error::Interrupted))

@@ -1,8 +1,8 @@
 //! Operations: what a program has begun and will be told the end of.
 //!
 //! What it is: their records, and the groups that ends are put into. An operation ends once. Its record stays until somebody has
-//! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, the group at
-//! once. What it is not: it waits for nothing.
+//! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, whoever waits for
+//! the group: it lists the records where they are. What it is not: it waits for nothing.
 
 mod groups;
 mod record;
@@ -12,6 +12,7 @@ pub use record::{Kind, Operation, Seen};
 
 use super::loans::{Lent, Loan, Returns};
 use super::{Channel, Error, OperationId};
+use motet_proto::message::matching::Receive;
 use motet_proto::message::pool::{self, Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
 use motet_sys::span::Memory;
@@ -53,6 +54,27 @@ pub struct Completion {
     pub lent: Option<Lent>,
 }
 
+/// The end of an operation of a group, where it lies.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended<'a> {
+    /// Which.
+    pub operation: OperationId,
+    /// The program's word for it.
+    pub context: u64,
+    /// How it has ended.
+    pub status: Status,
+    /// Bytes of the body that were sent, or are in the buffer.
+    pub length: u64,
+    /// Of a receive: the message's tag.
+    pub tag: u64,
+    /// Bytes of the body before it was truncated.
+    pub full: u64,
+    /// Of the message.
+    pub headers: &'a [u8],
+    /// Of the message.
+    pub channel: Option<Channel>,
+}
+
 /// How a receive has ended for which a thread has waited right here.
 #[derive(Debug)]
 pub struct Got {
@@ -74,7 +96,7 @@ pub const DIRECT: OperationId = OperationId(0);
 /// All of a node.
 #[derive(Debug, Default)]
 pub struct Operations {
-    pool: Pool<Operation>,
+    pool: Pool<Operation, 1>,
     groups: Pool<Group>,
     direct: Direct,
     /// Loans of whose end nobody is told, on their way; and the last such that has come back.
@@ -109,6 +131,14 @@ impl Operations {
         Ok(OperationId(number.0))
     }
 
+    /// The same, and where it is.
+    #[inline(always)]
+    pub fn begin_here(&mut self, operation: Operation) -> Result<(OperationId, &mut Operation), Error> {
+        let name = self.begin(operation)?;
+        let record = self.pool.get_mut(Number(name.0).index()).ok_or(Error::Full)?;
+        Ok((name, record))
+    }
+
     /// A record, by the name that the protocol knows it by.
     #[inline(always)]
     pub fn get(&mut self, name: u64) -> Option<&mut Operation> {
@@ -118,7 +148,7 @@ impl Operations {
         if name >= LOAN {
             return None;
         }
-        self.pool.named(Number(name as u32))
+        self.pool.named(Number(name as u32)).filter(|operation| !operation.told)
     }
 
     /// Begins the receive that has no record. False: there is one.
@@ -140,13 +170,14 @@ impl Operations {
         self.direct.operation.outcome.is_some()
     }
 
-    /// How that has ended: then there is none any more. Its headers are exchanged for what is in `headers`.
+    /// How that has ended: then there is none any more. Its headers take the place of what is in `headers`.
     #[inline(always)]
     pub fn take_direct(&mut self, headers: Option<&mut Vec<u8>>) -> Option<Got> {
         let Operation { outcome, tag, full, headers: known, channel, .. } = &mut self.direct.operation;
         let Outcome { status, length } = outcome.take()?;
         if let Some(headers) = headers {
-            std::mem::swap(headers, known);
+            headers.clear();
+            headers.extend_from_slice(known);
         }
         known.clear();
         self.direct.busy = false;
@@ -155,7 +186,8 @@ impl Operations {
 
     /// Takes a record back that never began.
     pub fn withdraw(&mut self, operation: OperationId) -> Option<Operation> {
-        let operation = self.pool.find(Number(operation.0)).and_then(|index| self.pool.remove(index))?;
+        self.get(u64::from(operation.0))?;
+        let operation = self.pool.remove(Number(operation.0).index())?;
         if let Some(group) = operation.notice.group.and_then(|group| self.group(group)) {
             group.under_way -= 1;
         }
@@ -186,31 +218,56 @@ impl Operations {
         }
         let Some(operation) = self.get(name) else { return };
         operation.outcome = Some(outcome);
-        if operation.detached {
-            self.forget(OperationId(name as u32));
-        } else if let Some(group) = operation.notice.group {
-            self.report(OperationId(name as u32), group);
-        }
+        self.ended(name, outcome);
     }
 
-    #[cold]
-    fn forget(&mut self, operation: OperationId) {
-        if operation == DIRECT {
-            self.direct = Direct::default();
-        } else {
-            self.take(operation);
+    /// A receive has its message, all of which is here.
+    #[inline(always)]
+    pub fn receive(&mut self, receive: Receive, channel: Channel, envelope: &Envelope<'_>, body: &[u8]) {
+        let Receive { operation: name, capacity } = receive;
+        let Some(operation) = self.get(name) else { return };
+        (operation.tag, operation.full, operation.channel) = (envelope.tag, envelope.length, Some(channel));
+        operation.kind = Kind::Receive(None);
+        if !envelope.headers.is_empty() {
+            operation.headers.extend_from_slice(envelope.headers);
         }
+        let fits = capacity.min(body.len() as u64) as usize;
+        if fits > 0 {
+            operation.place(0, &body[..fits]);
+        }
+        let status = if fits < body.len() { Status::Truncated } else { Status::Done };
+        let outcome = Outcome { status, length: fits as u64 };
+        operation.outcome = Some(outcome);
+        self.ended(name, outcome);
     }
 
-    fn report(&mut self, operation: OperationId, group: GroupId) {
-        let Some(quiet) = self.get(u64::from(operation.0)).map(|known| known.notice.quiet) else { return };
-        let Some(completion) = self.take(operation) else { return };
-        let Some(group) = self.group(group) else { return };
+    /// Tells its group, if it has one.
+    #[inline(always)]
+    fn ended(&mut self, name: u64, outcome: Outcome) {
+        if name == u64::from(DIRECT.0) {
+            if self.direct.operation.detached {
+                self.direct = Direct::default();
+            }
+            return;
+        }
+        let index = Number(name as u32).index();
+        let Some(operation) = self.pool.get_mut(index) else { return };
+        let Some(group) = operation.notice.group else {
+            if operation.detached {
+                self.pool.forget(index);
+            }
+            return;
+        };
+        let (forgotten, done) = (operation.detached, operation.status(outcome) == Status::Done);
+        let quiet = operation.notice.quiet && done;
+        operation.told = true;
+        let Some(group) = self.groups.named(Number(group.0)) else { return self.pool.forget(index) };
         group.under_way -= 1;
-        let done = completion.status == Status::Done;
         group.counts[usize::from(!done)] += 1;
-        if !(quiet && done) {
-            group.ended.push_back(completion);
+        if forgotten || quiet {
+            self.pool.forget(index);
+        } else {
+            self.pool.append(&mut group.ended, 0, index);
         }
     }
 
@@ -223,26 +280,32 @@ impl Operations {
     /// The end of an operation, if it has ended: its record is gone then.
     #[inline(always)]
     pub fn take(&mut self, operation: OperationId) -> Option<Completion> {
-        let index = self.pool.find(Number(operation.0))?;
+        let name = u64::from(operation.0);
+        if operation == DIRECT || self.get(name)?.outcome.is_none() {
+            return None;
+        }
+        self.take_record(Number(operation.0).index())
+    }
+
+    /// Takes the record of an operation that has ended.
+    #[inline(always)]
+    fn take_record(&mut self, index: u32) -> Option<Completion> {
+        let operation = OperationId(self.pool.number(index).0);
         let outcome = self.pool.get(index)?.outcome?;
-        let known = self.pool.remove(index)?;
-        let Operation { memory, notice, tag, full, headers, channel, seen, .. } = known;
+        let mut known = self.pool.remove(index)?;
+        let status = known.status(outcome);
+        let lent = match (known.take_seen(), known.channel, &self.returns) {
+            (Seen::Lent(part, record), Some(channel), Some(returns)) => {
+                Some(Lent::new(part, channel.link, record, returns.clone()))
+            }
+            _ => None,
+        };
+        let Operation { memory, notice, tag, full, headers, channel, .. } = known;
         let memory = match memory {
             Memory::Owned(bytes) => Some(bytes),
             Memory::Span(_) | Memory::Block(_) => None,
         };
-        let Outcome { mut status, length } = outcome;
-        let lent = match (seen, channel, &self.returns) {
-            (Seen::Lent(part, record), Some(channel), Some(returns)) => {
-                Some(Lent::new(part, channel.link, record, returns.clone()))
-            }
-            (Seen::Wanted { .. }, ..) if memory.as_ref().is_none_or(|bytes| (bytes.len() as u64) < length) => {
-                status = Status::Full; // there was no memory for the copy
-                None
-            }
-            _ => None,
-        };
-        let context = notice.context;
+        let (context, length, headers) = (notice.context, outcome.length, headers.into_vec());
         Some(Completion { operation, context, status, length, tag, full, headers, channel, memory, lent })
     }
 

@@ -3,9 +3,9 @@
 use super::Notice;
 use crate::message::Channel;
 use crate::message::loans::Part;
-use motet_proto::message::Outcome;
 use motet_proto::message::matching::Ticket;
 use motet_proto::message::pool::Number;
+use motet_proto::message::{Outcome, Status};
 use motet_sys::span::Memory;
 use motet_wire::lane::bulk::Run;
 use smallvec::SmallVec;
@@ -20,9 +20,10 @@ pub enum Kind {
 }
 
 /// What a receive in place sees.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum Seen {
     /// It is none.
+    #[default]
     Nothing,
     /// Nothing yet, or a copy of at most so many bytes.
     Wanted {
@@ -33,26 +34,35 @@ pub enum Seen {
     Lent(Part, Number),
 }
 
+/// What most operations have not: apart, so that a record is short.
+#[derive(Debug, Default)]
+struct Rare {
+    more: Vec<Memory>,
+    seen: Seen,
+}
+
+/// Headers of a message: few bytes lie in the record.
+pub type Headers = SmallVec<[u8; 16]>;
+
 /// One operation.
 #[derive(Debug)]
 pub struct Operation {
     /// Its body, or where that goes.
     pub memory: Memory,
-    /// The rest of a gathered body.
-    pub more: Vec<Memory>,
     /// What it is.
     pub kind: Kind,
     /// On which channel, where it is on one.
     pub channel: Option<Channel>,
     /// Nobody waits for it any more.
     pub detached: bool,
-    /// Of a receive in place: what it sees.
-    pub seen: Seen,
+    /// It has ended, and lies in its group until somebody takes note of that.
+    pub(super) told: bool,
+    rare: Option<Box<Rare>>,
     pub(super) notice: Notice,
     pub(super) outcome: Option<Outcome>,
     pub(super) tag: u64,
     pub(super) full: u64,
-    pub(super) headers: Vec<u8>,
+    pub(super) headers: Headers,
 }
 
 impl Default for Operation {
@@ -63,18 +73,69 @@ impl Default for Operation {
 
 impl Operation {
     /// One that has just begun.
+    #[inline(always)]
     pub fn new(memory: Memory, kind: Kind, channel: Option<Channel>, notice: Notice) -> Self {
-        let (outcome, tag, full) = (None, 0, 0);
-        let (more, headers) = (Vec::new(), Vec::new());
-        let (detached, seen) = (false, Seen::Nothing);
-        Self { memory, more, kind, channel, detached, seen, notice, outcome, tag, full, headers }
+        let (outcome, tag, full, headers) = (None, 0, 0, Headers::new());
+        let (detached, told, rare) = (false, false, None);
+        Self { memory, kind, channel, detached, told, rare, notice, outcome, tag, full, headers }
+    }
+
+    /// The rest of a gathered body.
+    pub fn rest(&self) -> &[Memory] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.more)
+    }
+
+    /// Has this be the rest of its body; what was.
+    pub fn exchange_rest(&mut self, more: Vec<Memory>) -> Vec<Memory> {
+        match &mut self.rare {
+            None if more.is_empty() => more,
+            rare => std::mem::replace(&mut rare.get_or_insert_default().more, more),
+        }
+    }
+
+    /// Of a receive in place: what it sees.
+    #[inline(always)]
+    pub fn seen(&self) -> &Seen {
+        self.rare.as_ref().map_or(&Seen::Nothing, |rare| &rare.seen)
+    }
+
+    /// It is a receive in place, and sees this.
+    pub fn sees(&mut self, seen: Seen) {
+        self.rare.get_or_insert_default().seen = seen;
+    }
+
+    /// The same, which is the program's then.
+    pub(super) fn take_seen(&mut self) -> Seen {
+        self.rare.as_mut().map_or(Seen::Nothing, |rare| std::mem::take(&mut rare.seen))
+    }
+
+    /// Whether nothing of its end is the program's to keep: no memory of its own, and no message in place.
+    #[inline(always)]
+    pub(super) fn is_plain(&self) -> bool {
+        self.rare.is_none() && !matches!(&self.memory, Memory::Owned(bytes) if !bytes.is_empty())
+    }
+
+    /// How it has ended.
+    #[inline(always)]
+    pub(super) fn status(&self, outcome: Outcome) -> Status {
+        if self.rare.is_none() { outcome.status } else { self.status_in_place(outcome) }
+    }
+
+    #[cold]
+    fn status_in_place(&self, Outcome { status, length }: Outcome) -> Status {
+        let held = if let Memory::Owned(bytes) = &self.memory { bytes.len() as u64 } else { u64::MAX };
+        match self.seen() {
+            Seen::Wanted { .. } if held < length => Status::Full, // there was no memory for the copy
+            _ => status,
+        }
     }
 
     /// Room for the copy that a receive in place gets after all. Where there is no memory for it, the receive fails with its end.
     #[cold]
     pub fn make_room(&mut self) {
-        let (Seen::Wanted { most }, Memory::Owned(bytes)) = (&self.seen, &mut self.memory) else { return };
-        let length = usize::try_from(self.full.min(*most)).unwrap_or(usize::MAX);
+        let &Seen::Wanted { most } = self.seen() else { return };
+        let length = usize::try_from(self.full.min(most)).unwrap_or(usize::MAX);
+        let Memory::Owned(bytes) = &mut self.memory else { return };
         if bytes.is_empty() && bytes.try_reserve_exact(length).is_ok() {
             bytes.resize(length, 0);
         }
@@ -106,7 +167,7 @@ impl Operation {
     pub fn body(&self, at: usize, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
         let mut parts = SmallVec::<[&[u8]; 8]>::new();
         let (mut skip, mut left) = (at, length);
-        for memory in std::iter::once(&self.memory).chain(&self.more) {
+        for memory in std::iter::once(&self.memory).chain(self.rest()) {
             let bytes = memory.bytes(skip, left);
             skip = skip.saturating_sub(memory.len());
             left -= bytes.len();

@@ -5,7 +5,7 @@ fn a_gathered_body_is_shown_from_anywhere() {
     let bytes: Vec<u8> = (0..30).collect();
     let mut operation = Operation::new(Memory::Owned(bytes[..10].to_vec()), Kind::Send(None), None, Notice::default());
     let rest = [&bytes[10..11], &[], &bytes[11..30]];
-    operation.more = rest.map(|part| Memory::Owned(part.to_vec())).into();
+    operation.exchange_rest(rest.map(|part| Memory::Owned(part.to_vec())).into());
     for at in 0..30 {
         for length in 0..=30 - at {
             let mut seen = Vec::new();
@@ -46,6 +46,55 @@ fn a_loan_of_whose_end_nobody_is_told_is_kept_until_then_and_used_again() {
 }
 
 #[test]
+fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
+    let mut operations = Operations::default();
+    let group = operations.add_group().unwrap();
+    let mut begin = |context, memory| {
+        let notice = Notice { group: Some(group), context, quiet: false };
+        operations.begin(Operation::new(memory, Kind::Receive(None), None, notice)).unwrap()
+    };
+    let plain = || Memory::Span(motet_sys::span::Span::EMPTY);
+    let begun = [begin(1, plain()), begin(2, plain()), begin(3, Memory::Owned(vec![0; 4])), begin(4, plain())];
+    assert!(operations.nothing_has_ended(group).unwrap());
+    let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
+    let envelope = Envelope { source: 7, channel: channel.id, tag: 5, length: 3, headers: b"head" };
+    for operation in begun {
+        let capacity = if operation == begun[2] { 2 } else { 0 };
+        operations.receive(Receive { operation: operation.0.into(), capacity }, channel, &envelope, b"abc");
+        assert!(operations.has_ended(operation) && operations.get(operation.0.into()).is_none(), "the group has it");
+        assert!(operations.take(operation).is_none() && operations.withdraw(operation).is_none());
+    }
+    let mut told = Vec::new();
+    let mut tell = |most| {
+        let more = operations.tell_ends(group, most, |end| {
+            assert_eq!((end.status, end.length, end.full, end.tag), (Status::Truncated, 0, 3, 5));
+            assert_eq!((end.headers, end.channel), (&b"head"[..], Some(channel)));
+            told.push((end.operation, end.context));
+        });
+        more.unwrap()
+    };
+    assert_eq!([tell(1), tell(9), tell(9)], [(1, false), (1, true), (0, true)]);
+    let kept = operations.next_end(group).unwrap().unwrap();
+    assert_eq!((kept.operation, kept.memory.unwrap(), kept.headers), (begun[2], b"ab\0\0".to_vec(), b"head".to_vec()));
+    assert_eq!(operations.group(group).unwrap().counts, [0, 4]);
+    assert_eq!((told, operations.count()), (vec![(begun[0], 1), (begun[1], 2)], 1));
+    assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0), "what nobody has taken is forgotten");
+    assert_eq!(operations.tell_ends(group, 1, |_| ()), Err(Error::Unknown));
+}
+
+#[test]
+fn a_group_does_not_wait_for_what_nobody_waits_for() {
+    let mut operations = Operations::default();
+    let group = operations.add_group().unwrap();
+    let notice = Notice { group: Some(group), ..Notice::default() };
+    let operation = Operation::new(Memory::Owned(Vec::new()), Kind::Receive(None), None, notice);
+    let name = operations.begin(operation).unwrap();
+    operations.get(name.0.into()).unwrap().detached = true;
+    operations.complete(name.0.into(), Outcome { status: Status::Done, length: 0 });
+    assert_eq!((operations.next_end(group).unwrap().is_none(), operations.remove_group(group)), (true, Ok(())));
+}
+
+#[test]
 fn a_group_counts_and_reports_what_it_is_told_to() {
     let mut operations = Operations::default();
     let group = operations.add_group().unwrap();
@@ -60,8 +109,9 @@ fn a_group_counts_and_reports_what_it_is_told_to() {
         operations.complete(u64::from(operation.0), Outcome { status, length: 1 });
         operations.complete(u64::from(operation.0), Outcome { status: Status::Full, length: 2 });
     }
+    let ended: Vec<_> =
+        std::iter::from_fn(|| operations.next_end(group).unwrap()).map(|end| (end.operation, end.status)).collect();
     let known = operations.group(group).unwrap();
-    let ended: Vec<_> = std::iter::from_fn(|| known.take()).map(|end| (end.operation, end.status)).collect();
     assert_eq!((ended, known.counts), (vec![(loud, Status::Done), (fails, Status::Broken)], [2, 1]));
     assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0));
     assert_ne!(operations.add_group(), Some(group), "its number is not used again so soon");

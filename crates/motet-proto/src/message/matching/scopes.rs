@@ -107,14 +107,14 @@ impl Table {
 
     /// No message will come from this source: yields its receives one by one, and lets nobody post another.
     pub fn end(&mut self, source: Source, status: Status) -> Option<Receive> {
-        let place = self.scopes.named(source.number())?;
+        let index = self.scopes.find(source.number())?;
+        let place = self.scopes.get_mut(index)?;
         place.ended.get_or_insert(status);
         let first = place.posted.first();
-        if let Some(single) = self.single.take_if(|single| single.scope == source.number()) {
-            return Some(single.receive);
+        match self.few.iter().position(|few| few.scope == index) {
+            Some(at) => self.take_few(at),
+            None => self.take_waiting(first?),
         }
-        let first = first?;
-        self.take_waiting(first)
     }
 
     /// Takes the next message of a scope, whatever its tag.
@@ -127,8 +127,8 @@ impl Table {
     pub fn leave(&mut self, source: Source) -> bool {
         let Some(index) = self.scopes.find(source.number()) else { return true };
         let Some(place) = self.scopes.get(index) else { return true };
-        let single = self.single.is_some_and(|single| single.scope == source.number());
-        if place.children > 0 || single || !place.posted.is_empty() || !place.held.is_empty() {
+        let waits = self.few.iter().any(|few| few.scope == index);
+        if place.children > 0 || waits || !place.posted.is_empty() || !place.held.is_empty() {
             return false;
         }
         let parent = place.parent;

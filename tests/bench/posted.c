@@ -1,0 +1,133 @@
+/* posted.c: messages that are sent and received by one thread with two nodes, by posted receives whose ends a group tells, as a library
+ * over motet.h (MPI, libfabric) does it: nothing is waited for, so that instructions can be counted.
+ *
+ *     cc -O2 -Iinclude tests/bench/posted.c -o posted -L target/release -lmotet -lpthread
+ *     LD_LIBRARY_PATH=target/release valgrind --tool=callgrind --toggle-collect=measured ./posted WHAT SIZE COUNT
+ *
+ * WHAT: `turn`, one message at a time, each way in turn; `headers`, the same with a header of 8 bytes; `window`, 64 at a time, answered
+ * by one of 4 bytes; `poll`, looks for nothing. Of `turn` and `headers` there are 2 * COUNT messages, of `window` COUNT and the answers. */
+#include "motet.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SERVICE = 1, WINDOW = 64, LONGEST = 1 << 14, BATCH = 16, ANSWER = 4 };
+
+/* One of the two. */
+struct end {
+    motet_node node;
+    motet_group group;
+    motet_context context;
+    motet_channel channel;
+};
+static struct end ends[2];
+static struct motet_completion told[BATCH];
+static char body[LONGEST], buffers[WINDOW][LONGEST];
+
+static void must(int result, const char *what)
+{
+    if (result >= 0) return;
+    fprintf(stderr, "%s: %d\n", what, result);
+    exit(1);
+}
+
+static void post(const struct end *end, uint64_t tag, void *buffer, size_t size)
+{
+    struct motet_notice notice = MOTET_INIT(struct motet_notice);
+    struct motet_source source = MOTET_INIT(struct motet_source);
+    motet_operation operation;
+    notice.group = end->group;
+    notice.context = (uintptr_t)buffer;
+    source.context = end->context;
+    source.tag = tag;
+    must(motet_message_post(end->node, &source, buffer, size, &notice, &operation), "post");
+}
+
+static void put(const struct end *end, uint64_t tag, size_t size, uint32_t headers)
+{
+    struct motet_outgoing message = MOTET_INIT(struct motet_outgoing);
+    struct iovec vector = { body, size };
+    uint64_t header = tag;
+    motet_operation none;
+    message.channel = end->channel;
+    message.tag = tag;
+    message.mode = MOTET_SEND_INJECT;
+    message.headers = &header;
+    message.headers_length = headers;
+    must(motet_message_start(end->node, &message, &vector, 1, NULL, &none), "start");
+}
+
+static int look(const struct end *end)
+{
+    told[0].size = sizeof told[0];
+    int count = motet_group_wait(end->node, end->group, told, BATCH, 0);
+    if (count != -EAGAIN) must(count, "wait");
+    for (int i = 0; i < count; i++)
+        must(told[i].status, "a message");
+    return count < 0 ? 0 : count;
+}
+
+static void take(const struct end *end, int count)
+{
+    while (count > 0)
+        count -= look(end);
+}
+
+__attribute__((noinline)) void measured(const char *what, size_t size, long count)
+{
+    bool window = !strcmp(what, "window"), poll = !strcmp(what, "poll");
+    uint32_t headers = !strcmp(what, "headers") ? 8 : 0;
+    for (long n = 0; n < count && poll; n++)
+        look(&ends[0]);
+    for (long n = 0; n < count && window; n += WINDOW) {
+        for (int i = 0; i < WINDOW; i++)
+            post(&ends[1], 1, buffers[i], size);
+        for (int i = 0; i < WINDOW; i++)
+            put(&ends[0], 1, size, 0);
+        take(&ends[1], WINDOW);
+        post(&ends[0], 2, buffers[0], ANSWER);
+        put(&ends[1], 2, ANSWER, 0);
+        take(&ends[0], 1);
+    }
+    for (long n = 0; n < count && !window && !poll; n++)
+        for (int from = 0; from < 2; from++) {
+            post(&ends[!from], (uint64_t)n, buffers[from], size);
+            put(&ends[from], (uint64_t)n, size, headers);
+            take(&ends[!from], 1);
+        }
+}
+
+static void *accepts(void *unused)
+{
+    must(motet_channel_accept(ends[1].node, SERVICE, INT64_MAX, &ends[1].channel), "accept");
+    return unused;
+}
+
+int main(int argc, char **argv)
+{
+    struct motet_reception receptions[2];
+    pthread_t thread;
+    motet_link link;
+    char name[128];
+    if (argc != 4 || strtoul(argv[2], NULL, 10) > LONGEST) return 2;
+    for (int i = 0; i < 2; i++) {
+        struct end *end = &ends[i];
+        must(motet_node_open(NULL, &end->node), "a node");
+        must(motet_group_new(end->node, &end->group), "a group");
+        must(motet_context_new(end->node, &end->context), "a context");
+        receptions[i] = (struct motet_reception){ sizeof receptions[i], MOTET_RECEIVE_TAGGED, 0, end->context };
+        must(motet_service_open(end->node, SERVICE, &receptions[i]), "a service");
+    }
+    must((int)motet_node_name(ends[1].node, name, sizeof name), "a name");
+    must(-pthread_create(&thread, NULL, accepts, NULL), "a thread");
+    must(motet_link_open(ends[0].node, name, INT64_MAX, &link), "a link");
+    must(motet_channel_open(ends[0].node, link, SERVICE, &receptions[0], INT64_MAX, &ends[0].channel), "a channel");
+    pthread_join(thread, NULL);
+    measured(argv[1], strtoul(argv[2], NULL, 10), strtol(argv[3], NULL, 10));
+    must(motet_node_close(ends[0].node), "the end");
+    must(motet_node_close(ends[1].node), "the end");
+    return 0;
+}
