@@ -53,6 +53,11 @@ impl Packet {
     }
 }
 
+/// So many packets in a row, each there when it was looked for, make a run, in which lines are fetched so far ahead. Outside of one that
+/// would take lines from a producer that is about to write them. (Streams of lines alone: 22 to 14 ns each.)
+const RUN: u32 = 4;
+const AHEAD: u64 = 8;
+
 /// The end that receives.
 #[derive(Debug)]
 pub struct Consumer {
@@ -67,12 +72,14 @@ pub struct Consumer {
     fence: Fence,
     /// The producer is to be woken.
     wake: bool,
+    /// Packets in a row that were there when they were looked for.
+    run: u32,
 }
 
 impl Consumer {
     pub(super) fn new(lane: Lane) -> Self {
         let lag = lane.lines.len() as u64 / 8;
-        Self { lane, head: 0, published: 0, lag, most: lane.most(), fence: lane.fence(), wake: false }
+        Self { lane, head: 0, published: 0, lag, most: lane.most(), fence: lane.fence(), wake: false, run: 0 }
     }
 
     /// The next packet, copied into `buffer`, if there is one. Spin on this, not on [`Consumer::is_empty`]: the load that sees the
@@ -93,6 +100,7 @@ impl Consumer {
         let line = self.lane.line(self.head);
         let word = Word(line.word.load(Ordering::Acquire)); // edge: publish -> poll
         if !word.is_at(self.head) {
+            self.run = 0;
             self.tell(0);
             return Ok(None);
         }
@@ -123,6 +131,11 @@ impl Consumer {
     #[inline(always)]
     pub fn consume(&mut self, packet: &Packet) {
         self.head += lines_of(usize::from(packet.length)) + u64::from(packet.more);
+        self.run = self.run.saturating_add(1);
+        if self.run > RUN {
+            // The producer is ahead: the lines to come are on their way while this one is looked at.
+            self.lane.line(self.head + AHEAD).fetch();
+        }
         self.tell(self.lag);
     }
 
