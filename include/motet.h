@@ -258,7 +258,7 @@ struct motet_node_options {
     uint64_t window;      /* bytes of messages, with their records, that wait for a receive on one link (1 MiB); 4 KiB to 4 GiB */
     uint64_t eager_memory; /* longest body that goes before a receive is there, through shared memory (64 KiB) */
     uint64_t eager_network; /* and otherwise (64 KiB) */
-    uint64_t single_copy; /* smallest body that the receiver copies out of the sender's memory (16 MiB; 512 KiB where the CPUs share no cache) */
+    uint64_t single_copy; /* smallest body that its receiver may copy out of the sender's memory (128 KiB); it takes the fastest way */
     uint64_t pool;        /* most bytes for loans and regions of motet_region_alloc() (4 GiB); pages come as they are touched */
 };
 

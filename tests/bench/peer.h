@@ -121,7 +121,7 @@ static inline int by_value(const void *a, const void *b)
     return (d > 0) - (d < 0);
 }
 
-/* Does `block` again and again: a fifth of `ms` to warm up, then `ms` of measuring. `block(context, count)` does `count`
+/* Does `block` again and again: a fifth of `ms`, or 30 ms, to warm up, then `ms` of measuring. `block(context, count)` does `count`
  * operations; `count` is fixed, or 0: as many as take about 0.3 ms. Prints the figures, ns divided by `share`. */
 static inline void measure(void (*block)(void *, long), void *context, long count, double ms, double share)
 {
@@ -133,7 +133,7 @@ static inline void measure(void (*block)(void *, long), void *context, long coun
         last = now();
         block(context, probe);
         last = now() - last;
-    } while (now() - start < ms * 2e5);
+    } while (now() - start < (ms < 150 ? 30e6 : ms * 2e5));
     if (!count) {
         double fit = 3e5 / (last / probe);
         count = fit < 1 ? 1 : fit > 1e6 ? 1000000 : (long)fit;

@@ -182,48 +182,14 @@ static void cut_short(void)
     CHECK(motet_region_put(node, &far, bytes, 100, SOON), 0); /* it is there again */
 }
 
-static pid_t meet(const char *way)
-{
-    struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    struct motet_reception reception = queue();
-    int to_here[2];
-    char name[64], address[256] = "", scheme[16], ready;
-    snprintf(name, sizeof name, "files-%d", getpid());
-    snprintf(scheme, sizeof scheme, "%s://", way);
-    options.name = name;
-    options.listen = "127.0.0.1:0";
-    CHECK(pipe(to_here), 0);
-    pid_t owner = fork();
-    if (owner == 0) {
-        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL), 0);
-        CHECK(motet_node_open(&options, &node), 0);
-        CHECK(motet_node_address(node, address, sizeof address) > 0, 1);
-        CHECK(write(to_here[1], address, sizeof address), sizeof address);
-        own(to_here[1]);
-        CHECK(motet_node_close(node), 0);
-        exit(0);
-    }
-    CHECK(read(to_here[0], address, sizeof address), sizeof address);
-    CHECK(read(to_here[0], &ready, 1), 1);
-    close(to_here[0]);
-    close(to_here[1]);
-    char *only = strstr(address, scheme);
-    CHECK(only != NULL, 1);
-    if (strchr(only, ','))
-        *strchr(only, ',') = 0;
-    CHECK(motet_node_open(NULL, &node), 0);
-    CHECK(motet_link_open(node, only, SOON, &link_), 0);
-    CHECK(motet_channel_open(node, link_, SERVICE, &reception, SOON, &channel), 0);
-    CHECK(motet_message_receive(node, channel, keys, sizeof keys, SOON, NULL), 0);
-    return owner;
-}
+#include "meet.h"
 
 static void between(const char *way)
 {
     int status;
     struct question bye = { .what = BYE };
     struct motet_remote at;
-    pid_t owner = meet(way);
+    pid_t owner = meet(way, "files");
     puts_and_gets();
     atomics(EVEN, file, EVEN_AT);
     atomics(SEALED, memory, 0);

@@ -494,48 +494,14 @@ static void revocation(int shm, motet_view view, volatile unsigned char *base)
     }
 }
 
-static pid_t meet(const char *way)
-{
-    struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    struct motet_reception reception = queue();
-    int to_here[2];
-    char name[64], address[256] = "", scheme[16], ready;
-    snprintf(name, sizeof name, "regions-%d", getpid());
-    snprintf(scheme, sizeof scheme, "%s://", way);
-    options.name = name;
-    options.listen = "127.0.0.1:0";
-    CHECK(pipe(to_here), 0);
-    pid_t owner = fork();
-    if (owner == 0) {
-        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL), 0);
-        CHECK(motet_node_open(&options, &node), 0);
-        CHECK(motet_node_address(node, address, sizeof address) > 0, 1);
-        CHECK(write(to_here[1], address, sizeof address), sizeof address);
-        own(to_here[1]);
-        CHECK(motet_node_close(node), 0);
-        exit(0);
-    }
-    CHECK(read(to_here[0], address, sizeof address), sizeof address);
-    CHECK(read(to_here[0], &ready, 1), 1);
-    close(to_here[0]);
-    close(to_here[1]);
-    char *only = strstr(address, scheme);
-    CHECK(only != NULL, 1);
-    if (strchr(only, ','))
-        *strchr(only, ',') = 0;
-    CHECK(motet_node_open(NULL, &node), 0);
-    CHECK(motet_link_open(node, only, SOON, &link_), 0);
-    CHECK(motet_channel_open(node, link_, SERVICE, &reception, SOON, &channel), 0);
-    CHECK(motet_message_receive(node, channel, keys, sizeof keys, SOON, NULL), 0);
-    return owner;
-}
+#include "meet.h"
 
 static void between(const char *way, uint64_t from)
 {
     first = from;
     int shm = strcmp(way, "shm") == 0, status;
     volatile unsigned char *base = NULL;
-    pid_t owner = meet(way);
+    pid_t owner = meet(way, "regions");
     arguments();
     puts_and_gets(PLAIN);
     puts_and_gets(POOL);
@@ -566,7 +532,7 @@ static void killed_owner(const char *way)
     struct motet_atomic add = MOTET_INIT(struct motet_atomic);
     motet_group group;
     motet_operation operation;
-    pid_t owner = meet(way);
+    pid_t owner = meet(way, "regions");
     motet_view view = open_regions(shm, &base);
     struct question sleep = { .what = SLEEP };
     struct motet_remote at = place(PLAIN, 0), pooled = place(POOL, 0);

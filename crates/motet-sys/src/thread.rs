@@ -139,17 +139,6 @@ pub fn has_exited(process: impl AsFd) -> bool {
     rustix::io::retry_on_intr(|| poll(&mut polled, Some(&Timespec::default()))) != Ok(0)
 }
 
-/// Whether every thread of a process is stopped, by a signal or a debugger: until it goes on it does nothing, within the kernel neither.
-pub fn is_stopped(pid: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-    let stopped = |thread: std::fs::DirEntry| {
-        let stat = std::fs::read(thread.path().join("stat")).unwrap_or_default();
-        let state = stat.iter().rposition(|&byte| byte == b')').and_then(|end| stat.get(end + 2));
-        matches!(state, Some(b'T' | b't'))
-    };
-    threads.map_while(Result::ok).all(stopped)
-}
-
 /// Starts a thread on which no handler of the program's ever runs: all signals are blocked there from its first instruction on.
 pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let all = u64::MAX;

@@ -2,7 +2,7 @@
 //!
 //! With help, the receiver says where it wants the bytes, and both copy chunks that they claim from words beside the ring
 //! ([`motet_wire::lane::claims`]), the sender whenever it makes progress; one that does not is not waited for. Before the receiver's memory
-//! is the program's again, the sender has said that its chunks are copied, or is known not to run.
+//! is the program's again, the sender has said that its chunks are copied, or is gone.
 //!
 //! What it is not: which way is taken is [`super::choice`]'s matter.
 
@@ -12,6 +12,7 @@ use super::operations::Operation;
 use super::{LinkId, regions};
 use crate::reason::Reason;
 use motet_proto::message::{CopyRequest, ShareRequest};
+use motet_sys::span::Memory;
 use motet_sys::{copy, socket, thread};
 use motet_wire::lane::claims::{Claims, Helped};
 use std::os::fd::{AsFd, AsRawFd};
@@ -134,7 +135,8 @@ impl Joined {
 
     /// Says where the bytes are wanted.
     fn begin_sharing(&mut self, id: LinkId, desk: &mut Desk, request: &CopyRequest) {
-        let address = desk.operations.get(request.operation).map(|operation| operation.memory.address());
+        let memory = desk.operations.get(request.operation).map(|operation| &operation.memory);
+        let address = memory.filter(|memory| memory.len() as u64 >= request.length).map(Memory::address);
         let (Some(lanes), Some(address)) = (self.lanes(), address) else { return };
         let claims = lanes.bulk.1.claims();
         self.back.stamp = self.back.stamp.wrapping_add(1).max(1);
@@ -194,20 +196,22 @@ impl Joined {
     }
 
     /// Ends it: the sender claims no more, and what it has claimed is waited for, as its writes into our memory cannot be called back. One that
-    /// has ended or does not run writes nothing. A peer that claims and then does neither keeps us here: it is one that may write our
-    /// memory, so there is nothing that it could not do to us.
+    /// has closed the link (or has ended, or runs another program, which closes it) is not in the middle of a chunk. One that is stopped
+    /// there keeps us until it goes on: whether it has yet to write cannot be known. (It may write our memory anyway, so one that does this
+    /// on purpose has simpler ways.)
     pub fn end_sharing(&mut self) {
         let Some(Sharing { claims, stamp, chunks, mine, .. }) = self.back.sharing.take() else { return };
         let theirs = claims.close(stamp).min(chunks).saturating_sub(mine);
-        let (pid, process) = self.lanes().map_or((0, None), |lanes| (lanes.pid, lanes.process.as_ref()));
+        let Some(lanes) = self.lanes() else { return };
+        let (control, process) = (lanes.control.as_fd().as_raw_fd(), lanes.process.as_ref());
         let is_done = || match claims.helped(stamp) {
             Helped::Chunks(helped) => helped >= theirs,
             Helped::Failed => true,
         };
         for look in 0u64.. {
-            let runs =
-                || process.is_some_and(|process| !thread::has_exited(process.as_fd())) && !thread::is_stopped(pid);
-            if is_done() || look % 1024 == 1023 && !runs() && (is_done() || !runs()) {
+            let lives =
+                || socket::alive(control) && process.is_some_and(|process| !thread::has_exited(process.as_fd()));
+            if is_done() || look % 1024 == 1023 && !lives() {
                 return;
             }
             if look > 4096 { thread::nap(100_000) } else { std::hint::spin_loop() }
@@ -224,8 +228,9 @@ impl Joined {
         };
         let (pid, claims) = (lanes.pid, lanes.bulk.0.claims());
         let chunks = chunks_of(shared.length);
+        let there = pid != 0 && socket::alive(lanes.control.as_fd().as_raw_fd());
         let next = match desk.operations.get(operation) {
-            Some(_) if pid != 0 => claims.claim(shared.stamp, chunks),
+            Some(_) if there => claims.claim(shared.stamp, chunks),
             _ => None, // it has ended, or we may not
         };
         let Some(next) = next else {

@@ -251,12 +251,12 @@ impl Joined {
     /// The medium is gone: everything on the link ends.
     #[cold]
     pub fn lose(&mut self, id: LinkId, desk: &mut Desk, reason: Reason, broken: Broken) {
+        self.end_sharing();
         if let Some(lanes) = self.lanes() {
             // Now, whoever else (a forked child, say) has the descriptor, and before any memory is given back.
             let _ = socket::shutdown(lanes.control.as_fd().as_raw_fd(), 2);
         }
         self.gone.get_or_insert(reason);
-        self.end_sharing();
         self.back.helps.clear();
         self.back.segments.leave();
         self.medium = None;

@@ -31,16 +31,19 @@ fn help(copy: &Copy, stamp: u32) -> u32 {
     done
 }
 
+/// A copy that has begun, and the sender's thread.
+fn begin() -> (Arc<Copy>, thread::JoinHandle<u32>) {
+    let copy = Arc::new(Copy::default());
+    copy.claims.prepare();
+    copy.claims.begin(3);
+    let sender = copy.clone();
+    (copy, thread::spawn(move || help(&sender, 3)))
+}
+
 #[test]
 fn every_chunk_is_copied_once_and_seen() {
     model(&[0, 1, 2], || {
-        let copy = Arc::new(Copy::default());
-        copy.claims.prepare();
-        copy.claims.begin(3);
-        let sender = {
-            let copy = copy.clone();
-            thread::spawn(move || help(&copy, 3))
-        };
+        let (copy, sender) = begin();
         let mut mine = 0;
         while let Some(chunk) = copy.claims.claim(3, CHUNKS) {
             assert_eq!(copy.chunks[chunk as usize].load(Relaxed), 0, "claimed twice");
@@ -60,13 +63,7 @@ fn every_chunk_is_copied_once_and_seen() {
 #[test]
 fn nothing_is_claimed_behind_the_end() {
     model(&[0, 1, 2], || {
-        let copy = Arc::new(Copy::default());
-        copy.claims.prepare();
-        copy.claims.begin(3);
-        let sender = {
-            let copy = copy.clone();
-            thread::spawn(move || help(&copy, 3))
-        };
+        let (copy, sender) = begin();
         let claimed = copy.claims.close(3);
         assert_eq!(copy.claims.claim(3, CHUNKS), None);
         while copy.claims.helped(3) != Helped::Chunks(claimed) {

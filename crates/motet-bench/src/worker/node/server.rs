@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 const WINDOW: usize = 16;
+/// Bytes beyond which a client's messages find pages in its ring.
+const RING: u64 = 5 << 20;
 
 /// What the server knows.
 struct Serving {
@@ -63,6 +65,15 @@ impl Serving {
         Ok(())
     }
 
+    /// Until every client is at work, and has been once around its ring.
+    fn warm_up(&mut self) -> Result<()> {
+        let least = (2 * WINDOW as u64).max(RING / self.memory.len().max(1) as u64);
+        while self.clients.values().any(|client| client.total < least) {
+            self.receive()?;
+        }
+        Ok(())
+    }
+
     /// Lets all clients end.
     fn end(mut self) -> Result<()> {
         self.over = true;
@@ -76,6 +87,7 @@ impl Serving {
 /// ns between two messages that arrive.
 pub fn serve(how: &str, clients: usize, size: usize, ms: usize) -> Result<()> {
     let mut serving = Serving::open(how, clients, size)?;
+    serving.warm_up()?;
     println!("{}", measure(64, ms, 1.0, |count| (0..count).try_for_each(|_| serving.receive()))?);
     serving.end()
 }
@@ -83,10 +95,7 @@ pub fn serve(how: &str, clients: usize, size: usize, ms: usize) -> Result<()> {
 /// ns between two messages over the whole time, how many there were, and those of the clients that had least and most.
 pub fn shares(how: &str, clients: usize, size: usize, ms: usize) -> Result<()> {
     let mut serving = Serving::open(how, clients, size)?;
-    // Until every client is at work.
-    while serving.clients.values().any(|client| client.total < 2 * WINDOW as u64) {
-        serving.receive()?;
-    }
+    serving.warm_up()?;
     serving.clients.values_mut().for_each(|client| client.total = 0);
     let (begun, time, mut count) = (Instant::now(), Duration::from_millis(ms as u64), 0u64);
     while begun.elapsed() < time {

@@ -1,0 +1,48 @@
+//! Bytes of a message on their way in: in the packet, or in a ring beside it.
+
+use motet_wire::lane::bulk::Run;
+
+/// Bytes of a piece, where they are.
+pub enum Payload<'a> {
+    /// In the packet.
+    Here(&'a [u8]),
+    /// In a ring that the peer writes.
+    Run(Run),
+}
+
+impl Payload<'_> {
+    /// How many bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Here(bytes) => bytes.len(),
+            Payload::Run(run) => run.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All but the first ones.
+    #[inline(always)]
+    pub fn behind(self, front: usize) -> Self {
+        match self {
+            Payload::Here(bytes) => Payload::Here(bytes.get(front..).unwrap_or(&[])),
+            Payload::Run(run) => Payload::Run(run.behind(front)),
+        }
+    }
+
+    /// Copies them behind what is in `store`.
+    pub fn append_to(&self, store: &mut Vec<u8>) {
+        match self {
+            Payload::Here(bytes) => store.extend_from_slice(bytes),
+            Payload::Run(run) => {
+                let start = store.len();
+                store.resize(start + run.len(), 0);
+                run.read(&mut store[start..]);
+            }
+        }
+    }
+}
