@@ -178,6 +178,7 @@ impl Class {
         }
         let allowed = |way: &Way| ways[*way as usize];
         let first = if at == COLD { [Way::Both, Way::Alone] } else { [Way::Through; 2] };
+        self.interval = self.interval.max(if at == COLD { CHANGED } else { FIRST });
         let best = self.best.filter(allowed).or_else(|| first.into_iter().chain(WAYS).find(allowed));
         *self.best.insert(best.unwrap_or(Way::Through))
     }
@@ -196,7 +197,7 @@ impl Class {
         }
         self.since += 1;
         let fell = self.falls >= FALLS && self.since >= CHANGED;
-        if fell || self.since >= self.interval.max(FIRST) {
+        if fell || self.since >= self.interval {
             self.begin(fell, ways);
         }
     }
@@ -222,8 +223,8 @@ impl Class {
         self.interval = match (changes, fell) {
             (true, true) => CHANGED,
             (false, true) => self.interval,
-            (true, false) => self.interval.max(FIRST) * 2,
-            (false, false) => self.interval.max(FIRST) * 4,
+            (true, false) => self.interval * 2,
+            (false, false) => self.interval * 4,
         };
         self.interval = self.interval.min(RARELY);
         if changes {
