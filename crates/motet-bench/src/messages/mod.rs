@@ -150,6 +150,6 @@ impl Part {
 
     /// How long one measurement of it takes, ms.
     pub fn ms(self, bench: &Bench) -> usize {
-        if self == Part::Cold { bench.ms.max(100) } else { bench.ms }
+        if self == Part::Cold { bench.ms.max(400) } else { bench.ms }
     }
 }
