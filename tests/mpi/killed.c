@@ -1,13 +1,21 @@
 /* killed.c: rank 1 is killed in the middle of an exchange with each of the others. What they wait for must end with an error of MPI's: each then prints
- * "rank N: told" and ends, without MPI_Finalize, in which one is missing. The first argument: bytes of a message. A launcher that ends the job
- * with its first process must be told not to. */
+ * "rank N: told at T" and ends, without MPI_Finalize, in which one is missing; rank 1 prints "killed at T" just before. T is the host's clock in
+ * microseconds. The first argument: bytes of a message. A launcher that ends the job with its first process must be told not to. */
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { ROUNDS = 50 };
+
+static long long now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    return time.tv_sec * 1000000LL + time.tv_nsec / 1000;
+}
 
 int main(int argc, char **argv)
 {
@@ -20,14 +28,19 @@ int main(int argc, char **argv)
     for (int round = 0; rank == 1 && round < ROUNDS; round++)
         for (int other = 0; other < ranks; other++)
             if (other != 1) MPI_Sendrecv(out, length, MPI_CHAR, other, 0, in, length, MPI_CHAR, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    if (rank == 1) raise(SIGKILL);
+    if (rank == 1) {
+        printf("killed at %lld\n", now());
+        fflush(stdout);
+        raise(SIGKILL);
+    }
     int round = 0, told = MPI_SUCCESS;
     while (told == MPI_SUCCESS) {
         told = MPI_Sendrecv(out, length, MPI_CHAR, 1, 0, in, length, MPI_CHAR, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         round += told == MPI_SUCCESS;
     }
+    long long at = now();
     if (round != ROUNDS) fprintf(stderr, "rank %d: told in round %d\n", rank, round);
-    printf("rank %d: told\n", rank);
+    printf("rank %d: told at %lld\n", rank, at);
     fflush(stdout);
     _exit(0);
 }

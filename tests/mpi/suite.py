@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIMIT = 600  # seconds for a job
@@ -95,6 +96,7 @@ class Job:
         options = [word for module in modules for word in ("-i", module)]
         options += [word for pattern in exclusions(name, motet) for word in ("-x", pattern)]
         program = [sys.executable, HERE / "suite_rank.py", library.tools / "mpi4py/test", folder, *options]
+        began = time.monotonic()
         with open(folder / "out", "wb") as out:
             child = subprocess.Popen([*map(str, library.command(ranks, motet)), *map(str, program)], stdin=subprocess.DEVNULL, stdout=out,
                                      stderr=out, env=library.environment(motet), start_new_session=True)
@@ -107,6 +109,7 @@ class Job:
                 except subprocess.TimeoutExpired:
                     os.killpg(child.pid, signal.SIGKILL)
                 self.status = "hung"
+        self.took = round(time.monotonic() - began)
         self.out = (folder / "out").read_text(errors="replace")
         self.ranks = [self.read(folder / str(rank)) for rank in range(int(ranks))]
         shutil.rmtree(folder)
@@ -137,7 +140,7 @@ def main():
     expected = {test for test in own.which("passed") if not any(fnmatch.fnmatchcase(test, pattern) for pattern in left_out)}
     lost = expected - motet.which("passed")
     print(f"{name}, {ranks} ranks: {len(own.which('passed'))} passed and {len(own.which('failed'))} failed on its own transport, "
-          f"{len(motet.which('passed'))} and {len(motet.which('failed'))} on Motet, {len(left_out)} patterns left out")
+          f"{len(motet.which('passed'))} and {len(motet.which('failed'))} on Motet, {len(left_out)} patterns left out; {own.took} s and {motet.took} s")
     for job, way in ((own, "its own transport"), (motet, "Motet")):
         for test in sorted(job.which("failed")):
             print(f"failed on {way}: {test}")

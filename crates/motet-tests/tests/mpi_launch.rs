@@ -237,6 +237,11 @@ fn ranks_of_srun_take_the_provider() {
             assert_eq!(output(slurm.equip(&mut job)), format!("ok 2, carried by {carried}\n"), "{name}");
         }
     }
+    for mpi in installed(test, &[MPICH, INTEL]) {
+        let srun = ["srun", "--mpi=pmi2", "-n", "2", "--overcommit"].map(str::to_owned);
+        let mut job = mpi.run(&motet, &[], &words(srun.into(), &mpi.compile("windows"), &[]));
+        assert_eq!(output(slurm.equip(&mut job)), "ok 2\n", "{}", mpi.name);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use motet_tests::{engine, folder, tool};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One job at a time: ranks poll, and there may be more of them than CPUs already.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -89,8 +90,14 @@ fn running(program: &Path) -> usize {
     processes.filter(|entry| std::fs::read_link(entry.path().join("exe")).is_ok_and(|path| path == program)).count()
 }
 
+/// What follows these words in a line of what a rank printed: a time of the host's clock, in microseconds.
+fn time_after(printed: &str, words: &str) -> Option<u128> {
+    printed.lines().find_map(|line| line.strip_prefix(words)?.trim().parse().ok())
+}
+
 /// Rank 1 is killed. The launcher lets the others go on, who all get an error of MPI's, whether they wait for a short message or a long one;
-/// or ends the job itself, as it does when it is not told otherwise. Either way nobody is left.
+/// or ends the job itself, as it does when it is not told otherwise. Either way nobody is left. How long it takes
+/// is printed, and is no matter of pass or fail.
 #[test]
 fn ranks_are_told_when_one_is_killed() {
     let test = "ranks_are_told_when_one_is_killed";
@@ -121,12 +128,18 @@ fn ranks_are_told_when_one_is_killed() {
     for length in ["8", "5000", "1000000"] {
         let ran = run(&["--enable-recovery"], length);
         let printed = String::from_utf8_lossy(&ran.stdout);
-        for rank in [0, 2, 3] {
-            assert!(printed.contains(&format!("rank {rank}: told\n")), "{length} bytes, rank {rank}: {}", said(&ran));
-        }
+        let killed = time_after(&printed, "killed at ").expect("the time of rank 1");
+        let told = [0, 2, 3].map(|rank| {
+            let told = time_after(&printed, &format!("rank {rank}: told at "));
+            told.unwrap_or_else(|| panic!("{length} bytes, rank {rank}: {}", said(&ran))).saturating_sub(killed)
+        });
+        println!("{length} bytes: ranks 0, 2 and 3 were told {told:?} microseconds after rank 1 was killed");
         assert_eq!(running(&program), 0, "{length} bytes: ranks are left");
         let ran = run(&[], length);
+        let ended = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_micros();
         assert!(!ran.status.success() && ran.status.code() != Some(124), "{length} bytes: {}", said(&ran));
+        let killed = time_after(&String::from_utf8_lossy(&ran.stdout), "killed at ").expect("the time of rank 1");
+        println!("{length} bytes: the job had ended {} microseconds after that", ended.saturating_sub(killed));
         assert_eq!(running(&program), 0, "{length} bytes: ranks are left");
     }
 }
