@@ -3,7 +3,7 @@
 //! What such a peer sees, and the server's or client's state afterwards, is what it is over TCP (`tests/programs/giop_raw.py`).
 
 use motet_tests::omniorb::{Held, Scene, ends_each_way, without_logs};
-use motet_tests::programs::{Started, find, free_port, skip, source};
+use motet_tests::programs::{Counters, Started, find, free_port, skip, source};
 use motet_tests::script;
 use std::process::Command;
 
@@ -26,7 +26,23 @@ fn a_server_stays_whatever_its_clients_send() {
         ("ORBserverCallTimeOutPeriod", "700"),
         ("ORBgiopMaxMsgSize", "100000000"),
     ];
-    let counters = ends_each_way(test, &options, |scene| {
+    // Whether a short connection comes to shared memory in its time is a matter of what else the machine does: some must, in one of three runs.
+    let mut lines = String::new();
+    for _ in 0..3 {
+        let Some(counters) = stays(test, &options, &cases) else { return };
+        counters.went_over_shared_memory(cases.len() as u64);
+        let fast = |line: &&str| line.contains("python3") && !line.contains("\"sent_fast\":0,");
+        if counters.lines.lines().filter(fast).count() > 3 {
+            return;
+        }
+        lines = counters.lines;
+    }
+    panic!("raw bytes stayed on TCP:\n{lines}");
+}
+
+/// All cases, with and without Motet, beside a client that does nothing wrong: the server stays, and gives everything back.
+fn stays(test: &str, options: &[(&str, &str)], cases: &[String]) -> Option<Counters> {
+    ends_each_way(test, options, |scene| {
         let server = scene.serve();
         scene.told(&["add", "20"]);
         let before = Held::by(&server);
@@ -45,12 +61,7 @@ fn a_server_stays_whatever_its_clients_send() {
         before.connections_again(&server);
         scene.end(server);
         told
-    });
-    if let Some(counters) = counters {
-        counters.went_over_shared_memory(cases.len() as u64);
-        let fast = |line: &&str| line.contains("python3") && !line.contains("\"sent_fast\":0,");
-        assert!(counters.lines.lines().filter(fast).count() > 3, "raw bytes stayed on TCP:\n{}", counters.lines);
-    }
+    })
 }
 
 #[test]
