@@ -14,7 +14,7 @@
 //! kept by hash of scope and tag and in order of arrival; only a receive that ignores bits walks the latter. An *ordered* scope
 //! ignores tags, and is a plain queue of receives or of messages.
 //!
-//! The oldest receives, up to [`FEW`] of them, are in no table: they are looked through in the order of posting, which is less than one
+//! The oldest receives, up to `FEW` of them, are in no table: they are looked through in the order of posting, which is less than one
 //! look-up where the first one is the one, as with programs that post what comes next.
 //!
 //! Where messages arrive is in `scopes`, those that wait are in `held`; here are the receives, and who meets whom.
