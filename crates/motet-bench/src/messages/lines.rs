@@ -65,7 +65,6 @@ fn asked(part: Part, size: usize) -> Option<Asked> {
         (Part::Latency, 0x10000) => Asked::Figure(Bound::AtMost(1300.0)),
         (Part::Rate, 8) => Asked::Figure(Bound::AtLeast(25e6)),
         (Part::Bandwidth, 0x10000 | 0x100000) => Asked::Ratio(Bound::AtLeast(0.7)),
-        (Part::Cold, _) => Asked::Ratio(Bound::AtLeast(1.2)),
         _ => return None,
     })
 }
@@ -74,11 +73,13 @@ fn asked(part: Part, size: usize) -> Option<Asked> {
 fn over_peer(part: Part, size: usize, ours: &Best<'_>, peer: &Best<'_>) -> Line {
     let both = ours.with(peer);
     let (own, theirs) = (ours.all.at(&both), peer.all.at(&both));
-    Line::new(part.word(), format!("{}, {}: over the best peer", ours.name, what(part, size)))
+    let line = Line::new(part.word(), format!("{}, {}: over the best peer", ours.name, what(part, size)))
         .figure(figure(part, size, &own))
         .floors(&own.floors)
         .against(named(peer.name, figure(part, size, &theirs)), &ratio(part, &own, &theirs))
-        .note(format!("{} repetitions that count for both", both.len()))
+        .note(format!("{} repetitions that count for both", both.len()));
+    // Cold bodies are what peers copy once, by one side.
+    if part == Part::Cold && ours.name == super::contenders::NODES { line.bound(Bound::AtLeast(1.2)) } else { line }
 }
 
 fn what(part: Part, size: usize) -> String {
