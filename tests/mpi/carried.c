@@ -2,27 +2,13 @@
  *
  * What is seen is the sheet of a node of messages (a memfd that this process has open), with at least one link that has counted lines or
  * frames: see `motet why`. Prints "ok RANKS, carried by CARRIED" on rank 0. An argument is how many seconds to stay there afterwards. */
-#include <dirent.h>
+#include "node.h"
+
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static int has_node(void)
-{
-    char path[300], target[300];
-    int found = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    for (struct dirent *entry; folder && (entry = readdir(folder));) {
-        snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
-        ssize_t length = readlink(path, target, sizeof target - 1);
-        target[length > 0 ? length : 0] = 0;
-        if (strncmp(target, "/memfd:motet-links", 18) == 0) found = 1;
-    }
-    if (folder) closedir(folder);
-    return found;
-}
 
 int main(int count, char **words)
 {

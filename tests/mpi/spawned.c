@@ -5,7 +5,8 @@
  *   spawned call FILE        waits for FILE and connects to the job that it names
  *
  * Prints "ok WHAT RANKS, carried by CARRIED" on the first rank of all that met. */
-#include <dirent.h>
+#include "node.h"
+
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,21 +16,6 @@
 
 #define CHILDREN 2
 #define LONG 300000
-
-static int has_node(void)
-{
-    char path[300], target[300];
-    int found = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    for (struct dirent *entry; folder && (entry = readdir(folder));) {
-        snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
-        ssize_t length = readlink(path, target, sizeof target - 1);
-        target[length > 0 ? length : 0] = 0;
-        if (strncmp(target, "/memfd:motet-links", 18) == 0) found = 1;
-    }
-    if (folder) closedir(folder);
-    return found;
-}
 
 static void must(int fine, const char *what)
 {

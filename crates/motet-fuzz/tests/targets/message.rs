@@ -14,7 +14,7 @@ use motet_proto::message::packet::{Head, Hello, Kind, Long, Place};
 use motet_proto::message::pool::Number;
 use motet_proto::message::{
     Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
-    Reception, Send, Sent, Table, credit,
+    Reception, Send, Sent, ShareRequest, Table, credit,
 };
 
 const LIMITS: Limits =
@@ -68,6 +68,11 @@ impl Owner for Side {
     fn copy(&mut self, request: CopyRequest) {
         assert!(request.length <= BUFFER);
         self.copies.push(request);
+    }
+
+    fn share(&mut self, request: ShareRequest) {
+        assert!(self.operations.contains(&request.operation), "help is wanted with a send under way");
+        assert!(request.shared.length <= BODY as u64, "and with no more than its body");
     }
 
     fn body(&mut self, _: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
@@ -272,7 +277,8 @@ fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scop
             }
         }
         (2, Some((channel, _))) => {
-            let (mode, place) = (Mode::Automatic, Place::default());
+            // Every other one is shown, so that its receiver may ask for help with a copy.
+            let (mode, place) = (Mode::Automatic, Place { address: operation % 2, key: 0 });
             let send = Send { channel, tag: 0, headers: &[], body: &[&[0; BODY]], mode, operation, place };
             if let Ok(Sent::Pending(_)) = link.send(&mut Endless, &send) {
                 side.operations.push(operation);
