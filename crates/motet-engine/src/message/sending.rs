@@ -27,6 +27,7 @@ pub struct Outgoing<'a> {
     /// How it may go.
     pub mode: Mode,
 }
+
 impl Node {
     /// Sends a message whose body goes at once or not at all: `None`, it has gone.
     #[inline]
@@ -273,6 +274,7 @@ fn goes_at_once(core: &mut Core, message: &Outgoing<'_>, memory: &Memory, more: 
             joined.send_short(channel.link, desk, channel.id, tag, 0, memory.bytes(0, SHORT)).is_ok()
         })
 }
+
 impl Core {
     /// Why a send was refused.
     #[cold]
