@@ -244,6 +244,7 @@ typedef uint64_t motet_lent; /* such a message, received */
 
 enum motet_node_flags {
     MOTET_NODE_SINGLE = 1, /* for the thread that opens it alone: calls pay for no lock, and give -EPERM in any other */
+    MOTET_NODE_STAND_IN = 2, /* a thread of Motet's makes progress once the program has made none for 10 ms; not with MOTET_NODE_SINGLE */
 };
 
 /* What is 0 or NULL has its default. */
@@ -251,7 +252,7 @@ struct motet_node_options {
     size_t size;
     const char *name;     /* for nodes of this host: 1 to 64 letters, digits and . _ - @; NULL or "": one that nobody else has */
     const char *listen;   /* IP:PORT (port 0: any), [IP]:PORT: for nodes of other hosts; NULL: they do not find it */
-    uint32_t flags;       /* enum motet_node_flags */
+    uint32_t flags;       /* of enum motet_node_flags one, or 0 */
     uint32_t longs;       /* long messages of one link at a time (1024), at most 1048575 */
     uint32_t channels;    /* channels that one peer may have opened at a time (16384), at most 1048575 */
     uint32_t reserved;    /* 0 */

@@ -124,6 +124,7 @@ static int join(struct domain *domain)
     options.listen = where == WHERE_NOWHERE ? NULL : listen;
     options.window = WINDOW;
     options.longs = LONGS;
+    options.flags = MOTET_NODE_STAND_IN; /* a rank that computes must answer those who meet it */
     int result = motet_node_open(&options, &domain->node);
     if (result != 0 && where == WHERE_POSSIBLE) { /* nobody has asked for it */
         options.listen = NULL;

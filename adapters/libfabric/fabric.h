@@ -1,7 +1,7 @@
 /* fabric.h: a map of the provider. libfabric's objects in the program's hands, and what of Motet is behind each.
  *
  *   fid_fabric    provider.c   nothing
- *   fid_domain    domain.c     a node; where others find it: where.c
+ *   fid_domain    domain.c     a node; where others find it: where.c; what is done while the program is elsewhere: guest.c
  *   fid_av        vector.c     addresses: of a node and an endpoint of it
  *   fid_ep        endpoint.c   two contexts (tagged messages, and those without tags), a handler for greetings, and its peers
  *   (a peer)      peers.c      a link, and for each kind a channel out and a channel in
@@ -12,7 +12,8 @@
  *
  * A send goes down by send.c, a receive by receive.c, puts and gets by remote.c, atomics by atomic.c; all end in finish.c, which is where a queue's group is read.
  *
- * Locks: one for each domain, held in every call on anything of it (unless the program has promised to do so: FI_THREAD_DOMAIN). The
+ * Locks: one for each domain, held in every call on anything of it. Where the program has promised to make one call at a time (FI_THREAD_DOMAIN)
+ * that is a flag, and only Motet's stand-in, which makes progress while the program makes none, must look out for it (guest.c). The
  * handler of greetings runs in whatever thread makes progress, with the lock or without, so it takes none: it leaves mail (peers.c).
  * Hot path: no allocation (requests are taken from the domain's store), no system call. */
 #ifndef MOTET_ADAPTER_FABRIC_H
@@ -81,7 +82,9 @@ struct domain {
     motet_node node;
     struct address address; /* of endpoint 0 */
     uint32_t version; /* of libfabric's interface, for which the program was compiled */
-    bool locked;
+    bool locked;        /* by `lock`; otherwise by `inside` and `guest` */
+    atomic_bool inside; /* the program is in a call */
+    atomic_bool guest;  /* the stand-in is here, or would like to be */
     bool by_address; /* peers name bytes of regions by their addresses here, not by offsets */
     pthread_mutex_t lock;
     uint16_t endpoints_ever;
@@ -204,14 +207,26 @@ struct endpoint {
     struct claimed *claimed;
 };
 
+/* ---- guest.c: who is in a domain */
+void guest_wait(struct domain *domain);
+bool guest_enter(struct domain *domain); /* false: the program is there */
+void guest_leave(struct domain *domain);
+
 static inline void enter(struct domain *domain)
 {
-    if (domain->locked) pthread_mutex_lock(&domain->lock);
+    if (unlikely(domain->locked)) {
+        pthread_mutex_lock(&domain->lock);
+        return;
+    }
+    atomic_store_explicit(&domain->inside, true, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst); /* the guest's barrier stands for a fence here: edge inside <-> guest */
+    if (unlikely(atomic_load_explicit(&domain->guest, memory_order_acquire))) guest_wait(domain);
 }
 
 static inline void leave(struct domain *domain)
 {
-    if (domain->locked) pthread_mutex_unlock(&domain->lock);
+    if (unlikely(domain->locked)) pthread_mutex_unlock(&domain->lock);
+    else atomic_store_explicit(&domain->inside, false, memory_order_release);
 }
 
 /* ---- host.c: the libfabric of the process */

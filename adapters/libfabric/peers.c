@@ -12,7 +12,7 @@
  *                   | messages -------------------------> |
  *
  *               A receive for one peer alone starts with the second step. Greetings come to a handler, which leaves them as mail for
- *               the next call that has the lock.
+ *               the next call that has the lock; while the program is elsewhere the stand-in reads it (guest.c).
  * What it isn't: trust in what comes: a greeting says the secrets of both addresses, which are told to no one but those who are to talk.
  *               Its sender is otherwise whoever the node's driver lets in. */
 #include "fabric.h"
@@ -171,6 +171,15 @@ int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind)
 
 /* ---------------------------------------------------------------- greetings */
 
+/* Work put off by the handler. While the program is inside it reads its mail by itself. */
+static void read_for_it(motet_node node, void *user)
+{
+    struct domain *domain = user;
+    if (!guest_enter(domain)) return;
+    mail_read(domain);
+    guest_leave(domain);
+}
+
 /* In any thread. What a peer says is copied, measured and no more. */
 static int keep(motet_node node, const struct motet_arrival *arrival, void *user)
 {
@@ -188,6 +197,7 @@ static int keep(motet_node node, const struct motet_arrival *arrival, void *user
     mail->next = atomic_load(&domain->mail);
     while (!atomic_compare_exchange_weak(&domain->mail, &mail->next, mail)) {
     }
+    motet_node_defer(node, read_for_it, domain); /* refused: the program's next call reads it */
     return 0;
 }
 

@@ -19,7 +19,7 @@ static void arguments(motet_node node)
     CHECK(motet_node_close(other), 0);
     options.pool = 0;
     options.size = sizeof options + 64; /* of a later version: what is beyond is not ours */
-    options.flags = 2;
+    options.flags = 4;
     CHECK(motet_node_open(&options, &other), -EINVAL);
     options.flags = 0;
     options.window = 1;
@@ -305,6 +305,29 @@ static void single(void)
     CHECK(motet_node_close(node), 0);
 }
 
+/* Answers others while the program does nothing; ends with its node at once. */
+static void stood_in(motet_node node)
+{
+    struct motet_node_options options = MOTET_INIT(struct motet_node_options);
+    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    char name[64];
+    motet_node idle;
+    motet_link link;
+    motet_channel channel;
+    options.flags = MOTET_NODE_STAND_IN | MOTET_NODE_SINGLE;
+    CHECK(motet_node_open(&options, &idle), -EINVAL);
+    options.flags = MOTET_NODE_STAND_IN;
+    CHECK(motet_node_open(&options, &idle), 0);
+    reception.kind = MOTET_RECEIVE_QUEUE;
+    CHECK(motet_service_open(idle, 5, &reception), 0);
+    CHECK(motet_node_name(idle, name, sizeof name) > 0, 1);
+    CHECK(motet_link_open(node, name, SOON, &link), 0);
+    CHECK(motet_channel_open(node, link, 5, &reception, SOON, &channel), 0);
+    CHECK(motet_link_close(node, link), 0);
+    CHECK(motet_node_close(idle), 0);
+    CHECK(motet_node_progress(idle), -EBADF);
+}
+
 static void forked(motet_node node)
 {
     pid_t child = fork();
@@ -381,6 +404,7 @@ int main(void)
     strangers(node);
     closing();
     single();
+    stood_in(node);
     forked(node);
     killed(node);
     CHECK(motet_node_close(node), 0);

@@ -103,7 +103,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "mpi",
         env: "MOTET_MPI",
         kind: Kind::Choice(&["off", "on"]),
-        default: "off",
+        default: "on",
         help: "Have MPI libraries use Motet's provider of libfabric, as far as the user's own settings leave them the choice. Off \
                leaves MPI's messages to what the library takes by itself, its sockets to the sockets voice.",
         apply: |c, v| c.mpi = v.choice() == 1,

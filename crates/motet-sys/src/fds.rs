@@ -1,7 +1,8 @@
 //! Private descriptors: above the program's usual range, closed on exec, remembered so that a program's close-everything
 //! loop can be told that they are not open.
 
-use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use crate::Errno;
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,6 +17,11 @@ static PRIVATE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKE
 static ALONE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKED / 64];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// A second descriptor of the same file. By the system's own call: the C library's may be a voice's, to which one of ours is none.
+pub fn copy(fd: impl AsFd) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|e| e.raw_os_error())
+}
 
 /// A descriptor of the engine's own.
 #[derive(Debug)]

@@ -94,8 +94,7 @@ impl FilePart {
         if bytes == 0 {
             return Err(Errno::INVAL);
         }
-        let file =
-            PrivateFd::new(file.try_clone_to_owned().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::MFILE))?);
+        let file = PrivateFd::new(rustix::io::fcntl_dupfd_cloexec(file, 0)?);
         let map = if sealed { map_memory(&file, at, bytes, writes) } else { map_pages(&file, at, bytes, writes) };
         Ok(Self { file, at, length: bytes, writes, map })
     }

@@ -140,7 +140,8 @@ pub fn has_exited(process: impl AsFd) -> bool {
 }
 
 /// Starts a thread on which no handler of the program's ever runs: all signals are blocked there from its first instruction on.
-pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+/// It has `stack` bytes of stack.
+pub fn spawn_without_signals(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let all = u64::MAX;
     let mut before = 0u64;
     let change = |set: &u64, old: Option<&mut u64>| {
@@ -149,13 +150,12 @@ pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -
         unsafe { syscalls::syscall!(syscalls::Sysno::rt_sigprocmask, SIG_SETMASK, std::ptr::from_ref(set), old, 8) }
     };
     change(&all, Some(&mut before)).map_err(|e| std::io::Error::from_raw_os_error(e.into_raw()))?;
-    let spawned = std::thread::Builder::new().name(name.into()).stack_size(STACK).spawn(body);
+    let spawned = std::thread::Builder::new().name(name.into()).stack_size(stack).spawn(body);
     let _ = change(&before, None);
     spawned.map(|_| ())
 }
 
 const SIG_SETMASK: usize = 2;
-const STACK: usize = 64 << 10;
 
 /// Sleeps for about so long; a signal ends it.
 pub fn nap(ns: u64) {

@@ -133,7 +133,6 @@ impl Mpi {
                 command.env_remove(name);
             }
         }
-        command.env("MOTET_MPI", "on");
         for allowed in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
             command.env(allowed, "1").env(format!("{allowed}_CONFIRM"), "1");
         }

@@ -39,6 +39,19 @@ fn every_mpi_takes_the_provider_by_itself() {
 }
 
 #[test]
+fn a_rank_that_is_elsewhere_holds_up_nobody() {
+    let test = "a_rank_that_is_elsewhere_holds_up_nobody";
+    let Some(motet) = motet(test) else { return };
+    let back = folder("mpi-elsewhere").join("back");
+    for mpi in installed(test, &ALL) {
+        let _ = std::fs::remove_file(&back);
+        let program = mpi.compile("elsewhere");
+        let words = words(mpi.launcher(2, &[]), &program, &[back.to_str().expect("a plain path")]);
+        assert_eq!(output(&mut mpi.run(&motet, &[], &words)), "ok\n", "{}", mpi.name);
+    }
+}
+
+#[test]
 fn windows_work_in_every_mpi() {
     let test = "windows_work_in_every_mpi";
     let Some(motet) = motet(test) else { return };
@@ -266,8 +279,13 @@ fn why_tells_the_way_of_a_rank_and_shows_its_link() {
             assert_eq!(ranks.len(), 2, "{name}: {why}");
             for rank in ranks {
                 assert!(rank["mpi"].as_str().unwrap_or_default().contains(way), "{name}: {rank}");
-                let links = rank["nodes"][0]["links"].as_array().map_or(0, Vec::len);
-                assert_eq!(links > 0, name == MPICH, "{name}: {rank}"); // two where both have called
+                let links = rank["nodes"][0]["links"].as_array().cloned().unwrap_or_default();
+                assert_eq!(!links.is_empty(), name == MPICH, "{name}: {rank}"); // two where both have called
+                for link in links {
+                    let ways = link["drivers"].as_array().expect("drivers");
+                    let used: Vec<_> = ways.iter().filter(|way| way["in_use"] == true).collect();
+                    assert!(used.len() == 1 && used[0]["driver"] == "shm", "{name}: {link}");
+                }
             }
         }
     }

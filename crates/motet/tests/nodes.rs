@@ -318,3 +318,45 @@ fn a_service_that_nobody_offers_is_refused() {
         assert_eq!(refused, Err(Error::Refused), "{driver}");
     }
 }
+
+/// A node whose program is elsewhere answers by its stand-in, goes back to work, and leaves again.
+#[test]
+fn a_stand_in_answers_while_the_program_does_not() {
+    for driver in WAYS {
+        let (near, far) = (node(), node());
+        let back = |node: &Inner, message: Message<'_>| {
+            let Body::Whole(body) = message.body else { return };
+            let answer = Outgoing { channel: message.channel, tag: message.tag + 1, headers: &[], mode: Mode::Inject };
+            node.inject(&answer, &[body], None).unwrap();
+        };
+        far.serve(SERVICE, far.handler(Arc::new(back)).unwrap()).unwrap();
+        far.serve(SERVICE + 1, Serve::Queue).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| far.stand_in());
+            let link = near.connect(&way(&far, driver), LIMIT).unwrap();
+            let here = near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+            let ask = |tag: u64| {
+                near.send(here, tag, b"there?", LIMIT).unwrap();
+                let mut bytes = [0; 16];
+                let got = near.receive(here, &mut bytes, LIMIT).unwrap();
+                assert_eq!((got.tag, &bytes[..got.length]), (tag + 1, &b"there?"[..]), "{driver}");
+            };
+            for round in 0..5 {
+                ask(round);
+                std::thread::sleep(Duration::from_millis(3 * round));
+            }
+            // A long message that the program waits for at first, and then leaves alone.
+            let long = near.open_channel(link, SERVICE + 1, Serve::Queue, LIMIT).unwrap();
+            let there = far.accept(SERVICE + 1, LIMIT).unwrap();
+            let buffer = Memory::Owned(vec![0; 4 << 20]);
+            let posted = far.post(From::Channel(there), 0, u64::MAX, buffer, Notice::default()).unwrap();
+            for _ in 0..1000 {
+                far.progress().unwrap();
+            }
+            near.send(long, 9, &pattern(4 << 20, 3), LIMIT).unwrap();
+            assert!(far.finish_operation(posted, LIMIT).unwrap() == pattern(4 << 20, 3), "{driver}");
+            ask(100);
+            far.shut().unwrap();
+        });
+    }
+}

@@ -3,14 +3,19 @@
 use super::handlers::{self, Work};
 use super::shape::{self, NodeOptions};
 use super::table::{self, enter};
-use super::{EINVAL, Errno, call, errno};
+use super::{EAGAIN, EINVAL, Errno, call, errno};
 use crate::{EPROTO, guard};
 use motet_api::node::{MessageLimits, Node, options};
+use motet_sys::thread;
 use std::ffi::{CStr, c_char, c_void};
 use std::net::SocketAddr;
 
 /// Joins only for the thread that asks.
 const SINGLE: u32 = 1;
+/// A thread of ours makes progress while the program makes none.
+const STAND_IN: u32 = 2;
+/// Of that thread's stack, bytes: the program's handlers run there.
+const STACK: usize = 1 << 20;
 /// Most records of a kind.
 const RECORDS: u32 = (1 << 20) - 1;
 /// Windows, bytes.
@@ -34,22 +39,41 @@ pub unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Errno> {
 pub unsafe extern "C" fn motet_node_open(wanted: *const NodeOptions, out: *mut u64) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (options, single) = unsafe {
+        let (options, flags) = unsafe {
             shape::put(out, 0)?;
             wanted_options(wanted)?
         };
+        let single = flags & SINGLE != 0;
         let node = if single { Node::single(&options) } else { Node::with(&options) };
         let handle = table::keep(node.map_err(errno)?, single)?;
+        if flags & STAND_IN != 0 {
+            stand_in(handle).inspect_err(|_| {
+                let _ = table::close(handle);
+            })?;
+        }
         // SAFETY: as above.
         unsafe { shape::put(out, handle) }.map(|()| 0)
     })
 }
 
+/// Starts the thread that makes progress while the program makes none. It ends with the node.
+fn stand_in(handle: u64) -> Result<(), Errno> {
+    let stay = move || {
+        if let Ok(entered) = enter(handle) {
+            entered.node.stand_in();
+        }
+    };
+    let started = thread::spawn_without_signals("motet-stand-in", STACK, stay);
+    started.map_err(|error| error.raw_os_error().unwrap_or(EAGAIN))
+}
+
+/// What the node is to be, and its flags.
+///
 /// # Safety
 /// As of the call.
-unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node::NodeOptions, bool), Errno> {
+unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node::NodeOptions, u32), Errno> {
     if wanted.is_null() {
-        return Ok((options("", None), false));
+        return Ok((options("", None), 0));
     }
     // SAFETY: the caller's promise.
     let (wanted, name, listen) = unsafe {
@@ -60,7 +84,7 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
         "" => None,
         listen => Some(listen.parse::<SocketAddr>().map_err(|_| EINVAL)?),
     };
-    let bad = wanted.flags & !SINGLE != 0
+    let bad = !matches!(wanted.flags, 0 | SINGLE | STAND_IN)
         || wanted.reserved != 0
         || wanted.longs > RECORDS
         || wanted.channels > RECORDS
@@ -80,7 +104,7 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
         bodies,
         pool: or(wanted.pool, pool as u64) as usize,
     };
-    Ok((options, wanted.flags & SINGLE != 0))
+    Ok((options, wanted.flags))
 }
 
 #[unsafe(no_mangle)]

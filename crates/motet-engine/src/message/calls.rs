@@ -231,13 +231,14 @@ impl Node {
     }
 
     #[inline(never)]
-    fn look_everywhere(&self, core: &mut Guard<'_>) -> bool {
+    pub(super) fn look_everywhere(&self, core: &mut Guard<'_>) -> bool {
         core.driving = true;
         if std::mem::take(&mut core.asleep) {
             self.ask(core, Some(0)); // the caller has slept outside
         }
         let came = self.round(core);
         core.driving = std::mem::take(&mut core.ousted);
+        core.wake_next();
         came
     }
 
@@ -314,7 +315,8 @@ impl Node {
         let mut core = self.core()?;
         core.shut = true;
         core.take_leave();
-        core.alert();
+        core.stir();
+        core.kick(); // whether or not anybody is known to sleep
         Ok(())
     }
 
@@ -400,6 +402,14 @@ impl Core {
         joined.flush(link, desk);
         if joined.proto.is_due() && joined.medium.is_some() {
             self.attend_to(link);
+        }
+    }
+
+    /// Has one of those who wait drive now.
+    #[inline(always)]
+    pub(super) fn wake_next(&mut self) {
+        if let Some(next) = self.waiters.pop() {
+            next.unpark();
         }
     }
 

@@ -13,6 +13,7 @@
 //! | [`operations`], [`overdue`] | what has begun and how it ended; completion groups; sends whose time is over |
 //! | `expect` | the short way of a message that somebody waits for right there |
 //! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
+//! | [`stand_in`] | who drives it while the program does not |
 //! | `core`, `links`, `desk`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
 //! | [`medium`] | what a driver brings: lanes or frames |
 //! | `sheet` | what `motet why` reads of a node and its links |
@@ -47,6 +48,7 @@ pub mod remote;
 pub mod segments;
 pub mod sending;
 mod sheet;
+pub mod stand_in;
 mod wait;
 
 pub use self::core::Serve;
@@ -62,7 +64,7 @@ use medium::{Identity, NodeId};
 use motet_proto::message::matching;
 use motet_proto::message::{ChannelId, Held, Limits};
 use motet_sys::birth::Birth;
-use motet_sys::fds::PrivateFd;
+use motet_sys::fds::{self, PrivateFd};
 use motet_sys::lock::Lock;
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
@@ -248,8 +250,7 @@ impl Node {
         let birth = Birth::mark().map_err(Error::NoNode)?;
         let system = |e: motet_sys::rustix::io::Errno| Error::NoNode(e.raw_os_error());
         let poll = PrivateFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
-        // By the system's own call: the C library's may be a voice's, to which a descriptor of the engine's is none.
-        let outer = PrivateFd::new(motet_sys::rustix::io::fcntl_dupfd_cloexec(&poll, 0).map_err(system)?);
+        let outer = PrivateFd::new(fds::copy(&poll).map_err(Error::NoNode)?);
         let kick = PrivateFd::new(socket::eventfd().map_err(Error::NoNode)?);
         let id = NodeId(memory::nonce());
         let name = match options.name.as_str() {

@@ -29,9 +29,7 @@ impl Node {
                 core.driving = true;
                 let result = self.drive(&mut core, deadline, &mut ready);
                 core.driving = std::mem::take(&mut core.ousted);
-                if let Some(next) = core.waiters.pop() {
-                    next.unpark(); // somebody must drive
-                }
+                core.wake_next(); // somebody must drive
                 match result {
                     Some(result) => return result,
                     None => continue, // another thread does

@@ -45,6 +45,8 @@ const LOOKS: u32 = 64;
 const TURNS: u32 = 64;
 const NAPS: u32 = 2000;
 const NAP: u64 = 50_000;
+/// Of the reader's stack, bytes.
+const STACK: usize = 64 << 10;
 
 impl Watch {
     /// This process's. An error (of the system) when it may not have one.
@@ -63,7 +65,7 @@ impl Watch {
             lineage: Lineage::begin()?,
         }));
         // Without its thread it watches nothing; what is left is a descriptor that hears of nothing.
-        thread::spawn_without_signals("motet-watch", move || watch.run())
+        thread::spawn_without_signals("motet-watch", STACK, move || watch.run())
             .map_err(|e| e.raw_os_error().unwrap_or(11))?;
         *shared = Some(watch);
         Ok(watch)

@@ -1,0 +1,37 @@
+/* guest.c: how Motet's stand-in gets into a domain.
+ *
+ * What it is:   the program is inside nearly always, so it pays a store and a look at a flag. The stand-in, which comes once in a while, pays for both:
+ *               it says that it is there, reaches every CPU with a barrier (membarrier), and looks whether the program is inside. It goes
+ *               away then; who comes later sees the flag and waits.
+ * What it isn't: a lock between threads of the program: that is the domain's `lock`, or the program's own promise. */
+#include "fabric.h"
+
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Motet has said of the process that it uses this kind (for its own locks). */
+static bool barrier(void) { return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
+
+void guest_wait(struct domain *domain)
+{
+    static const struct timespec nap = { 0, 20000 };
+    while (atomic_load_explicit(&domain->guest, memory_order_acquire))
+        nanosleep(&nap, NULL);
+}
+
+bool guest_enter(struct domain *domain)
+{
+    if (domain->locked) return pthread_mutex_trylock(&domain->lock) == 0;
+    atomic_store(&domain->guest, true);
+    if (barrier() && !atomic_load_explicit(&domain->inside, memory_order_acquire)) return true; /* edge guest <-> inside */
+    atomic_store_explicit(&domain->guest, false, memory_order_release);
+    return false;
+}
+
+void guest_leave(struct domain *domain)
+{
+    if (domain->locked) pthread_mutex_unlock(&domain->lock);
+    else atomic_store_explicit(&domain->guest, false, memory_order_release);
+}
