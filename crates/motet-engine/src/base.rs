@@ -3,7 +3,7 @@
 use crate::engine::{Handle, Local};
 use crate::peer::Peer;
 use motet_proto::{Base, Errno};
-use motet_sys::{clock, copy, diag, memory, socket, thread};
+use motet_sys::{clock, copy, crowd, diag, memory, socket, thread};
 use motet_wire::mapping::Mapping;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -127,7 +127,7 @@ impl Base for Kernel<'_> {
     }
 
     fn yield_now(&mut self) {
-        thread::yield_now();
+        crowd::yield_now();
     }
 
     fn nap(&mut self, ns: u64) {

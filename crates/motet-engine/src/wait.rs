@@ -8,7 +8,7 @@ use crate::pace::{Pace, ticks};
 use crate::set::{HotList, Set};
 use crate::stream::EVIDENCE;
 use motet_proto::{gate, rx, spin};
-use motet_sys::{clock, thread};
+use motet_sys::{clock, crowd, thread};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -63,6 +63,11 @@ const MAX_FAILED: u32 = 9;
 /// So many times others take the CPU before a spin is given up.
 const CROWD: u32 = 2;
 
+/// Whether waits spin at all: that is allowed, and nobody computes where they would.
+fn spins(engine: &Engine) -> bool {
+    engine.options.spin > 0 && !crowd::is_here()
+}
+
 impl<'a> Wait<'a> {
     /// A wait on these streams.
     pub fn on(engine: &Engine, streams: &'a [Handle]) -> Self {
@@ -110,7 +115,7 @@ impl<'a> Wait<'a> {
         }
         if !may_block {
             // A program that does nothing but look spins already: what it waits for may come through the ring.
-            if engine.options.spin > 0 && LOOKS.is_lively(|| true) {
+            if spins(engine) && LOOKS.is_lively(|| true) {
                 self.raise(engine);
             }
             return Step::Probe;
@@ -118,7 +123,7 @@ impl<'a> Wait<'a> {
         loop {
             match self.phase {
                 Phase::Fresh => {
-                    if engine.options.spin > 0 && self.is_lively(engine) && !skips() && self.raise(engine) {
+                    if spins(engine) && self.is_lively(engine) && !skips() && self.raise(engine) {
                         self.begin_spin();
                         // TCP bytes sent before the gates rose are in the kernel, so it is asked soon.
                         self.probe = self.start + if QUICK.load(Relaxed) { ticks(EAGER) } else { 0 };
@@ -202,7 +207,7 @@ impl<'a> Wait<'a> {
         });
         let (watched, more) = (&watched[..n], more || left);
         let near = || watched.iter().flatten().any(Up::is_near);
-        let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
+        let (budget, hog) = (ticks(engine.options.spin), ticks(crowd::HOG));
         loop {
             for _ in 0..16 {
                 for Up { record, slot, .. } in watched.iter().flatten() {
@@ -235,8 +240,7 @@ impl<'a> Wait<'a> {
                     return Some(Step::Probe);
                 }
                 // Anybody else who wants this CPU gets it now and then; their time is not spun away.
-                thread::yield_now();
-                let lent = clock::ticks().wrapping_sub(now);
+                let lent = crowd::yield_now();
                 if lent > hog && !self.any_ready(engine) {
                     failed();
                     return None;
@@ -252,12 +256,9 @@ impl<'a> Wait<'a> {
                 }
                 return Some(Step::Probe);
             }
-            if near() {
-                thread::yield_now();
-                if clock::ticks().wrapping_sub(now) > hog {
-                    failed();
-                    return None;
-                }
+            if near() && crowd::yield_now() > hog {
+                failed();
+                return None;
             }
         }
     }

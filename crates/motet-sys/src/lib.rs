@@ -8,6 +8,7 @@ pub mod barrier;
 pub mod birth;
 pub mod clock;
 pub mod copy;
+pub mod crowd;
 pub mod diag;
 pub mod faults;
 pub mod fds;

@@ -47,7 +47,7 @@ impl Node {
         }
         let Joined { medium: Some(Medium::Lanes(lanes)), proto, back, .. } = &mut **joined else { return None };
         *asleep = false;
-        for _ in 0..pace.looks(self.spin) {
+        for _ in 0..pace.looks(self.spin()) {
             *rounds = rounds.wrapping_add(1);
             if rounds.wrapping_add(1).is_multiple_of(until_slow) || others.are_waiting() {
                 return None; // there is more to do

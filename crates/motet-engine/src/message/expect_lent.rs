@@ -49,7 +49,7 @@ impl Node {
             return None;
         }
         *asleep = false;
-        let mut looks = pace.looks(self.spin);
+        let mut looks = pace.looks(self.spin());
         while looks > 0 {
             looks -= 1;
             *rounds = rounds.wrapping_add(1);

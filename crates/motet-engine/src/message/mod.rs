@@ -68,7 +68,7 @@ use motet_sys::fds::{self, PrivateFd};
 use motet_sys::lock::Lock;
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
-use motet_sys::{memory, socket};
+use motet_sys::{crowd, memory, socket};
 use sheet::Sheet;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -264,6 +264,12 @@ impl Node {
         core.sheet = Sheet::open(&core.identity, &core.drivers, &core.address());
         let process = birth.process();
         Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer })
+    }
+
+    /// Longest wait outside the kernel now, ns.
+    #[inline(always)]
+    fn spin(&self) -> u64 {
+        if crowd::is_here() { 0 } else { self.spin }
     }
 
     /// Whether a fork lies between the process that made it and ours.

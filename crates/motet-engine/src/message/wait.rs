@@ -50,7 +50,7 @@ impl Node {
         deadline: Option<u64>,
         ready: &mut impl FnMut(&mut Core) -> Option<R>,
     ) -> Option<Result<R, Error>> {
-        let mut spin = core.pace.begin(self.spin);
+        let mut spin = core.pace.begin(self.spin());
         core.asleep = false; // whoever slept on the descriptor is here, or is woken by what is found
         loop {
             let came = self.round(core);
@@ -92,7 +92,7 @@ impl Node {
                     if let Some(found) = self.sleep(core, deadline, ready) {
                         return Some(Ok(found));
                     }
-                    spin = core.pace.begin(self.spin);
+                    spin = core.pace.begin(self.spin());
                 }
             }
         }

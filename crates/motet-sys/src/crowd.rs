@@ -1,0 +1,129 @@
+//! Whether others compute where this process waits.
+//!
+//! Whoever spins yields now and then, and a yield that meets somebody who computes lasts as long as that one's slice: milliseconds, where a
+//! sleep and its wake-up take microseconds. So after such a yield the process waits in the kernel for some time, and longer each time that
+//! the next attempt meets the same: what is lost to attempts is bounded by one part in [`MOST`].
+
+use crate::{clock, thread};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A yield that lasts so long (ns) has met somebody who computes.
+pub const HOG: u64 = 200_000;
+
+/// A wait in the kernel lasts so many times as long as the yield before it; at first, and at most.
+const FIRST: u64 = 8;
+const MOST: u64 = 128;
+/// Longest time without an attempt, ns.
+const LONGEST: u64 = 1_000_000_000;
+
+/// What is known of it. Threads race here: the worst that comes of it is an attempt too many.
+#[derive(Debug)]
+pub struct Crowd {
+    /// Until when (ticks) nobody spins; 0: they may.
+    until: AtomicU64,
+    /// The last such time: its end and its length, ticks; and how many times the yield it was.
+    ended: AtomicU64,
+    length: AtomicU64,
+    times: AtomicU64,
+}
+
+/// This process's.
+static CROWD: Crowd = Crowd::new();
+
+/// Whether to sleep rather than spin.
+#[inline(always)]
+pub fn is_here() -> bool {
+    CROWD.is_here(clock::ticks)
+}
+
+/// Lets others have this CPU; how long they had it, ticks. It is noted where that was long.
+pub fn yield_now() -> u64 {
+    let began = clock::ticks();
+    thread::yield_now();
+    let took = clock::ticks().saturating_sub(began);
+    let ticks_per_1024ns = clock::ticks_per_1024ns();
+    if took > (HOG * ticks_per_1024ns) >> 10 {
+        CROWD.met(began, began + took, ticks_per_1024ns);
+    }
+    took
+}
+
+impl Crowd {
+    /// Nobody has been met.
+    pub const fn new() -> Self {
+        let [until, ended, length, times] = [const { AtomicU64::new(0) }; 4];
+        Self { until, ended, length, times }
+    }
+
+    /// Whether anybody was met lately. `now` is asked only where somebody was met lately.
+    #[inline(always)]
+    pub fn is_here(&self, now: impl FnOnce() -> u64) -> bool {
+        self.until.load(Relaxed) != 0 && self.was_here(now())
+    }
+
+    #[cold]
+    fn was_here(&self, now: u64) -> bool {
+        if now < self.until.load(Relaxed) {
+            return true;
+        }
+        self.until.store(0, Relaxed);
+        false
+    }
+
+    /// A yield that began at `began` and lasted until `now` has met somebody who computes.
+    #[cold]
+    pub fn met(&self, began: u64, now: u64, ticks_per_1024ns: u64) {
+        let took = now.saturating_sub(began);
+        let again = began.saturating_sub(self.ended.load(Relaxed)) < self.length.load(Relaxed);
+        let times = if again { (self.times.load(Relaxed) * 2).min(MOST) } else { FIRST };
+        let length = (took * times).min((LONGEST * ticks_per_1024ns) >> 10);
+        self.times.store(times, Relaxed);
+        self.length.store(length, Relaxed);
+        self.ended.store(now + length, Relaxed);
+        self.until.store(now + length, Relaxed);
+    }
+}
+
+impl Default for Crowd {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One tick is a nanosecond.
+    const NS: u64 = 1024;
+
+    #[test]
+    fn a_yield_that_lasts_is_followed_by_sleeps_and_by_more_of_them_each_time() {
+        let crowd = Crowd::new();
+        assert!(!crowd.is_here(|| unreachable!("nobody was met")));
+        let (mut now, took) = (1_000_000, 4_000_000);
+        let mut lasted = Vec::new();
+        for _ in 0..7 {
+            crowd.met(now, now + took, NS);
+            now += took;
+            let end = crowd.ended.load(Relaxed);
+            assert!(crowd.is_here(|| end - 1) && !crowd.is_here(|| end));
+            lasted.push((end - now) / took);
+            now = end + 10;
+        }
+        assert_eq!(lasted, [8, 16, 32, 64, 128, 128, 128]);
+    }
+
+    #[test]
+    fn one_that_is_met_by_chance_costs_little() {
+        let crowd = Crowd::new();
+        crowd.met(0, 300_000, NS);
+        assert_eq!(crowd.ended.load(Relaxed), 300_000 * 9);
+        // The next one comes long after.
+        crowd.met(100_000_000, 100_300_000, NS);
+        assert_eq!(crowd.ended.load(Relaxed), 100_000_000 + 300_000 * 9);
+        crowd.met(1 << 40, (1 << 40) + 500_000_000, NS);
+        assert_eq!(crowd.length.load(Relaxed), LONGEST, "however long it was");
+    }
+}
