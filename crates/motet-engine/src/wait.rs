@@ -207,7 +207,7 @@ impl<'a> Wait<'a> {
         });
         let (watched, more) = (&watched[..n], more || left);
         let near = || watched.iter().flatten().any(Up::is_near);
-        let (budget, hog) = (ticks(engine.options.spin), ticks(crowd::HOG));
+        let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
         loop {
             for _ in 0..16 {
                 for Up { record, slot, .. } in watched.iter().flatten() {

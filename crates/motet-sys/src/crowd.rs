@@ -8,8 +8,8 @@ use crate::{clock, thread};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A yield that lasts so long (ns) has met somebody who computes.
-pub const HOG: u64 = 200_000;
+/// A yield that lasts so long (ns) has met somebody who computes: who does for less comes to an end before a sleep would have paid, too.
+const SLICE: u64 = 1_000_000;
 
 /// A wait in the kernel lasts so many times as long as the yield before it; at first, and at most.
 const FIRST: u64 = 8;
@@ -43,7 +43,7 @@ pub fn yield_now() -> u64 {
     thread::yield_now();
     let took = clock::ticks().saturating_sub(began);
     let ticks_per_1024ns = clock::ticks_per_1024ns();
-    if took > (HOG * ticks_per_1024ns) >> 10 {
+    if took > (SLICE * ticks_per_1024ns) >> 10 {
         CROWD.met(began, began + took, ticks_per_1024ns);
     }
     took

@@ -3,8 +3,7 @@
 //! It spins while that pays, yields now and then, at once where the last yields met somebody, and sleeps when neither has helped.
 //! Waits that would have been better asleep are followed by waits that sleep at once, twice as many each time.
 
-use motet_sys::clock;
-use motet_sys::crowd::{self, HOG};
+use motet_sys::{clock, crowd};
 
 /// Looks before the first one at the clock: a peer that runs answers within these.
 const EAGER: u32 = 256;
@@ -12,8 +11,9 @@ const EAGER: u32 = 256;
 const LOOKS: u32 = 32;
 /// Between two yields, ns.
 const YIELD: u64 = 5_000;
-/// A yield that took so long (ns) met somebody.
+/// A yield that took so long (ns) met somebody, and one that took so long somebody who computes.
 const LENT: u64 = 1_500;
+const HOG: u64 = 200_000;
 /// Failed spins are followed by up to `2^FAILED - 1` waits without one.
 const FAILED: u32 = 8;
 
