@@ -1,0 +1,146 @@
+//! MPI, CORBA and plain sockets in one process (`tests/together`): one engine carries all of them, alone or at once, whatever allocator the
+//! process has, and none is starved by another.
+
+use motet_programs::find;
+use motet_tests::mpi::{OPEN_MPI_4, installed, output, root, skip};
+use motet_tests::{engine, folder};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The command, and the program; `None`, loudly, where something is missing.
+fn program(test: &str) -> Option<(PathBuf, PathBuf)> {
+    let built = engine()?.parent()?;
+    let missing = ["libfabric/libmotet-fi.so", "libmotet_omniorb42.so", "libmotet_sockets.so", "motet"];
+    if let Some(missing) = missing.iter().find(|name| !built.join(name).exists()) {
+        skip(test, &format!("{missing} is not built (make build)"));
+        return None;
+    }
+    if find("omniidl").is_none() || find("mpicxx.openmpi").is_none() {
+        skip(test, "omniidl or mpicxx.openmpi is not installed (tests/programs/packages.txt)");
+        return None;
+    }
+    let (into, from) = (folder(&format!("together-{test}")), root().join("tests/together"));
+    succeeds(Command::new("omniidl").arg("-bcxx").arg("-C").arg(&into).arg(from.join("together.idl")));
+    let sources = ["main", "mpi", "corba", "sockets"].map(|name| from.join(format!("{name}.cc")));
+    let program = into.join("together");
+    let mut compiler = Command::new("mpicxx.openmpi");
+    compiler.args(["-std=c++17", "-O2", "-DOMPI_SKIP_MPICXX", "-Wall", "-Wextra", "-Werror"]);
+    compiler.arg("-I").arg(&into).arg("-I").arg(&from).args(sources).arg(into.join("togetherSK.cc"));
+    succeeds(compiler.arg("-o").arg(&program).args(["-lomniORB4", "-lomnithread", "-lpthread"]));
+    Some((built.join("motet"), program))
+}
+
+fn succeeds(command: &mut Command) {
+    let ran = command.output().expect("a program");
+    assert!(ran.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// A job of two ranks under `motet run`: see `tests/together/main.cc`.
+fn job(motet: &Path, program: &Path, words: &[&str]) -> Option<Command> {
+    let mpi = installed("together", &[OPEN_MPI_4]).pop()?;
+    let all = mpi.launcher(2, &["--bind-to", "none"]).into_iter().chain([program.display().to_string()]);
+    let all: Vec<String> = all.chain(words.iter().map(|word| (*word).to_owned())).collect();
+    Some(mpi.run(motet, &[], &all))
+}
+
+/// What was said: letters of the voices, each once for a size; and that each process has one engine, and no thread of Motet's but one.
+#[track_caller]
+fn one_engine(said: &str, voices: &str, sizes: &[&str]) {
+    for size in sizes {
+        for voice in voices.chars() {
+            let times = voices.matches(voice).count();
+            let lines = said.lines().filter(|line| line.starts_with(&format!("{voice} {size} ")));
+            let counts: Vec<u64> = lines.filter_map(|line| line.split(' ').nth(4)?.parse().ok()).collect();
+            assert!(counts.len() == times && counts.iter().all(|count| *count >= 10), "{voice} {size}: {said}");
+        }
+    }
+    for rank in ["rank 0: ", "rank 1: "] {
+        let census = said.lines().find_map(|line| line.strip_prefix(rank)).expect(said);
+        let (counts, threads) = census.split_once(", threads ").expect(census);
+        assert_eq!(counts, "engines 1, sheets of nodes 1", "{rank}");
+        let ours: Vec<_> = threads.split(' ').filter(|thread| thread.starts_with("motet")).collect();
+        assert_eq!(ours, ["motet-stand-in=1"], "{rank}{census}");
+    }
+}
+
+#[test]
+fn three_voices_share_an_engine_alone_and_at_once() {
+    let Some((motet, program)) = program("three_voices_share_an_engine_alone_and_at_once") else { return };
+    for used in ["m", "c", "s", "mcs"] {
+        let Some(mut job) = job(&motet, &program, &["150", "mcs", used, "8", "65536", "2000000"]) else { return };
+        one_engine(&output(&mut job), used, &["8", "65536", "2000000"]);
+    }
+}
+
+/// Each rank has two threads that poll for MPI and one that computes, on the CPUs that calls and sockets need, too.
+#[test]
+fn nobody_starves_beside_threads_that_poll_and_compute() {
+    let Some((motet, program)) = program("nobody_starves_beside_threads_that_poll_and_compute") else { return };
+    let Some(mut job) = job(&motet, &program, &["500", "mmcsx", "mcsx", "8", "65536"]) else { return };
+    one_engine(&output(&mut job), "mmcs", &["8", "65536"]);
+}
+
+#[test]
+fn other_allocators_make_no_difference() {
+    let test = "other_allocators_make_no_difference";
+    let Some((motet, program)) = program(test) else { return };
+    for allocator in ["libjemalloc.so.2", "libmimalloc.so.2.0"] {
+        let Some(path) = library(allocator) else {
+            skip(test, &format!("{allocator} is not installed (tests/packages.txt)"));
+            continue;
+        };
+        let Some(mut job) = job(&motet, &program, &["150", "mcs", "mcs", "8", "300000"]) else { return };
+        one_engine(&output(job.env("LD_PRELOAD", path)), "mcs", &["8", "300000"]);
+    }
+}
+
+fn library(name: &str) -> Option<String> {
+    let listed = Command::new("/sbin/ldconfig").arg("-p").output().ok()?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let line = listed.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")))?;
+    line.rsplit(" => ").next().map(str::to_owned)
+}
+
+/// Two libraries with hooks of their own deadlock: libfabric's issues 9003 and 10879.
+#[test]
+fn nothing_of_ours_stands_before_the_allocator() {
+    let Some(built) = engine().and_then(|engine| engine.parent().map(Path::to_owned)) else { return };
+    let hooks = ["malloc", "calloc", "realloc", "free", "mmap", "munmap", "mremap", "madvise", "brk", "sbrk"];
+    for name in ["libmotet.so", "libmotet_sockets.so", "libmotet_omniorb42.so", "libfabric/libmotet-fi.so"] {
+        let listed = Command::new("nm").args(["-D", "--defined-only"]).arg(built.join(name)).output().expect("nm");
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let defined: Vec<_> = listed.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+        assert!(defined.len() > 1 || name.contains("libfabric"), "{name} defines nothing");
+        assert!(!defined.iter().any(|symbol| hooks.contains(symbol)), "{name}: {defined:?}");
+    }
+}
+
+/// Those that wait beside an MPI that polls on every CPU are served by the kernel; here it does not poll.
+#[test]
+fn why_shows_all_voices_of_a_process_on_the_same_memory() {
+    let Some((motet, program)) = program("why_shows_all_voices_of_a_process_on_the_same_memory") else { return };
+    let Some(mut job) = job(&motet, &program, &["4000", "mcs", "cs", "4096"]) else { return };
+    let mut job = job.stdout(Stdio::piped()).spawn().expect("timeout");
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    let why = Command::new(&motet).args(["why", "--json"]).output().expect("motet");
+    let ended = job.wait().expect("its end");
+    assert!(ended.success());
+    let why: serde_json::Value = serde_json::from_slice(&why.stdout).expect("JSON");
+    let ours = |process: &&serde_json::Value| {
+        process["command"].as_str().unwrap_or_default().starts_with(program.to_str().expect("a plain path"))
+    };
+    let ranks: Vec<_> = why["processes"].as_array().expect("processes").iter().filter(ours).collect();
+    assert_eq!(ranks.len(), 2, "{why}");
+    for rank in ranks {
+        let links = rank["nodes"][0]["links"].as_array().expect("links").iter();
+        let used = |link: &serde_json::Value| {
+            link["drivers"]
+                .as_array()
+                .is_some_and(|ways| ways.iter().any(|way| way["in_use"] == true && way["driver"] == "shm"))
+        };
+        assert!(links.clone().count() > 0 && links.clone().all(used), "MPI: {rank}");
+        let fast = rank["pairs"].as_array().expect("pairs").iter().filter(|pair| pair["path"] == "shm");
+        let moved = fast.filter(|pair| pair["sent"]["fast"].as_u64() > Some(100_000));
+        assert!(moved.count() >= 2, "CORBA and sockets: {rank}");
+    }
+}
