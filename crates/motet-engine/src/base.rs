@@ -130,6 +130,11 @@ impl Base for Kernel<'_> {
         crowd::yield_now();
     }
 
+    #[inline(always)]
+    fn is_crowded(&self) -> bool {
+        crowd::is_here()
+    }
+
     fn nap(&mut self, ns: u64) {
         thread::nap(ns);
     }

@@ -13,7 +13,7 @@ use crate::base::Kernel;
 use crate::engine::{Engine, Handle, Up};
 use crate::reason::Reason;
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
-use motet_sys::{crowd, socket, thread};
+use motet_sys::{socket, thread};
 use motet_wire::record::State;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -155,8 +155,7 @@ impl Engine {
         let slow = blocking
             && record.rx.near.load(Relaxed) != 0
             && slot.is_some_and(|slot| !local.pace.is_lively(|| Up { handle, record, local, slot }.is_near()));
-        let sleeps = slow || local.in_set.load(Relaxed) && !blocking || crowd::is_here();
-        let spin = if sleeps { 0 } else { self.options.spin };
+        let spin = if slow || local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
         // The sender knows which of the two sizes holds now.
         let large = self.options.single_copy.min(self.options.single_copy_far);
         let ask = rx::Ask { blocking, peek, kernel_only, spin, large };

@@ -79,6 +79,11 @@ pub trait Base {
     fn cpu(&self) -> u32;
     /// Lets another thread of this CPU run.
     fn yield_now(&mut self);
+    /// Whether a yield would most likely meet somebody who computes, and last as long as that one's slice.
+    #[inline(always)]
+    fn is_crowded(&self) -> bool {
+        false
+    }
     /// Sleeps for about `ns`. Never called with a lock held.
     fn nap(&mut self, ns: u64);
     /// Identifies this thread: the process in the high half, never 0.

@@ -47,7 +47,8 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
     let mut near = record.rx.near.load(Relaxed) != 0;
     // Somebody had this CPU in the last wait, and gave it back: threads of a program that hand its work around. Whom this thread has woken
     // since the last wait goes first.
-    if record.rx.lent.load(Relaxed) != 0 && !changed() {
+    let crowded = base.is_crowded();
+    if record.rx.lent.load(Relaxed) != 0 && !crowded && !changed() {
         lend(record, base);
     }
     if !near
@@ -58,6 +59,9 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
     {
         paid(record);
         return Spun::Ring;
+    }
+    if crowded {
+        return Spun::Nothing; // which says nothing of the next spin
     }
     let first = base.now();
     let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
