@@ -2,13 +2,16 @@
 //!
 //! Taking it is one exchange; giving it back a store, as whoever goes to sleep for it first reaches every CPU with a barrier
 //! (`membarrier`) and then looks again. In the single-threaded mode both are plain loads and stores.
+//!
+//! A holder may say that the value is *calm*: that something it knows of it stays true until somebody takes the lock otherwise than by
+//! [`Lock::lock_if_calm`]. Whoever takes it so relies on that, and does nothing that would change it.
 
 use crate::{barrier, thread};
 use rustix::thread::futex;
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
 
 /// Looks at the lock before a sleep for it.
 const PATIENCE: u32 = 200;
@@ -24,8 +27,10 @@ pub struct Lock<T> {
     wanted: AtomicU32,
     /// One of them may sleep.
     asleep: AtomicU32,
-    /// In the single-threaded mode the one thread ([`thread::token`]); otherwise 0.
-    owner: u64,
+    /// In the single-threaded mode the one thread ([`thread::here`]); otherwise 0.
+    owner: usize,
+    /// Nobody has had it since it was calm but who takes it as such. Written by holders only.
+    calm: AtomicBool,
     /// Giving it back needs no fence.
     barrier: bool,
     /// Never dropped.
@@ -58,16 +63,17 @@ impl<T> Lock<T> {
         Self::with(value, 0)
     }
 
-    fn with(value: T, owner: u64) -> Self {
+    fn with(value: T, owner: usize) -> Self {
         let zero = || AtomicU32::new(0);
         let barrier = owner == 0 && barrier::join_threads();
         let value = UnsafeCell::new(ManuallyDrop::new(value));
-        Self { word: zero(), wanted: zero(), asleep: zero(), owner, barrier, abandoned: false, value }
+        let calm = AtomicBool::new(false);
+        Self { word: zero(), wanted: zero(), asleep: zero(), owner, calm, barrier, abandoned: false, value }
     }
 
     /// For this thread alone: nobody else gets the value.
     pub fn single(value: T) -> Self {
-        Self::with(value, thread::token())
+        Self::with(value, thread::here())
     }
 
     /// The value, which nobody else can have now.
@@ -85,14 +91,31 @@ impl<T> Lock<T> {
     /// the lock is not for.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
+        self.take();
+        self.calm.store(false, Ordering::Relaxed);
+        Guard(self)
+    }
+
+    /// The value, if it is calm; waits for it no longer than [`Lock::lock`].
+    #[inline(always)]
+    pub fn lock_if_calm(&self) -> Option<Guard<'_, T>> {
+        if !self.calm.load(Ordering::Relaxed) {
+            return None; // without a look at the lock
+        }
+        self.take();
+        let guard = Guard(self);
+        if self.calm.load(Ordering::Relaxed) { Some(guard) } else { None }
+    }
+
+    #[inline(always)]
+    fn take(&self) {
         if self.owner != 0 {
-            let mine = thread::token() == self.owner && self.word.load(Ordering::Relaxed) == 0;
+            let mine = thread::here() == self.owner && self.word.load(Ordering::Relaxed) == 0;
             assert!(mine, "made for one thread, used by another or from within");
             self.word.store(1, Ordering::Relaxed);
         } else if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait();
         }
-        Guard(self)
     }
 
     #[cold]
@@ -160,6 +183,19 @@ impl<'a, T> Guard<'a, T> {
     #[inline(always)]
     pub fn is_wanted(&self) -> bool {
         self.others().are_waiting()
+    }
+
+    /// Gives it back right here: to drop it does the same, by a call.
+    #[inline(always)]
+    pub fn release(self) {
+        self.0.unlock();
+        std::mem::forget(self);
+    }
+
+    /// Says that the value is calm from now on, or that it is not.
+    #[inline(always)]
+    pub fn set_calm(&mut self, calm: bool) {
+        self.0.calm.store(calm, Ordering::Relaxed);
     }
 
     /// To ask the same while the value is borrowed.
@@ -294,6 +330,29 @@ mod tests {
             guard.unlocked(|| panic!("as a handler might"));
         }));
         assert!(caught.is_err());
+        assert_eq!(*value.lock(), 1);
+    }
+
+    #[test]
+    fn it_is_calm_until_somebody_has_it_otherwise() {
+        let value = Lock::new(1);
+        let calmly = || value.lock_if_calm().map(|value| *value);
+        assert_eq!(calmly(), None);
+        value.lock().set_calm(true);
+        assert_eq!([calmly(), calmly()], [Some(1); 2], "who takes it so leaves it so");
+        drop(value.lock());
+        assert_eq!(calmly(), None);
+        let mut guard = value.lock();
+        guard.set_calm(true);
+        guard.unlocked(|| assert_eq!(calmly(), Some(1)));
+        drop(guard);
+        assert_eq!(calmly(), None, "who has lent it comes back as anybody");
+        value.lock().set_calm(true);
+        if let Some(mut guard) = value.lock_if_calm() {
+            guard.set_calm(false);
+            guard.release();
+        }
+        assert_eq!(calmly(), None);
         assert_eq!(*value.lock(), 1);
     }
 

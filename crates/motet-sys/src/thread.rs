@@ -46,7 +46,13 @@ pub unsafe fn next_generation() {
 /// A token for this thread: the process in the high half, something unique in it in the low half.
 #[inline(always)]
 pub fn token() -> u64 {
-    let thread: u64;
+    u64::from(pid()) << 32 | ((here() as u64 >> 4) & 0xffff_fffe) | 1
+}
+
+/// What is this thread's alone among those of its process, and not 0.
+#[inline(always)]
+pub fn here() -> usize {
+    let thread: usize;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: on x86-64 Linux the first word of the thread control block is its own address (System V psABI, TLS).
     unsafe {
@@ -57,7 +63,7 @@ pub fn token() -> u64 {
     unsafe {
         core::arch::asm!("mrs {}, tpidr_el0", out(reg) thread, options(nostack, nomem, preserves_flags))
     };
-    u64::from(pid()) << 32 | ((thread >> 4) & 0xffff_fffe) | 1
+    thread
 }
 
 /// Whether the process of a token exists (and is visible to us).

@@ -36,7 +36,7 @@ mod producer;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use consumer::{Buffer, Consumer, Packet};
+pub use consumer::{Buffer, Consumer, Glance, Packet, Short};
 pub use producer::{Producer, Put};
 
 pub use crate::gate::Broken;
@@ -117,6 +117,12 @@ impl Word {
         (self.0 >> 32) as usize & 0x1fff
     }
 
+    /// Kind and length, of a packet that has no flags, is not open and has less than 256 bytes.
+    #[inline(always)]
+    fn short(self) -> Option<(u8, u8)> {
+        (self.0 & 0xff00_ff00_0000_0000 == 0).then_some((self.kind(), (self.0 >> 32) as u8))
+    }
+
     #[inline(always)]
     pub(crate) fn kind(self) -> u8 {
         (self.0 >> 48) as u8
@@ -186,6 +192,14 @@ impl Line {
     /// A line that was never written.
     pub fn new() -> Self {
         Self { word: AtomicU64::new(0), payload: [(); WORDS].map(|()| AtomicU64::new(0)) }
+    }
+
+    /// Writes the first words of its payload.
+    #[inline(always)]
+    fn fill<const N: usize>(&self, words: [u64; N]) {
+        for (slot, word) in self.payload.iter().zip(words) {
+            slot.store(word, Ordering::Relaxed);
+        }
     }
 
     /// It will be looked at soon.

@@ -152,6 +152,7 @@ impl Node {
 
     /// Begins to send a message whose body stays as long as the process. `None`: it has gone, and no end follows. Waits only until
     /// there is room.
+    #[inline]
     pub fn begin_send(
         &self,
         message: &Outgoing<'_>,
@@ -159,6 +160,9 @@ impl Node {
         notice: Notice,
         limit: Option<Duration>,
     ) -> Result<Option<OperationId>, Error> {
+        if self.0.goes_calmly(message, body, notice) {
+            return Ok(None);
+        }
         self.0.send(message, lend::forever(body), Vec::new(), notice, deadline(limit))
     }
 

@@ -1,5 +1,6 @@
 //! What a node is made of, behind its lock.
 
+use super::calm::Calm;
 use super::desk::Desk;
 use super::links::Joined;
 use super::loans::Returns;
@@ -74,6 +75,10 @@ pub struct Core {
     pub waiters: Vec<Thread>,
     /// Whether waiting outside the kernel pays.
     pub pace: Pace,
+    /// What is known while the lock says that it is calm.
+    pub calm: Option<Calm>,
+    /// Short messages that have not come or gone by that since it changed last.
+    pub restless: u32,
     /// Nobody may wait any more.
     pub shut: bool,
     /// Everything that can wake a sleeper.
@@ -202,6 +207,8 @@ impl Core {
             asleep: false,
             waiters,
             pace,
+            calm: None,
+            restless: 0,
             shut: false,
             poll,
             kick,

@@ -17,7 +17,7 @@ use motet_proto::message::pool::Number;
 use motet_proto::message::{Link, Status};
 use motet_sys::span::Span;
 use motet_wire::lane::bulk::{IN_RING, Run};
-use motet_wire::lane::{Consumer, Packet};
+use motet_wire::lane::{Consumer, Glance, Packet};
 
 /// Looks between two rounds of the long way, where links are not busy.
 pub(super) const OTHERS: u32 = 64;
@@ -26,7 +26,6 @@ const PATIENCE: u32 = 2000;
 
 impl Node {
     /// The message, if it comes within the looks that a wait begins with.
-    #[inline(always)]
     pub(super) fn expect(
         &self,
         core: &mut Guard<'_>,
@@ -36,57 +35,80 @@ impl Node {
     ) -> Option<Got> {
         let link = core.only_link()?;
         let others = core.others();
-        let Core { links, desk, landing: Some(landing), rounds, pace, now, asleep, .. } = &mut **core else {
-            return None;
-        };
+        let Core { links, desk, rounds, pace, asleep, .. } = &mut **core;
         let selector = desk.table.alone(selector)?;
         let until_slow = if links.count() > 1 { OTHERS } else { SLOW };
         let joined = links.named(Number(link.0))?;
         if !joined.is_quiet() {
             return None;
         }
-        let Joined { medium: Some(Medium::Lanes(lanes)), proto, back, .. } = &mut **joined else { return None };
+        let Joined { medium: Some(Medium::Lanes(lanes)), .. } = &mut **joined else { return None };
         *asleep = false;
         for _ in 0..pace.looks(self.spin()) {
             *rounds = rounds.wrapping_add(1);
             if rounds.wrapping_add(1).is_multiple_of(until_slow) || others.are_waiting() {
                 return None; // there is more to do
             }
-            let Some(packet) = lanes.inward.peek(&mut landing.lane).ok()? else {
+            if matches!(lanes.inward.glance(), Glance::Nothing) {
                 std::hint::spin_loop();
                 continue;
-            };
-            let (mut view, bytes) = (View::of(desk, back, link), packet.bytes(&landing.lane));
-            let Taken { message, landed, body } = if packet.flags & IN_RING == 0 {
-                let (front, rest) = bytes.split_first_chunk()?;
-                let message = proto.expects(&view.desk.table, &selector, packet.kind, front, rest.len())?;
-                let (pushed, body) = rest.split_at_checked(message.headers)?;
-                proto.take_expected(&mut view, &message, *now).ok()?;
-                let landed = span.fill(0, body);
-                if let (Some(headers), false) = (headers, pushed.is_empty()) {
-                    headers.extend_from_slice(pushed);
-                }
-                lanes.inward.consume(&packet);
-                Taken { message, landed, body: body.len() }
-            } else {
-                take_from_ring(lanes, proto, &mut view, (&packet, bytes), &selector, span, headers, *now)?
-            };
-            let channel = Some(Channel { link, id: message.channel });
-            if lanes.inward.take_wake() {
-                lanes.ring();
             }
-            joined.silent = 0;
-            if joined.proto.owes_credit() {
-                joined.flush(link, desk);
+            let got = self.take_expected(core, link, &selector, span, headers)?;
+            if let Some(channel) = got.channel {
+                self.calm_down(core, channel);
             }
-            pace.paid();
-            if desk.stirred {
-                core.stir();
-            }
-            let status = if landed < body { Status::Truncated } else { Status::Done };
-            return Some(Got { status, length: landed as u64, tag: message.tag, full: body as u64, channel });
+            return Some(got);
         }
         None
+    }
+
+    /// The message, if that is the next packet.
+    #[inline(never)]
+    pub(super) fn take_expected(
+        &self,
+        core: &mut Guard<'_>,
+        link: LinkId,
+        selector: &Selector,
+        span: Span,
+        headers: &mut Option<&mut Vec<u8>>,
+    ) -> Option<Got> {
+        let Core { links, desk, landing: Some(landing), pace, now, .. } = &mut **core else { return None };
+        let joined = links.named(Number(link.0))?;
+        let Joined { medium: Some(Medium::Lanes(lanes)), proto, back, .. } = &mut **joined else { return None };
+        let packet = lanes.inward.peek(&mut landing.lane).ok()??;
+        let (mut view, bytes) = (View::of(desk, back, link), packet.bytes(&landing.lane));
+        let Taken { message, landed, body } = if packet.flags & IN_RING == 0 {
+            let (front, rest) = bytes.split_first_chunk()?;
+            let message = proto.expects(&view.desk.table, selector, packet.kind, front, rest.len())?;
+            let (pushed, body) = rest.split_at_checked(message.headers)?;
+            proto.take_expected(&mut view, &message, *now).ok()?;
+            let landed = span.fill(0, body);
+            if let (Some(headers), false) = (headers, pushed.is_empty()) {
+                headers.extend_from_slice(pushed);
+            }
+            lanes.inward.consume(&packet);
+            Taken { message, landed, body: body.len() }
+        } else {
+            take_from_ring(lanes, proto, &mut view, (&packet, bytes), selector, span, headers, *now)?
+        };
+        let channel = Some(Channel { link, id: message.channel });
+        if lanes.inward.take_wake() {
+            lanes.ring();
+        }
+        joined.silent = 0;
+        if joined.proto.owes_credit() {
+            joined.flush(link, desk);
+        }
+        pace.paid();
+        let quiet = joined.is_quiet();
+        if desk.stirred {
+            core.stir();
+        }
+        if !quiet {
+            core.set_calm(false);
+        }
+        let status = if landed < body { Status::Truncated } else { Status::Done };
+        Some(Got { status, length: landed as u64, tag: message.tag, full: body as u64, channel })
     }
 }
 

@@ -62,7 +62,7 @@ pub enum Look {
     Deliver,
 }
 
-const BROKEN_LANE: Broken = Broken("the memory between us makes no sense");
+pub(super) const BROKEN_LANE: Broken = Broken("the memory between us makes no sense");
 pub(super) const GONE: Broken = Broken("the peer is gone");
 
 impl Joined {

@@ -23,6 +23,7 @@
 
 mod bytes;
 pub mod calls;
+mod calm;
 pub mod channels;
 mod choice;
 mod copying;
@@ -275,6 +276,12 @@ impl Node {
     /// Whether a fork lies between the process that made it and ours.
     pub fn is_inherited(&self) -> bool {
         self.birth.process() != self.process
+    }
+
+    /// The state, locked, if nobody has had it but who took it so since [`calm`] found it calm.
+    #[inline(always)]
+    fn core_if_calm(&self) -> Option<Guard<'_>> {
+        if self.is_inherited() { None } else { self.core.lock_if_calm() }
     }
 
     /// The state, locked.

@@ -201,7 +201,7 @@ impl Packets for Outward<'_> {
 }
 
 /// Bytes of a body that fit a line behind two words.
-const BEHIND_WORDS: usize = IN_LINE - 16;
+pub(super) const BEHIND_WORDS: usize = IN_LINE - 16;
 
 impl Packets for Way<'_> {
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! What a program calls to receive, to see what waits, and to take operations back.
 
-use super::core::{Core, Guard};
+use super::core::Core;
 use super::desk::Desk;
 use super::operations::{DIRECT, Got, Kind, Notice, Operation};
 use super::{Channel, Context, Error, LinkId, Node, OperationId};
@@ -85,24 +85,29 @@ impl Node {
         headers: Option<&mut Vec<u8>>,
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
-        let (mut core, mut headers) = (self.core()?, headers);
-        let selector = core.selector(from, tag, ignore)?;
-        if let Some(got) = self.expect(&mut core, selector, span, &mut headers) {
-            return Ok(got);
+        let mut headers = headers;
+        match self.receive_calmly(from, tag, ignore, span, &mut headers) {
+            Some(got) => Ok(got),
+            None => self.receive_anyhow(from, tag, ignore, span, headers, deadline),
         }
-        self.receive_posted(core, selector, span, headers, deadline)
     }
 
-    /// The same the long way.
+    /// The same the short way or the long one.
     #[inline(never)]
-    fn receive_posted(
+    fn receive_anyhow(
         &self,
-        mut core: Guard<'_>,
-        selector: Selector,
+        from: From,
+        tag: u64,
+        ignore: u64,
         span: Span,
         mut headers: Option<&mut Vec<u8>>,
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
+        let mut core = self.core()?;
+        let selector = core.selector(from, tag, ignore)?;
+        if let Some(got) = self.expect(&mut core, selector, span, &mut headers) {
+            return Ok(got);
+        }
         let capacity = span.len() as u64;
         if !core.desk.operations.begin_direct(Memory::Span(span)) {
             return Err(Error::Full);

@@ -80,12 +80,20 @@ impl Node {
     }
 
     /// Sends a message without headers, if there is room now and it goes in one packet: [`Error::WouldBlock`], [`Error::TooLong`].
-    #[inline]
+    #[inline(always)]
     pub fn send_short(&self, channel: Channel, tag: u64, body: &[u8]) -> Result<(), Error> {
+        if self.send_calmly(channel, tag, &[], body) { Ok(()) } else { self.send_short_anyhow(channel, tag, body) }
+    }
+
+    #[inline(never)]
+    fn send_short_anyhow(&self, channel: Channel, tag: u64, body: &[u8]) -> Result<(), Error> {
         let mut core = self.core()?;
         let (joined, desk) = core.link(channel.link)?;
         match joined.send_short(channel.link, desk, channel.id, tag, 0, body) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.calm_down(&mut core, channel);
+                Ok(())
+            }
             Err(refusal) => Err(core.refused(channel, refusal)),
         }
     }
@@ -93,12 +101,24 @@ impl Node {
     /// Sends a short message, whose body is free again when this returns: eager in one packet. Waits until there is room.
     ///
     /// Errors: [`Error::TooLong`] when it does not fit a packet; [`Error::TimedOut`], and nothing was sent.
-    #[inline]
+    #[inline(always)]
     pub fn inject(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
+        let &Outgoing { channel, tag, headers, .. } = message;
+        match body {
+            &[body] if self.send_calmly(channel, tag, headers, body) => Ok(()),
+            _ => self.inject_anyhow(message, body, deadline),
+        }
+    }
+
+    #[inline(never)]
+    fn inject_anyhow(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
         let message = Outgoing { mode: Mode::Inject, ..*message };
         let mut core = self.core()?;
         match self.try_send(&mut core, &message, body, 0, packet::Place::default()) {
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                self.calm_down(&mut core, message.channel);
+                return Ok(());
+            }
             Err(Error::WouldBlock) => {}
             Err(error) => return Err(error),
         }
@@ -125,9 +145,13 @@ impl Node {
         more: Vec<Memory>,
         notice: Notice,
     ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
+        if more.is_empty() && self.goes_calmly(message, memory.bytes(0, SHORT + 1), notice) {
+            return Ok(None);
+        }
         match self.core() {
             Ok(mut core) => {
                 if goes_at_once(&mut core, message, &memory, &more, notice) {
+                    self.calm_down(&mut core, message.channel);
                     return Ok(None);
                 }
                 self.look_for_credit(&mut core, message, &memory, &more);
@@ -146,8 +170,12 @@ impl Node {
         notice: Notice,
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, Error> {
+        if more.is_empty() && self.goes_calmly(message, memory.bytes(0, SHORT + 1), notice) {
+            return Ok(None);
+        }
         let mut core = self.core()?;
         if goes_at_once(&mut core, message, &memory, &more, notice) {
+            self.calm_down(&mut core, message.channel);
             return Ok(None);
         }
         self.look_for_credit(&mut core, message, &memory, &more);
@@ -163,6 +191,14 @@ impl Node {
                 Err((error, ..)) => Some(Err(error)),
             }
         })?
+    }
+
+    /// Sends what is short and needs no record, if the node is calm. False: it goes another way, or not at all.
+    #[inline(always)]
+    pub fn goes_calmly(&self, message: &Outgoing<'_>, body: &[u8], notice: Notice) -> bool {
+        let &Outgoing { channel, tag, headers, mode } = message;
+        let plain = mode == Mode::Automatic && notice.group.is_none() && body.len() <= SHORT;
+        plain && self.send_calmly(channel, tag, headers, body)
     }
 
     /// Credit may have come that nobody has looked at: better than to announce a short message for lack of it.

@@ -84,6 +84,7 @@ impl Allowance {
     }
 
     /// A grant. True when a send was refused before, and may be tried again.
+    #[inline(always)]
     pub fn granted(&mut self, units: u32) -> Result<bool, Broken> {
         let left = self.left.checked_add(units).filter(|&left| left <= self.window);
         self.left = left.ok_or(Broken("more credit than the window"))?;

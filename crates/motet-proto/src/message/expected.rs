@@ -18,8 +18,8 @@ pub struct Expected {
     pub tag: u64,
     /// Bytes of its headers.
     pub headers: usize,
-    units: u32,
-    grant: u16,
+    pub(super) units: u32,
+    pub(super) grant: u16,
 }
 
 /// An announced message without headers, for a receive in place.

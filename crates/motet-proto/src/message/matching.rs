@@ -209,6 +209,18 @@ impl Table {
         place.ended.is_none().then_some(Selector { ignore, ..selector })
     }
 
+    /// While no receive and no message waits: whether a scope's messages come in order, whatever their tags, and its context. `None`: some
+    /// do, or none come any more.
+    pub fn calm(&self, scope: Scope) -> Option<(bool, Option<Context>)> {
+        if self.waiting.count() > 0 || !self.few.is_empty() || self.kept.count() > 0 {
+            return None;
+        }
+        let place = self.scopes.get(self.scopes.find(scope.0)?)?;
+        let open = |context: &u32| self.scopes.get(*context).is_some_and(|place| place.ended.is_none());
+        let context = place.parent.filter(open).map(|context| Context(self.scopes.number(context)));
+        place.ended.is_none().then_some((place.ordered, context))
+    }
+
     /// Whether a message that arrives in a scope is for a receive that waits [alone](Table::alone).
     #[inline(always)]
     pub fn admits(&self, selector: &Selector, scope: Scope, tag: u64) -> bool {

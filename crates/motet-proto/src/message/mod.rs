@@ -19,6 +19,7 @@
 //! long, [`rendezvous`].
 
 pub mod atomic;
+pub mod calm;
 pub mod channels;
 pub mod credit;
 pub mod expected;

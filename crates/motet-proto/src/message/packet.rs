@@ -171,6 +171,12 @@ impl Head {
         [u64::from(self.to.0) | u64::from(self.own) << 32 | u64::from(self.grant) << 48, word]
     }
 
+    /// Reads the first of such words.
+    #[inline(always)]
+    pub fn of_word(word: u64) -> Self {
+        Self { to: Number(word as u32), own: (word >> 32) as u16, grant: (word >> 48) as u16 }
+    }
+
     /// A packet with one word behind it: MESSAGE (tag), PIECE (offset), PULL (end), OPEN (service), ACCEPT (number), and
     /// of those about regions GO (end), BYTES (offset), REVOKE and REVOKED (key).
     #[inline(always)]

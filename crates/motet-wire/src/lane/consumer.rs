@@ -1,6 +1,6 @@
 //! The end of a lane that receives.
 
-use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MOST, Word, find_asleep, lines_of};
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MOST, WORDS, Word, find_asleep, lines_of};
 use crate::sync::Ordering;
 
 /// Where a packet is copied before anybody looks at it: private memory, of any packet's size in whole lines.
@@ -53,6 +53,50 @@ impl Packet {
     }
 }
 
+/// What a look at the next packet's line has found.
+#[derive(Debug, Clone, Copy)]
+pub enum Glance {
+    /// Nothing.
+    Nothing,
+    /// A packet that is whole and of this line, without flags.
+    Short(Short),
+    /// Anything else: [`Consumer::peek`].
+    Other,
+}
+
+/// A packet of one line, where it lies. Its words are the peer's to change: whoever looks at them reads each once.
+#[derive(Debug, Clone, Copy)]
+pub struct Short {
+    line: &'static Line,
+    /// As it was put.
+    pub kind: u8,
+    length: u8,
+}
+
+impl Short {
+    /// Bytes, at most [`IN_LINE`].
+    #[inline(always)]
+    pub fn length(&self) -> usize {
+        usize::from(self.length)
+    }
+
+    /// The bytes from `8 * at` on, little-endian, for an `at` below 7; 0 beyond. Behind the packet's end they are whatever.
+    #[inline(always)]
+    pub fn word(&self, at: usize) -> u64 {
+        self.line.payload.get(at).map_or(0, |word| u64::from_le(word.load(Ordering::Relaxed)))
+    }
+
+    /// All bytes from the one that is `8 * AT` on.
+    #[inline(always)]
+    pub fn behind<const AT: usize>(&self) -> [u8; IN_LINE] {
+        let mut bytes = [0; IN_LINE];
+        for at in AT..WORDS {
+            bytes[8 * (at - AT)..][..8].copy_from_slice(&self.word(at).to_le_bytes());
+        }
+        bytes
+    }
+}
+
 /// So many packets in a row, each there when it was looked for, make a run, in which lines are fetched so far ahead. Outside of one that
 /// would take lines from a producer that is about to write them. (Streams of lines alone: 22 to 14 ns each.)
 const RUN: u32 = 4;
@@ -94,7 +138,31 @@ impl Consumer {
         Ok(Some(packet))
     }
 
-    /// The same, and leaves it where it is: it comes again, unless it is consumed. One that is open may not be whole.
+    /// Looks at the next packet where it is, and leaves it there: for who expects short ones ([`Consumer::consume_short`]).
+    #[inline(always)]
+    pub fn glance(&mut self) -> Glance {
+        let line = self.lane.line(self.head);
+        let word = Word(line.word.load(Ordering::Acquire)); // edge: publish -> poll
+        if !word.is_at(self.head) {
+            self.run = 0;
+            self.tell(0);
+            return Glance::Nothing;
+        }
+        match word.short() {
+            Some((kind, length)) if usize::from(length) <= IN_LINE => Glance::Short(Short { line, kind, length }),
+            _ => Glance::Other,
+        }
+    }
+
+    /// Takes the short packet that [`Consumer::glance`] has just seen.
+    #[inline(always)]
+    pub fn consume_short(&mut self) {
+        self.head += 1;
+        self.went_on();
+    }
+
+    /// The next packet, copied as [`Consumer::poll`] does, and left where it is: it comes again, unless it is consumed. One that is open may
+    /// not be whole.
     #[inline(always)]
     pub fn peek(&mut self, buffer: &mut Buffer) -> Result<Option<Packet>, Broken> {
         let line = self.lane.line(self.head);
@@ -131,6 +199,11 @@ impl Consumer {
     #[inline(always)]
     pub fn consume(&mut self, packet: &Packet) {
         self.head += lines_of(usize::from(packet.length)) + u64::from(packet.more);
+        self.went_on();
+    }
+
+    #[inline(always)]
+    fn went_on(&mut self) {
         self.run = self.run.saturating_add(1);
         if self.run > RUN {
             // The producer is ahead: the lines to come are on their way while this one is looked at.

@@ -37,27 +37,6 @@ pub(super) fn words(parts: &[&[u8]], mut emit: impl FnMut(u64)) {
     }
 }
 
-/// The words of one body behind `head`, the rest zero: what fits a line.
-#[inline(always)]
-pub(super) fn line<const N: usize>(head: [u64; 2], body: &[u8]) -> [u64; N] {
-    let mut words = [0; N];
-    words[..2].copy_from_slice(&head.map(u64::to_le));
-    if let (Ok(body), Some(word)) = (<&[u8; 8]>::try_from(body), words.get_mut(2)) {
-        *word = u64::from_ne_bytes(*body); // what most short messages are
-        return words;
-    }
-    let (chunks, rest) = body.as_chunks();
-    for (word, chunk) in words[2..].iter_mut().zip(chunks) {
-        *word = u64::from_ne_bytes(*chunk);
-    }
-    if !rest.is_empty()
-        && let Some(word) = words.get_mut(2 + chunks.len())
-    {
-        *word = short(rest).to_le();
-    }
-    words
-}
-
 /// Hands the parts' bytes to `emit` in pieces of [`IN_LINE`], the last one filled up with whatever.
 #[inline(always)]
 pub(super) fn lines(parts: &[&[u8]], mut emit: impl FnMut(&[u8; IN_LINE])) {
@@ -119,15 +98,6 @@ mod tests {
             prop_assert_eq!(bytes.len(), expected.len().next_multiple_of(8));
             expected.resize(bytes.len(), 0);
             prop_assert_eq!(bytes, expected);
-        }
-
-        #[test]
-        fn a_line_is_the_same_words(head in any::<[u64; 2]>(), body in proptest::collection::vec(any::<u8>(), 0..=40)) {
-            let mut expected = Vec::new();
-            let bytes = head.map(u64::to_le_bytes).concat();
-            super::words(&[&bytes, &body], |word| expected.push(word));
-            expected.resize(7, 0);
-            prop_assert_eq!(super::line::<7>(head, &body).to_vec(), expected);
         }
 
         #[test]

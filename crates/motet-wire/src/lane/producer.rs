@@ -1,6 +1,6 @@
 //! The end of a lane that sends.
 
-use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, MORE, WORDS, Word, find_asleep, gather, lines_of};
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MORE, Word, find_asleep, gather, lines_of};
 use crate::sync::Ordering;
 
 /// What became of a packet.
@@ -60,11 +60,24 @@ impl Producer {
         if self.full(1) && self.still_full(1)? {
             return Ok(Put::Full);
         }
-        let line = self.lane.line(self.tail);
-        for (slot, word) in line.payload.iter().zip(gather::line::<WORDS>(head, body)) {
-            slot.store(word, Ordering::Relaxed);
+        match <[u8; 8]>::try_from(body) {
+            // What most short messages are. No more words than it has: whoever sends many at a time waits for its stores.
+            Ok(word) => self.lane.line(self.tail).fill([head[0].to_le(), head[1].to_le(), u64::from_ne_bytes(word)]),
+            Err(_) => fill(self.lane.line(self.tail), head, [&[], body]),
         }
         Ok(self.publish(Word::first(self.tail, 16 + body.len(), kind, 0), 1))
+    }
+
+    /// The same with a body of two parts.
+    #[inline(always)]
+    pub fn try_put_line_of(&mut self, kind: u8, head: [u64; 2], parts: [&[u8]; 2]) -> Result<Put, Broken> {
+        let length = parts[0].len() + parts[1].len();
+        debug_assert!(length + 16 <= IN_LINE);
+        if self.full(1) && self.still_full(1)? {
+            return Ok(Put::Full);
+        }
+        fill(self.lane.line(self.tail), head, parts);
+        Ok(self.publish(Word::first(self.tail, 16 + length, kind, 0), 1))
     }
 
     /// Puts an open packet of one line: `more` times [`Producer::follow`] makes it whole, and nothing else may be put before.
@@ -188,4 +201,16 @@ impl Producer {
         self.consumed = consumed;
         Ok(self.full(lines))
     }
+}
+
+/// Two words and two parts, as much as a line has room for.
+#[inline(never)]
+fn fill(line: &Line, head: [u64; 2], parts: [&[u8]; 2]) {
+    line.fill(head.map(u64::to_le));
+    let mut slots = line.payload.iter().skip(2);
+    gather::words(&parts, |word| {
+        if let Some(slot) = slots.next() {
+            slot.store(word, Ordering::Relaxed);
+        }
+    });
 }

@@ -1,0 +1,216 @@
+//! Short messages on a node that is calm (docs/messages.md, *The calm way*), and everything that ends it: whatever comes between them,
+//! each is sent and received as if nothing had been known beforehand.
+
+use motet::node::{Channel, Error, From, Memory, Mode, Node, Notice, Outgoing, Serve, Status};
+use std::time::Duration;
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const SERVICE: u64 = 43;
+/// Messages after which a node is calm.
+const MANY: u64 = 12;
+
+struct Pair {
+    near: Node,
+    far: Node,
+    here: Channel,
+    there: Channel,
+}
+
+impl Pair {
+    fn new(serve: impl Fn(&Node) -> Serve) -> Self {
+        let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
+        far.serve(SERVICE, serve(&far)).unwrap();
+        let (here, there) = std::thread::scope(|scope| {
+            let there = scope.spawn(|| far.accept(SERVICE, LIMIT).unwrap());
+            let link = near.connect(&far.address().unwrap(), LIMIT).unwrap();
+            let here = near.open_channel(link, SERVICE, serve(&near), LIMIT).unwrap();
+            (here, there.join().unwrap())
+        });
+        Self { near, far, here, there }
+    }
+
+    /// One more channel between the two.
+    fn another(&self) -> (Channel, Channel) {
+        std::thread::scope(|scope| {
+            let there = scope.spawn(|| self.far.accept(SERVICE, LIMIT).unwrap());
+            let here = self.near.open_channel(self.here.link, SERVICE, Serve::Queue, LIMIT).unwrap();
+            (here, there.join().unwrap())
+        })
+    }
+
+    /// Short messages until both nodes are calm.
+    fn calm(&self) {
+        (0..MANY).for_each(|tag| self.exchange(tag));
+    }
+
+    fn exchange(&self, tag: u64) {
+        let mut bytes = [0; 8];
+        self.near.send(self.here, tag, &tag.to_le_bytes(), LIMIT).unwrap();
+        let received = self.far.receive(self.there, &mut bytes, LIMIT).unwrap();
+        assert_eq!((received.tag, received.channel, bytes), (tag, self.there, tag.to_le_bytes()));
+        self.far.send(self.there, !tag, &bytes, LIMIT).unwrap();
+        let received = self.near.receive(self.here, &mut bytes, LIMIT).unwrap();
+        assert_eq!((received.tag, received.channel, bytes), (!tag, self.here, tag.to_le_bytes()));
+    }
+}
+
+fn queue(_: &Node) -> Serve {
+    Serve::Queue
+}
+
+fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + seed * 13 + 1) as u8).collect()
+}
+
+#[test]
+fn headers_and_bodies_of_every_length_come_whole() {
+    let pair = Pair::new(queue);
+    pair.calm();
+    let lengths = [0, 1, 3, 4, 7, 8, 9, 15, 16, 20, 24, 31, 32, 39, 40, 41, 57, 96, 97, 200, 256];
+    let (mut pushed, mut buffer) = (Vec::new(), vec![0; 20_000]);
+    for headers in lengths {
+        for body in lengths.into_iter().chain([2000, 5000, 16_384]) {
+            let (tag, headers, body) = ((headers * 1000 + body) as u64, pattern(headers, body), pattern(body, headers));
+            let message = Outgoing { channel: pair.here, tag, headers: &headers, mode: Mode::Automatic };
+            pair.near.send_with(&message, &[&body], LIMIT).unwrap();
+            let from = From::Channel(pair.there);
+            let received = pair.far.receive_with(from, 0, u64::MAX, &mut pushed, &mut buffer, LIMIT).unwrap();
+            assert_eq!((received.tag, &pushed, &buffer[..received.length]), (tag, &headers, &body[..]));
+        }
+    }
+    pair.exchange(1);
+}
+
+#[test]
+fn what_is_longer_than_its_buffer_is_cut_and_nothing_behind_it_is_touched() {
+    let pair = Pair::new(queue);
+    for length in [1, 8, 20, 40, 90] {
+        pair.calm();
+        let body = pattern(length, 3);
+        pair.near.send(pair.here, 5, &body, LIMIT).unwrap();
+        let mut buffer = [0xee; 128];
+        let cut = pair.far.receive(pair.there, &mut buffer[..length - 1], LIMIT);
+        assert_eq!(cut, Err(Error::Truncated), "{length}");
+        assert_eq!((&buffer[..length - 1], &buffer[length - 1..]), (&body[..length - 1], &[0xee; 128][length - 1..]));
+    }
+    pair.exchange(2);
+}
+
+#[test]
+fn other_channels_and_posted_receives_get_what_is_theirs() {
+    let pair = Pair::new(queue);
+    pair.calm();
+    let (here, there) = pair.another();
+    let mut bytes = [0; 8];
+    for round in 0..200u64 {
+        pair.calm();
+        match round % 4 {
+            // Another channel's message comes first: it is not this one's.
+            0 => {
+                pair.near.send(here, 7, &7u64.to_le_bytes(), LIMIT).unwrap();
+                pair.exchange(round);
+                assert_eq!(pair.far.receive(there, &mut bytes, LIMIT).unwrap().tag, 7);
+            }
+            // A receive that was posted before gets the first message.
+            1 => {
+                let memory = Memory::Owned(vec![0; 8]);
+                let first = pair.far.post(From::Channel(pair.there), 0, u64::MAX, memory, Notice::default()).unwrap();
+                pair.near.send(pair.here, 8, &8u64.to_le_bytes(), LIMIT).unwrap();
+                pair.near.send(pair.here, 9, &9u64.to_le_bytes(), LIMIT).unwrap();
+                assert_eq!(pair.far.receive(pair.there, &mut bytes, LIMIT).unwrap().tag, 9);
+                let first = pair.far.wait_for(first, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+                assert_eq!((first.status, first.tag), (Status::Done, 8));
+            }
+            // One that has come while nobody received it is received before later ones.
+            2 => {
+                pair.near.send(pair.here, 10, &10u64.to_le_bytes(), LIMIT).unwrap();
+                while pair.far.peek(From::Channel(pair.there), 0, u64::MAX).unwrap().is_none() {
+                    pair.far.progress().unwrap();
+                }
+                pair.near.send(pair.here, 11, &11u64.to_le_bytes(), LIMIT).unwrap();
+                assert_eq!(pair.far.receive(pair.there, &mut bytes, LIMIT).unwrap().tag, 10);
+                assert_eq!(pair.far.receive(pair.there, &mut bytes, LIMIT).unwrap().tag, 11);
+            }
+            // Both channels in turns.
+            _ => {
+                for tag in 0..MANY {
+                    pair.near.send(here, tag, &tag.to_le_bytes(), LIMIT).unwrap();
+                    assert_eq!(pair.far.receive(there, &mut bytes, LIMIT).unwrap().tag, tag);
+                    pair.exchange(tag);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tags_are_matched_on_a_channel_and_in_its_context() {
+    let context = std::cell::Cell::new(None);
+    let pair = Pair::new(|node| {
+        let known = node.context().unwrap();
+        let first = context.get();
+        context.set(first.or(Some(known)));
+        Serve::Tagged(known)
+    });
+    let context = context.get().unwrap(); // the far node's, which serves first
+    let mut bytes = [0; 8];
+    for round in 0..100u64 {
+        pair.calm();
+        for tag in [1, 2, 3] {
+            pair.near.send(pair.here, tag + 10 * round, &tag.to_le_bytes(), LIMIT).unwrap();
+        }
+        let mut take = |from, tag, ignore| pair.far.receive_tagged(from, tag, ignore, &mut bytes, LIMIT).unwrap().tag;
+        assert_eq!(take(From::Channel(pair.there), 3 + 10 * round, 0), 3 + 10 * round);
+        assert_eq!(take(From::Any(context), 2 + 10 * round, 0), 2 + 10 * round);
+        assert_eq!(take(From::Any(context), 0, u64::MAX), 1 + 10 * round);
+    }
+}
+
+#[test]
+fn ends_are_noticed_while_it_is_calm() {
+    let pair = Pair::new(queue);
+    pair.calm();
+    // A channel of which one side is closed while messages go over another.
+    let (here, there) = pair.another();
+    for tag in 0..MANY {
+        pair.near.send(here, tag, &tag.to_le_bytes(), LIMIT).unwrap();
+        assert_eq!(pair.far.receive(there, &mut [0; 8], LIMIT).unwrap().tag, tag);
+    }
+    pair.near.close_channel(here).unwrap();
+    assert_eq!(pair.near.send(here, 1, b"too late", LIMIT), Err(Error::Closed));
+    assert_eq!(pair.far.receive(there, &mut [0; 8], LIMIT), Err(Error::Closed));
+    pair.calm();
+    pair.near.disconnect(pair.here.link).unwrap();
+    assert_eq!(pair.near.send(pair.here, 1, b"no link", LIMIT), Err(Error::Unknown));
+    let lost = pair.far.receive(pair.there, &mut [0; 8], LIMIT).unwrap_err();
+    assert!(matches!(lost, Error::Lost(_)), "{lost}");
+}
+
+/// Threads that send, receive and do anything else at the same time: everything comes once, in order on its channel.
+#[test]
+fn calls_of_other_threads_end_it() {
+    const COUNT: u64 = 30_000;
+    let pair = Pair::new(queue);
+    let (here, there) = pair.another();
+    std::thread::scope(|scope| {
+        for (here, there) in [(pair.here, pair.there), (here, there)] {
+            let (near, far) = (&pair.near, &pair.far);
+            scope.spawn(move || (0..COUNT).for_each(|tag| near.send(here, tag, &tag.to_le_bytes(), None).unwrap()));
+            scope.spawn(move || {
+                let mut bytes = [0; 8];
+                for tag in 0..COUNT {
+                    let received = far.receive(there, &mut bytes, LIMIT).unwrap();
+                    assert_eq!((received.tag, bytes), (tag, tag.to_le_bytes()));
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..200 {
+                pair.near.progress().unwrap();
+                pair.far.link_info(pair.there.link).unwrap();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+    });
+    pair.calm();
+}
