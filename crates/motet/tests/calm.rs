@@ -177,7 +177,7 @@ fn ends_are_noticed_while_it_is_calm() {
         assert_eq!(pair.far.receive(there, &mut [0; 8], LIMIT).unwrap().tag, tag);
     }
     pair.near.close_channel(here).unwrap();
-    assert_eq!(pair.near.send(here, 1, b"too late", LIMIT), Err(Error::Closed));
+    assert_eq!(pair.near.send(here, 1, b"too late", LIMIT), Err(Error::Unknown));
     assert_eq!(pair.far.receive(there, &mut [0; 8], LIMIT), Err(Error::Closed));
     pair.calm();
     pair.near.disconnect(pair.here.link).unwrap();

@@ -124,7 +124,7 @@ impl Node {
                 Glance::Other => return Look::Other,
                 Glance::Nothing => {
                     looks += 1;
-                    if looks >= pace.looks(self.spin) {
+                    if looks >= pace.looks(self.spin()) {
                         return Look::Nothing;
                     }
                     std::hint::spin_loop();
