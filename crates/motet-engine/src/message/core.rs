@@ -44,6 +44,8 @@ pub struct Core {
     pub hot: Vec<LinkId>,
     /// Where the next look at one of the others begins.
     pub sweep: u32,
+    /// Whose turn it is among the busy links, and how many messages in a row the one before has had.
+    pub turn: (usize, u32),
     /// Rounds so far.
     pub rounds: u32,
     /// The clock, as of the last slow round.
@@ -187,6 +189,7 @@ impl Core {
             links,
             hot,
             sweep: 0,
+            turn: (0, 0),
             rounds: 0,
             now: clock::nanoseconds(),
             asked: 0,
@@ -311,6 +314,25 @@ impl Core {
         fn raw(fd: &PrivateFd) -> RawFd {
             fd.as_fd().as_raw_fd()
         }
+    }
+
+    /// The busy link whose turn it is.
+    #[inline(always)]
+    pub fn next_turn(&mut self) -> Option<LinkId> {
+        let at = if self.turn.0 < self.hot.len() { self.turn.0 } else { 0 };
+        self.turn.0 = at + 1;
+        self.hot.get(at).copied()
+    }
+
+    /// The link that has just had its turn had the message that was waited for: it may well have the next one, and has its turn again, but
+    /// not for ever.
+    #[inline(always)]
+    pub fn keep_turn(&mut self) {
+        const IN_A_ROW: u32 = 16;
+        self.turn = match self.turn {
+            (next, row @ ..IN_A_ROW) => (next.saturating_sub(1), row + 1),
+            (next, _) => (next, 0),
+        };
     }
 
     /// A link is looked at in every round from now on: its peer need not ring.

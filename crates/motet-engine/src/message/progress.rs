@@ -40,10 +40,13 @@ impl Node {
     pub(super) fn round(&self, core: &mut Guard<'_>) -> bool {
         core.rounds = core.rounds.wrapping_add(1);
         let mut came = false;
-        let mut at = 0;
-        while let Some(&link) = core.hot.get(at) {
+        for _ in 0..core.hot.len() {
+            let Some(link) = core.next_turn() else { break };
             came |= self.attend(core, link);
-            at += 1;
+            if core.desk.operations.direct_has_ended() {
+                core.keep_turn(); // what the others have would have to be kept: it stays where it is until somebody waits for it
+                break;
+            }
         }
         if core.rounds.is_multiple_of(SWEEP) && core.links.count() as usize > core.hot.len() {
             came |= self.sweep(core);
