@@ -44,7 +44,7 @@ pub struct Core {
     pub hot: Vec<LinkId>,
     /// Where the next look at one of the others begins.
     pub sweep: u32,
-    /// Whose turn it is among the busy links, and how many messages in a row the one before has had.
+    /// Whose turn it is among the busy links, and how many messages it has had in a row.
     pub turn: (usize, u32),
     /// Rounds so far.
     pub rounds: u32,
@@ -318,21 +318,27 @@ impl Core {
 
     /// The busy link whose turn it is.
     #[inline(always)]
-    pub fn next_turn(&mut self) -> Option<LinkId> {
-        let at = if self.turn.0 < self.hot.len() { self.turn.0 } else { 0 };
-        self.turn.0 = at + 1;
-        self.hot.get(at).copied()
+    pub fn whose_turn(&mut self) -> Option<LinkId> {
+        if self.turn.0 >= self.hot.len() {
+            self.turn.0 = 0;
+        }
+        self.hot.get(self.turn.0).copied()
     }
 
-    /// The link that has just had its turn had the message that was waited for: it may well have the next one, and has its turn again, but
-    /// not for ever.
+    /// The next one's turn.
+    #[inline(always)]
+    pub fn pass_turn(&mut self) {
+        self.turn = (self.turn.0 + 1, 0);
+    }
+
+    /// It had the message that was waited for: it may well have the next one, and has its turn again, but not for ever.
     #[inline(always)]
     pub fn keep_turn(&mut self) {
         const IN_A_ROW: u32 = 16;
-        self.turn = match self.turn {
-            (next, row @ ..IN_A_ROW) => (next.saturating_sub(1), row + 1),
-            (next, _) => (next, 0),
-        };
+        self.turn.1 += 1;
+        if self.turn.1 >= IN_A_ROW {
+            self.pass_turn();
+        }
     }
 
     /// A link is looked at in every round from now on: its peer need not ring.

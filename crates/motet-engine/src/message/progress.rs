@@ -41,12 +41,13 @@ impl Node {
         core.rounds = core.rounds.wrapping_add(1);
         let mut came = false;
         for _ in 0..core.hot.len() {
-            let Some(link) = core.next_turn() else { break };
+            let Some(link) = core.whose_turn() else { break };
             came |= self.attend(core, link);
             if core.desk.operations.direct_has_ended() {
-                core.keep_turn(); // what the others have would have to be kept: it stays where it is until somebody waits for it
-                break;
+                core.keep_turn();
+                break; // what the others have stays where it is until somebody waits for it: here it would have to be kept
             }
+            core.pass_turn();
         }
         if core.rounds.is_multiple_of(SWEEP) && core.links.count() as usize > core.hot.len() {
             came |= self.sweep(core);
@@ -173,7 +174,7 @@ impl Node {
             let idle = joined.lanes().is_some_and(|lanes| lanes.inward.is_empty()) && !joined.proto.is_due();
             if !idle {
                 core.warm(link);
-                return self.attend(core, link);
+                return core.desk.operations.direct_has_ended() || self.attend(core, link);
             }
             return false;
         }
