@@ -7,7 +7,7 @@
 //! plain bytes, through raw pointers, never form a reference into the ring and never act on a value read twice, so all
 //! that a hostile peer gains is garbage in its own stream.
 
-use crate::copy;
+use crate::copy::{self, Way};
 use std::io::{IoSlice, IoSliceMut};
 
 /// A ring in shared memory.
@@ -16,6 +16,7 @@ pub struct Ring {
     base: *mut u8,
     mask: u64,
     bypass: bool,
+    plain: bool,
 }
 
 // SAFETY: a Ring is a pointer into a range that stays mapped for the life of the process, and all access through it is by
@@ -28,12 +29,26 @@ impl Ring {
     /// # Safety
     /// `base..base + size` must stay mapped, readable and writable while the ring is used; `size` a power of two.
     pub const unsafe fn new(base: *mut u8, size: usize) -> Self {
-        Self { base, mask: size as u64 - 1, bypass: false }
+        Self { base, mask: size as u64 - 1, bypass: false, plain: false }
     }
 
     /// The same ring; writes to it bypass the caches.
     pub const fn bypassing(self, bypass: bool) -> Self {
         Self { bypass, ..self }
+    }
+
+    /// The same ring; what does not bypass the caches is copied plainly ([`Way::Plain`]).
+    pub const fn plain(self) -> Self {
+        Self { plain: true, ..self }
+    }
+
+    #[inline(always)]
+    const fn way(&self) -> Way {
+        match (self.bypass, self.plain) {
+            (true, _) => Way::Around,
+            (false, true) => Way::Plain,
+            (false, false) => Way::Ahead,
+        }
     }
 
     /// Bytes that fit.
@@ -122,9 +137,9 @@ impl Ring {
         // SAFETY: start + first <= size and the wrapped rest is shorter than size, so both lie in the ring; `part` is
         // private memory of this process and cannot overlap it.
         unsafe {
-            copy::write(self.base.add(start), part.as_ptr(), first, self.bypass);
+            copy::write(self.base.add(start), part.as_ptr(), first, self.way());
             if first < part.len() {
-                copy::write(self.base, part.as_ptr().add(first), part.len() - first, self.bypass);
+                copy::write(self.base, part.as_ptr().add(first), part.len() - first, self.way());
             }
         }
     }
@@ -135,9 +150,9 @@ impl Ring {
         let first = part.len().min(self.size() as usize - start);
         // SAFETY: as in write_part, in the other direction.
         unsafe {
-            copy::read(part.as_mut_ptr(), self.base.add(start), first);
+            copy::read(part.as_mut_ptr(), self.base.add(start), first, self.way());
             if first < part.len() {
-                copy::read(part.as_mut_ptr().add(first), self.base, part.len() - first);
+                copy::read(part.as_mut_ptr().add(first), self.base, part.len() - first, self.way());
             }
         }
     }

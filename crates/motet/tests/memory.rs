@@ -1,9 +1,25 @@
 //! What a link costs in memory: little when nothing happens, and what long messages have brought into being goes again.
 
-use motet::node::{Node, Serve};
+use motet::node::{Channel, Node, Serve};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+
+/// The tests look at all links of the process: one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Two nodes, and both ends of a channel.
+fn pair() -> (Node, Node, Channel, Channel) {
+    let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
+    far.serve(1, Serve::Queue).unwrap();
+    let (here, there) = std::thread::scope(|scope| {
+        let there = scope.spawn(|| far.accept(1, LIMIT).unwrap());
+        let link = near.connect(&far.name().unwrap(), LIMIT).unwrap();
+        (near.open_channel(link, 1, Serve::Queue, LIMIT).unwrap(), there.join().unwrap())
+    });
+    (near, far, here, there)
+}
 
 /// Bytes of this process's share of memory that is behind links.
 fn links() -> usize {
@@ -21,13 +37,8 @@ fn links() -> usize {
 
 #[test]
 fn an_idle_link_is_small_and_one_that_was_busy_becomes_so_again() {
-    let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
-    far.serve(1, Serve::Queue).unwrap();
-    let (here, there) = std::thread::scope(|scope| {
-        let there = scope.spawn(|| far.accept(1, LIMIT).unwrap());
-        let link = near.connect(&far.name().unwrap(), LIMIT).unwrap();
-        (near.open_channel(link, 1, Serve::Queue, LIMIT).unwrap(), there.join().unwrap())
-    });
+    let _alone = ALONE.lock().unwrap();
+    let (near, far, here, there) = pair();
     // Both ends are here: twice what one has.
     assert!(links() / 2 <= 64 << 10, "{}", links());
     let long = vec![1; 12 << 20];
@@ -45,4 +56,31 @@ fn an_idle_link_is_small_and_one_that_was_busy_becomes_so_again() {
     assert!(links() / 2 <= 64 << 10, "given back: {}", links());
     near.send(here, 7, &long[..50_000], LIMIT).unwrap_or_else(|error| panic!("the ring works again: {error}"));
     assert_eq!(far.receive(there, &mut vec![0; 50_000], LIMIT).unwrap().tag, 7);
+}
+
+#[test]
+fn a_ring_in_use_keeps_its_pages_however_often_its_owner_sleeps() {
+    const SOME: usize = 60_000;
+    let _alone = ALONE.lock().unwrap();
+    let (near, far, here, there) = pair();
+    let (body, mut buffer) = (vec![5; SOME], vec![0; SOME]);
+    let mut exchange = || {
+        near.send(here, 1, &body, LIMIT).unwrap();
+        assert_eq!(far.receive(there, &mut buffer, LIMIT).unwrap().length, SOME);
+        // Both sleep, and look behind that whether something is to be given back.
+        let soon = Some(Duration::from_millis(20));
+        assert!(near.receive(here, &mut [], soon).is_err() && far.receive(there, &mut [], soon).is_err());
+    };
+    exchange();
+    // A machine that stands still for a second leaves the ring unused for so long.
+    let mut least = links();
+    let (begun, mut last) = (Instant::now(), Instant::now());
+    while begun.elapsed() < Duration::from_secs(4) {
+        exchange();
+        let now = links();
+        if last.elapsed() < Duration::from_millis(800) {
+            assert!(now >= least, "pages of a ring in use were given back: {least}, then {now}");
+        }
+        (least, last) = (now, Instant::now());
+    }
 }

@@ -56,9 +56,10 @@ fn trusted(peer: &Credentials) -> Result<(), Reason> {
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 
-/// Bytes of a ring beside a lane: more than the caches hold between two uses of a line, which the other CPU's cache would have to
-/// give up (docs/hot-path.md). Its pages come into being as they are first used.
-const RING: usize = 4 << 20;
+/// Bytes of a ring beside a lane: what a peer's window lets a sender be ahead (16 of the longest packets), and no more than a core's
+/// second-level cache holds; memory that many links touch is memory that no cache has (docs/adr/0022). Its pages come into being as they
+/// are first used.
+const RING: usize = 1 << 20;
 
 /// Sizes of a link's memory: the two lanes, the lines of their rings, and, from a page on, the rings.
 #[derive(Debug, Clone, Copy)]

@@ -39,7 +39,7 @@ const LEFT_OUT: u8 = 7;
 const SAMPLES: u32 = 2;
 /// So many in a row of less than half the rate are another machine, not somebody else's time slice.
 const FALLS: u32 = 3;
-/// Bytes that go before a way counts: all of the ring, until its lines are where they are used.
+/// Bytes that go before a way counts: all of the ring and more, until its lines are where they are used.
 const SETTLING: u64 = 4 << 20;
 
 /// What one side of a link knows of its long messages.

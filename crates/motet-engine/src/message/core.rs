@@ -45,6 +45,8 @@ pub struct Core {
     pub hot: Vec<LinkId>,
     /// Where the next look at one of the others begins.
     pub sweep: u32,
+    /// Whose turn it is among the busy links, and how many messages it has had in a row.
+    pub turn: (usize, u32),
     /// Rounds so far.
     pub rounds: u32,
     /// The clock, as of the last slow round.
@@ -192,6 +194,7 @@ impl Core {
             links,
             hot,
             sweep: 0,
+            turn: (0, 0),
             rounds: 0,
             now: clock::nanoseconds(),
             asked: 0,
@@ -317,6 +320,31 @@ impl Core {
 
         fn raw(fd: &PrivateFd) -> RawFd {
             fd.as_fd().as_raw_fd()
+        }
+    }
+
+    /// The busy link whose turn it is.
+    #[inline(always)]
+    pub fn whose_turn(&mut self) -> Option<LinkId> {
+        if self.turn.0 >= self.hot.len() {
+            self.turn.0 = 0;
+        }
+        self.hot.get(self.turn.0).copied()
+    }
+
+    /// The next one's turn.
+    #[inline(always)]
+    pub fn pass_turn(&mut self) {
+        self.turn = (self.turn.0 + 1, 0);
+    }
+
+    /// It had the message that was waited for: it may well have the next one, and has its turn again, but not for ever.
+    #[inline(always)]
+    pub fn keep_turn(&mut self) {
+        const IN_A_ROW: u32 = 16;
+        self.turn.1 += 1;
+        if self.turn.1 >= IN_A_ROW {
+            self.pass_turn();
         }
     }
 

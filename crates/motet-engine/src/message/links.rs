@@ -13,7 +13,7 @@ use crate::reason::Reason;
 use motet_proto::message::{Broken, ChannelId, Link, Refusal};
 use motet_sys::{memory, socket};
 use motet_wire::lane::Packet;
-use motet_wire::lane::bulk::IN_RING;
+use motet_wire::lane::bulk::{BulkOut, IN_RING};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Packets taken from one link before others have their turn.
@@ -41,8 +41,8 @@ pub struct Joined {
     pub silent: u32,
     /// It is among those that are looked at in every round.
     pub hot: bool,
-    /// When the pages of the ring are given back, unless it is used before.
-    pub trim: Option<u64>,
+    /// When the pages of the ring are given back, unless more than so many bytes have been written by then.
+    pub trim: Option<(u64, u64)>,
     /// A send has found no room since it was last seen that there is some.
     pub blocked: bool,
     /// The peer is gone: once nothing of it is left, the link ends.
@@ -112,24 +112,26 @@ impl Joined {
     pub fn due(&self) -> Option<u64> {
         match &self.medium {
             Some(Medium::Frames(frames)) => frames.due(),
-            _ => self.trim,
+            _ => self.trim.map(|(due, _)| due),
         }
     }
 
     /// The link is not looked at for a while: the pages of a ring that stays unused are given back.
     pub fn rest(&mut self, now: u64) {
         const UNUSED: u64 = 1_000_000_000;
-        self.trim = self.lanes().is_some_and(|lanes| lanes.bulk.0.is_used()).then(|| now.saturating_add(UNUSED));
+        let used = self.lanes().map(|lanes| &lanes.bulk.0).filter(|ring| ring.is_used()).map(BulkOut::tail);
+        self.trim = used.map(|tail| (now.saturating_add(UNUSED), tail));
     }
 
-    /// Gives them back when it is time.
+    /// Gives them back when it is time. A ring that has been used meanwhile keeps its pages: making them anew costs more than what
+    /// goes through them.
     pub fn trim(&mut self, now: u64) {
-        if self.trim.is_some_and(|due| due <= now) {
-            let trimmed = self.lanes().is_none_or(|lanes| lanes.bulk.0.trim(memory::give_back_part));
-            self.trim = None;
-            if !trimmed {
-                self.rest(now);
-            }
+        let Some((_, tail)) = self.trim.filter(|&(due, _)| due <= now) else { return };
+        let unused = |ring: &mut BulkOut| ring.tail() == tail && ring.trim(memory::give_back_part);
+        let trimmed = self.lanes().is_none_or(|lanes| unused(&mut lanes.bulk.0));
+        self.trim = None;
+        if !trimmed {
+            self.rest(now);
         }
     }
 

@@ -182,7 +182,7 @@ pub struct MessageLimits {
 impl Default for MessageLimits {
     fn default() -> Self {
         Self {
-            window: 1 << 20,
+            window: (1 << 20) + (16 << 10), // 16 bodies of the longest eager length, with what is counted for their records
             longs: 1024,
             channels: 16_384,
             eager: [64 << 10, 64 << 10],

@@ -40,10 +40,14 @@ impl Node {
     pub(super) fn round(&self, core: &mut Guard<'_>) -> bool {
         core.rounds = core.rounds.wrapping_add(1);
         let mut came = false;
-        let mut at = 0;
-        while let Some(&link) = core.hot.get(at) {
+        for _ in 0..core.hot.len() {
+            let Some(link) = core.whose_turn() else { break };
             came |= self.attend(core, link);
-            at += 1;
+            if core.desk.operations.direct_has_ended() {
+                core.keep_turn();
+                break; // what the others have stays where it is until somebody waits for it: here it would have to be kept
+            }
+            core.pass_turn();
         }
         if core.rounds.is_multiple_of(SWEEP) && core.links.count() as usize > core.hot.len() {
             came |= self.sweep(core);
@@ -170,7 +174,7 @@ impl Node {
             let idle = joined.lanes().is_some_and(|lanes| lanes.inward.is_empty()) && !joined.proto.is_due();
             if !idle {
                 core.warm(link);
-                return self.attend(core, link);
+                return core.desk.operations.direct_has_ended() || self.attend(core, link);
             }
             return false;
         }

@@ -44,7 +44,7 @@ impl Bulk {
         }
         let (at, base) = (mapping.at(line, LINE)?, mapping.at(offset, size)?);
         // SAFETY: both lie in a mapping that stays until the process ends; a BulkLine is atomics, valid for any bytes.
-        let (line, ring) = unsafe { (&*at.cast::<BulkLine>(), Ring::new(base, size)) };
+        let (line, ring) = unsafe { (&*at.cast::<BulkLine>(), Ring::new(base, size).plain()) };
         Some(Self { line, ring, mapping, offset })
     }
 

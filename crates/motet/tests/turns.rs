@@ -1,0 +1,52 @@
+//! One thread that receives from any of several peers, one message at a time: it takes no more off their lanes than it waits for, and
+//! each of them has its turn.
+
+use motet::node::{From, Node, Serve};
+use std::time::Duration;
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const SERVICE: u64 = 42;
+const PEERS: usize = 3;
+/// Messages of each peer: its lane has room for them.
+const EACH: usize = 60;
+/// Messages in a row from one of several links.
+const ROW: usize = 16;
+
+#[test]
+fn what_nobody_waits_for_yet_stays_in_its_lane_and_nobody_is_passed_over() {
+    let server = Node::open("").unwrap();
+    let context = server.context().unwrap();
+    server.serve(SERVICE, Serve::Tagged(context)).unwrap();
+    let name = server.name().unwrap();
+    let peers: Vec<_> = (0..PEERS)
+        .map(|_| {
+            std::thread::scope(|scope| {
+                let accepted = scope.spawn(|| server.accept(SERVICE, LIMIT).unwrap());
+                let peer = Node::open("").unwrap();
+                let link = peer.connect(&name, LIMIT).unwrap();
+                let channel = peer.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+                accepted.join().unwrap();
+                (peer, channel)
+            })
+        })
+        .collect();
+    for at in 0..EACH {
+        for (number, (peer, channel)) in peers.iter().enumerate() {
+            peer.send(*channel, number as u64, &[at as u8; 100], LIMIT).unwrap();
+        }
+    }
+    let any = From::Any(context);
+    let (mut body, mut seen) = ([0; 100], Vec::new());
+    for _ in 0..PEERS * EACH {
+        let received = server.receive_tagged(any, 0, u64::MAX, &mut body, LIMIT).unwrap();
+        assert_eq!(server.peek(any, 0, u64::MAX).unwrap(), None, "a message too many after {}", seen.len());
+        seen.push((received.tag as usize, body[99]));
+    }
+    for peer in 0..PEERS {
+        let of: Vec<_> = seen.iter().filter(|(from, _)| *from == peer).map(|(_, at)| usize::from(*at)).collect();
+        assert_eq!(of, (0..EACH).collect::<Vec<_>>(), "in order");
+        let turns: Vec<_> = (0..seen.len()).filter(|&at| seen[at].0 == peer).collect();
+        let waits = turns.windows(2).map(|pair| pair[1] - pair[0]).chain([turns[0]]);
+        assert!(waits.max().unwrap() <= ROW * (PEERS - 1) + 1, "peer {peer} was passed over: {turns:?}");
+    }
+}
