@@ -11,6 +11,8 @@ const PEERS: usize = 3;
 const EACH: usize = 60;
 /// Messages in a row from one of several links.
 const ROW: usize = 16;
+/// Looks at the only busy link before the others are looked at, and rounds until the last of them is found.
+const OTHERS: usize = 64 + 4 * PEERS;
 
 #[test]
 fn what_nobody_waits_for_yet_stays_in_its_lane_and_nobody_is_passed_over() {
@@ -46,7 +48,7 @@ fn what_nobody_waits_for_yet_stays_in_its_lane_and_nobody_is_passed_over() {
         let of: Vec<_> = seen.iter().filter(|(from, _)| *from == peer).map(|(_, at)| usize::from(*at)).collect();
         assert_eq!(of, (0..EACH).collect::<Vec<_>>(), "in order");
         let turns: Vec<_> = (0..seen.len()).filter(|&at| seen[at].0 == peer).collect();
-        let waits = turns.windows(2).map(|pair| pair[1] - pair[0]).chain([turns[0]]);
-        assert!(waits.max().unwrap() <= ROW * (PEERS - 1) + 1, "peer {peer} was passed over: {turns:?}");
+        let most = turns.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        assert!(most <= ROW * (PEERS - 1) + 1 && turns[0] <= OTHERS + ROW * (PEERS - 1), "peer {peer} was passed over: {turns:?}");
     }
 }
