@@ -13,7 +13,7 @@
 //! wrong about a peer's end costs a mapping, never a byte. A *slot* is handed out again only when both ends have left it.
 
 use motet_engine::reason::Reason;
-use motet_sys::fds::PrivateFd;
+use motet_sys::fds::{self, PrivateFd};
 use motet_sys::memory::{self, Ranges};
 use motet_sys::rustix::fd::{AsFd, OwnedFd};
 use motet_wire::mapping::Mapping;
@@ -189,7 +189,7 @@ impl Links {
                 let keep = self.kept < KEPT;
                 self.kept += usize::from(keep);
                 let segment = self.open(peer, file, (geometry, nonce, 1), shape.huge, now)?;
-                let copy = keep.then(|| file.try_clone().ok()).flatten();
+                let copy = keep.then(|| fds::copy(file).ok()).flatten();
                 segment.kept = copy.map(|copy| Arc::new(PrivateFd::new(copy)));
                 segment
             }

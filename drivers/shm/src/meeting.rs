@@ -257,7 +257,7 @@ impl Host {
             lane.prepare(fence);
             bulk.prepare();
         }
-        let control = PrivateFd::alone(guest.as_fd().try_clone_to_owned().map_err(|_| Reason::NO_MEMORY)?);
+        let control = PrivateFd::alone(fds::copy(guest).map_err(|_| Reason::NO_MEMORY)?);
         Ok((Meeting { control, peer, memory, bell, ear: ear()?, shape }, greeting.caller))
     }
 
