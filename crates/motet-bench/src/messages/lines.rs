@@ -94,7 +94,7 @@ fn what(part: Part, size: usize) -> String {
         Part::Latency => format!("{size}, half a round trip"),
         Part::Rate => format!("{size}, one way"),
         Part::Bandwidth => format!("{size}, buffers reused"),
-        Part::Stream => format!("{size}, windows of 64"),
+        Part::Stream => format!("{size}, full windows"),
         Part::Cold => format!("{size}, cold buffers"),
         Part::Server => format!("{size} from four clients"),
         _ => size,

@@ -38,7 +38,7 @@ pub enum Part {
     Bandwidth,
     /// One way, 64 MiB, from and into buffers that no cache holds
     Cold,
-    /// One way in windows of 64 whatever the size, one buffer at each end: what `motet bench mpi` calls bandwidth
+    /// One way in windows of 64, up to 512 MiB of them, one buffer at each end: what `motet bench mpi` calls bandwidth
     #[value(skip)]
     Stream,
     /// Five headers on a message, as bytes of its body, in a message of their own
@@ -126,7 +126,7 @@ impl Part {
             Part::Latency => "half a round trip",
             Part::Rate => "8 B, one way",
             Part::Bandwidth => "one way, buffers reused",
-            Part::Stream => "one way, windows of 64",
+            Part::Stream => "one way, full windows",
             Part::Cold => "64 MiB one way, cold buffers",
             Part::Server => "64 KiB from several clients to one server",
             Part::Layers => "headers of five layers",

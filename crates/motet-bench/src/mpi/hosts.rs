@@ -20,8 +20,10 @@ pub fn measure(bench: &Bench, libraries: &Libraries, bar: &ProgressBar) -> Resul
     let agent = libraries.path("agent.py");
     std::fs::write(&agent, AGENT)?;
     std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755))?;
-    let _shells = Hosts::NAMES.map(|host| shell(bench, &hosts, host, &agent)).into_iter().collect::<Result<Vec<_>>>()?;
-    let before: Vec<String> = hosts.on(Hosts::NAMES[0]).iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let _shells =
+        Hosts::NAMES.map(|host| shell(bench, &hosts, host, &agent)).into_iter().collect::<Result<Vec<_>>>()?;
+    let before: Vec<String> =
+        hosts.on(Hosts::NAMES[0]).iter().map(|word| word.to_string_lossy().into_owned()).collect();
     contested(bench, &libraries.between(&before, &agent, &Hosts::NAMES.join(",")), Part::Hosts, bar)
 }
 

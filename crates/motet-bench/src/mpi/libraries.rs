@@ -49,7 +49,15 @@ pub const LIBRARIES: [Known; 4] = [
         environment: &[],
         open: true,
     },
-    Known { name: MPICH, own: "MPICH 5", ours: "MPICH 5 on Motet", tcp: None, yields: None, environment: &[], open: false },
+    Known {
+        name: MPICH,
+        own: "MPICH 5",
+        ours: "MPICH 5 on Motet",
+        tcp: None,
+        yields: None,
+        environment: &[],
+        open: false,
+    },
     Known {
         name: INTEL,
         own: "Intel MPI, shm",

@@ -42,7 +42,7 @@ pub enum Part {
     Rate,
     /// One way in windows of 64, 64 KiB and 1 MiB
     Bandwidth,
-    /// The same, 16 MiB and 64 MiB
+    /// The same, 16 MiB and 64 MiB; a window has at most 512 MiB
     Large,
     /// Between two test hosts, beside Open MPI's own TCP
     Hosts,
@@ -96,8 +96,8 @@ impl Part {
 
 /// Everything, or only some parts. A library that is missing, and what fails, is a line that says why.
 pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
-    bench.ms = if bench.quick { 10 } else { 40 }; // beside what ranks take to begin
-    bench.repetitions = bench.of_programs;
+    bench.ms = if bench.quick { 10 } else { 40 };
+    bench.repetitions = bench.of_programs; // ranks take their time to begin
     let bench = &bench;
     let copies = crate::copies(bench);
     let parts = Part::value_variants().iter().filter(|part| options.parts.is_empty() || options.parts.contains(part));
@@ -114,9 +114,9 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
             Part::Corba => corba::measure(bench, &libraries),
             _ => contested(bench, &libraries.contenders(), part, &bar),
         };
-        lines.extend(found.unwrap_or_else(|error| {
-            vec![Line::not_measured(part.word(), part.title(), format!("{error:#}"))]
-        }));
+        lines.extend(
+            found.unwrap_or_else(|error| vec![Line::not_measured(part.word(), part.title(), format!("{error:#}"))]),
+        );
         bar.inc(1);
     }
     bar.finish_and_clear();
