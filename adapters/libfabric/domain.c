@@ -139,7 +139,8 @@ int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_doma
 {
     struct domain *domain = calloc(1, sizeof *domain);
     if (!domain) return -FI_ENOMEM;
-    int result = join(domain);
+    domain->wait = rests_wanted();
+    int result = domain->wait == RESTS_WRONG ? -FI_EINVAL : join(domain);
     if (result != 0) {
         free(domain);
         return result;

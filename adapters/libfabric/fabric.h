@@ -88,6 +88,10 @@ struct domain {
     bool by_address; /* peers name bytes of regions by their addresses here, not by offsets */
     pthread_mutex_t lock;
     uint16_t endpoints_ever;
+    enum rests { RESTS_IN_A_CROWD, RESTS_NEVER, RESTS_ALWAYS, RESTS_WRONG } wait;
+    long neighbours;     /* addresses of this host that were inserted */
+    long cpus;
+    bool rests;          /* who reads a queue in vain sleeps there */
     unsigned users; /* objects that are open */
     struct queue *queues;
     struct endpoint *endpoints;
@@ -133,6 +137,8 @@ struct queue {
     atomic_bool signalled;
     int pipe[2]; /* wakes who waits; where there is a wait object */
     unsigned users;
+    unsigned vain;      /* reads in a row */
+    atomic_int rest_ms; /* of the next sleep */
     struct motet_completion *ends;
 };
 
@@ -243,6 +249,12 @@ int info_offer(uint32_t version, const char *node, const char *service, uint64_t
 enum where { WHERE_NOWHERE, WHERE_POSSIBLE, WHERE_WANTED, WHERE_WRONG };
 enum where where_to_listen(char *text, size_t size);                     /* writes IP:PORT; POSSIBLE: it need not succeed */
 bool where_reached(struct address *address, const char *listening);      /* of "IP:PORT,...": what peers are told */
+
+/* ---- rest.c: polls that sleep, where there are more ranks than CPUs */
+enum rests rests_wanted(void);
+void rest_count(struct domain *domain, const struct address *address);
+bool rest_is_due(struct queue *queue);
+void rest(struct queue *queue);
 
 /* ---- domain.c */
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **out, void *context);

@@ -1,6 +1,7 @@
 /* queue.c: completion queues: what is read, in which form, and how a program sleeps until there is something.
  *
- * A sleep is in the node's descriptor: readable when progress would do something, which fi_trywait() arms (motet_node_prepare_sleep). */
+ * A sleep is in the node's descriptor: readable when progress would do something, which fi_trywait() arms (motet_node_prepare_sleep). A
+ * program that polls may sleep, too: rest.c. */
 #include "fabric.h"
 
 #include <fcntl.h>
@@ -65,7 +66,23 @@ static ssize_t read_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t 
     return result;
 }
 
-static ssize_t read_plain(struct fid_cq *fid, void *into, size_t most) { return read_from(fid, into, most, NULL); }
+/* For a program that polls. */
+static ssize_t poll_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources)
+{
+    struct queue *queue = container(fid, struct queue, fid);
+    enter(queue->domain);
+    ssize_t result = read_locked(queue, into, most, sources);
+    bool rests = result == -FI_EAGAIN && rest_is_due(queue);
+    if (result != -FI_EAGAIN) queue->vain = 0;
+    leave(queue->domain);
+    if (likely(!rests)) return result;
+    rest(queue);
+    result = read_from(fid, into, most, sources);
+    if (result != -FI_EAGAIN) queue->vain = 0;
+    return result;
+}
+
+static ssize_t read_plain(struct fid_cq *fid, void *into, size_t most) { return poll_from(fid, into, most, NULL); }
 
 /* Fields of later versions are not written: a program of an older one has something else there. */
 static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *into, uint64_t flags)
@@ -223,7 +240,7 @@ static struct fi_ops object = {
 static struct fi_ops_cq operations = {
     .size = sizeof operations,
     .read = read_plain,
-    .readfrom = read_from,
+    .readfrom = poll_from,
     .readerr = read_error,
     .sread = wait_plain,
     .sreadfrom = wait_from,

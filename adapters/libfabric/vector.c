@@ -34,6 +34,7 @@ static int put(struct vector *vector, const struct address *address, fi_addr_t *
         return -FI_ENOMEM;
     vector->entries[vector->count] = *address;
     *out = vector->count++;
+    rest_count(vector->domain, address);
     return 0;
 }
 

@@ -3,12 +3,13 @@
  *   latency    half a round trip
  *   rate       one way, in windows of 64 messages, each window answered by 4 bytes (as OSU's osu_mbw_mr with one pair)
  *   bandwidth  the same; a window has at most 16 MiB; one buffer at each end
+ *   stream     the same; a window has at most 512 MiB (as OSU's osu_bw, whose windows of 64 have no such limit)
  *   cold       one message after the other, each from and into the next of four buffers: more than the caches hold
  *   server     one end takes from any of several others that send windows of 16, each window answered
  *
  * Every figure is a line "MEDIAN MEAN COUNT" as peer.h says: ns for one way of a message; for `server` ns between two messages that
  * arrive. A block has a number of operations that the size alone gives: one found by trying would be too small if the other end had to
- * wait for its CPU meanwhile. Only where a block would take longer than the whole time it has fewer.
+ * wait for its CPU meanwhile. Only where a block would take longer than the whole time it has fewer (of a stream always whole windows).
  *
  * What an end waits for it polls; where it shares its CPU with another end it yields between two polls. */
 #ifndef MESSAGES_H
@@ -42,7 +43,7 @@ static int finish_any(int count, int *from);
 struct plan {
     uint64_t what, size, count, buffers;
 };
-enum { PING, FLOOD };
+enum { PING, FLOOD, STREAM };
 
 struct run {
     struct plan plan;
@@ -62,7 +63,7 @@ static long least(double a, double b) { return (long)(a < b ? a : b); }
 
 static long window_of(const struct plan *plan)
 {
-    long fits = least(WINDOW, (double)(16 << 20) / plan->size);
+    long fits = least(WINDOW, (double)(plan->what == STREAM ? 512 << 20 : 16 << 20) / plan->size);
     return plan->buffers > 1 || fits < 1 ? 1 : fits;
 }
 
@@ -133,6 +134,7 @@ static long operations(const char *what, size_t size)
     if (!strcmp(what, "latency")) return size > 4096 ? (4 << 20) / size + 4 : 1000;
     if (!strcmp(what, "cold")) return 1;
     long fits = (16 << 20) / size;
+    if (!strcmp(what, "stream")) return least(WINDOW, (double)(512 << 20) / size) + (size > 512 << 20); /* one window */
     return fits < 1 ? 1 : fits > 16384 ? 16384 : fits;
 }
 
@@ -159,20 +161,20 @@ static int are_sizes(const char *at)
 /* Measures with every size of a list; a line for each. */
 static void call_with(const char *what, const char *sizes, double ms, int other)
 {
-    int pings = !strcmp(what, "latency"), is_cold = !strcmp(what, "cold");
+    int pings = !strcmp(what, "latency"), is_cold = !strcmp(what, "cold"), streams = !strcmp(what, "stream");
     for (const char *at = sizes; *at;) {
         size_t size = next_size(&at);
-        struct run run = {.plan = {pings ? PING : FLOOD, size, 0, is_cold ? BUFFERS : 1}, .other = other};
+        struct run run = {.plan = {pings ? PING : streams ? STREAM : FLOOD, size, 0, is_cold ? BUFFERS : 1}, .other = other};
         run.memory = touched(size * run.plan.buffers);
         long count = operations(what, size), few = least(4, count);
         double shortest = 1e300;
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < 5 && !streams; i++) {
             double begun = now();
             caller_block(&run, few);
             double took = (now() - begun) / few;
             if (took < shortest) shortest = took;
         }
-        if (shortest * count > ms * 1e6) count = least(count, ms * 1e6 / shortest + 1);
+        if (!streams && shortest * count > ms * 1e6) count = least(count, ms * 1e6 / shortest + 1);
         measure(caller_block, &run, count, ms, pings ? 2 : 1);
         fflush(stdout);
         free(run.memory);

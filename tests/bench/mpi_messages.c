@@ -1,6 +1,6 @@
 /* mpi_messages.c: messages between ranks. See messages.h.
  *
- *   mpirun -n 2 mpi_messages latency|rate|bandwidth|cold SIZES MS CPU CPU   rank 0 prints a line for each size
+ *   mpirun -n 2 mpi_messages latency|rate|bandwidth|stream|cold SIZES MS CPU CPU   rank 0 prints a line for each size
  *   mpirun -n N mpi_messages server SIZE MS CPU CPU                         rank 0 serves the others
  *
  * Rank 0 runs on the first CPU and all others on the second; "-" leaves them to the scheduler. Yielding is the library's matter: whoever

@@ -16,6 +16,9 @@ pub struct Hosts {
 const SET: &str = "bench";
 
 impl Hosts {
+    /// What they are called: the server's first.
+    pub const NAMES: [&str; 2] = ["near", "far"];
+
     /// Makes them; an error that begins with `SKIPPED` says why that cannot be done here.
     pub fn up() -> Result<Self> {
         let executable = std::env::current_exe()?;
@@ -23,7 +26,7 @@ impl Hosts {
         roots.extend(executable.ancestors().skip(1).take(3).map(Path::to_path_buf));
         let script = roots.iter().map(|root| root.join("scripts/hosts")).find(|path| path.exists());
         let script = script.context("SKIPPED: scripts/hosts is in the source tree only")?;
-        let up = Command::new(&script).args(["--set", SET, "up", "near", "far"]).output()?;
+        let up = Command::new(&script).args(["--set", SET, "up", Self::NAMES[0], Self::NAMES[1]]).output()?;
         if !up.status.success() {
             let said = String::from_utf8_lossy(&up.stderr);
             bail!("SKIPPED: no test hosts here: {}", said.lines().last().unwrap_or("scripts/hosts failed"));
@@ -36,13 +39,15 @@ impl Hosts {
         Ok(hosts)
     }
 
+    /// The words before a command that run it on a host.
+    pub fn on(&self, host: &str) -> Vec<OsString> {
+        let words = ["--set", SET, "exec", host, "--"];
+        std::iter::once(self.script.clone().into()).chain(words.map(OsString::from)).collect()
+    }
+
     /// The server on one host, the caller on the other.
     pub fn spread(&self, program: Program) -> Program {
-        let on = |host: &str| -> Vec<OsString> {
-            let words = ["--set", SET, "exec", host, "--"];
-            std::iter::once(self.script.clone().into()).chain(words.map(OsString::from)).collect()
-        };
-        Program { elsewhere: [on("near"), on("far")], host: Some(self.address.clone()), ..program }
+        Program { elsewhere: Self::NAMES.map(|name| self.on(name)), host: Some(self.address.clone()), ..program }
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! How it measures: [`pair`] starts two processes on CPUs chosen by [`place`]; they are programs of `tests/bench` or our own
 //! executable as a `worker`; [`stage`] starts other people's programs. [`tune`] measures where the ways of copying cross, for
-//! `motet tune`. [`corba`] and [`messages`] are tools of their own, that look at CORBA and at messages alone. [`report`] is the data; [`table`] and [`plot`] show it.
+//! `motet tune`. [`corba`], [`messages`] and [`mpi`] are tools of their own, that look at CORBA, at messages and at MPI alone. [`report`] is the data; [`table`] and [`plot`] show it.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -14,6 +14,7 @@ pub mod corba;
 pub mod floor;
 mod hosts;
 pub mod messages;
+pub mod mpi;
 pub mod pair;
 pub mod place;
 pub mod plot;
@@ -83,6 +84,8 @@ pub enum Tool {
     Corba(corba::Options),
     /// Measure messages between processes: ours beside those of UCX, libfabric, Open MPI and MPICH
     Messages(messages::Options),
+    /// Measure MPI libraries on Motet beside the same libraries by themselves
+    Mpi(mpi::Options),
 }
 
 impl Options {
@@ -91,6 +94,7 @@ impl Options {
         match &mut self.tool {
             Some(Tool::Corba(corba)) => &mut corba.manner,
             Some(Tool::Messages(messages)) => &mut messages.manner,
+            Some(Tool::Mpi(mpi)) => &mut mpi.manner,
             None => &mut self.manner,
         }
     }
@@ -107,6 +111,9 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
         }
         Some(Tool::Messages(messages)) => {
             return show(&messages::measure(begin(&messages.manner, prefix)?, messages)?, &messages.manner);
+        }
+        Some(Tool::Mpi(mpi)) => {
+            return show(&mpi::measure(begin(&mpi.manner, prefix)?, mpi)?, &mpi.manner);
         }
         None => {}
     }

@@ -1,11 +1,12 @@
 //! Real host programs (Redis, nginx, PostgreSQL, Java, omniORB, …), for the black-box tests and for `motet bench`.
 //!
 //! What it is: where they are, whom they run as ([`unprivileged`]), and how their servers are configured ([`servers`]) and
-//! small programs for them built ([`builds`]). What it is not: it starts nothing, waits for nothing and judges nothing; the
+//! small programs for them built ([`builds`]), and MPI libraries with their launchers ([`mpi`]). What it is not: it starts nothing, waits for nothing and judges nothing; the
 //! tests compare, the rows measure.
 #![forbid(unsafe_code)]
 
 pub mod builds;
+pub mod mpi;
 pub mod servers;
 
 use std::fs;

@@ -1,9 +1,8 @@
 //! Private descriptors: above the program's usual range, closed on exec, remembered so that a program's close-everything
 //! loop can be told that they are not open.
 
-use crate::Errno;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use rustix::io::FdFlags;
+use rustix::io::{Errno, FdFlags};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -17,11 +16,6 @@ static PRIVATE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKE
 static ALONE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKED / 64];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-/// A second descriptor of the same file. By the system's own call: the C library's may be a voice's, to which one of ours is none.
-pub fn copy(fd: impl AsFd) -> Result<OwnedFd, Errno> {
-    rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|e| e.raw_os_error())
-}
 
 /// A descriptor of the engine's own.
 #[derive(Debug)]
@@ -74,7 +68,7 @@ impl Drop for PrivateFd {
     }
 }
 
-impl rustix::fd::AsFd for PrivateFd {
+impl AsFd for PrivateFd {
     fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -137,6 +131,15 @@ fn mark(fd: i32, private: bool) {
     }
 }
 
+/// Another number for what a descriptor leads to, closed on exec. By a system call of our own: where the sockets voice is preloaded the C
+/// library's fcntl says of private descriptors that they are not open, and std's `try_clone` asks that.
+///
+/// # Errors
+/// The system's: MFILE where there is no number left.
+pub fn copy(fd: impl AsFd) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 3) // never the place of a standard stream
+}
+
 /// Whether a descriptor closes on exec.
 pub fn set_cloexec(fd: i32, closes: bool) {
     let flags = if closes { FdFlags::CLOEXEC } else { FdFlags::empty() };
@@ -168,4 +171,23 @@ pub fn borrow(fd: i32) -> rustix::fd::BorrowedFd<'static> {
 pub fn own(fd: i32) -> OwnedFd {
     // SAFETY: only called with descriptors that the kernel has just installed for us.
     unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::pipe::pipe;
+
+    #[test]
+    fn a_copy_leads_to_the_same_and_closes_on_exec() {
+        let (reader, writer) = pipe().unwrap();
+        let private = PrivateFd::new(writer);
+        let another = copy(&private).unwrap();
+        assert_ne!(another.as_raw_fd(), private.as_fd().as_raw_fd());
+        assert!(another.as_raw_fd() > 2 && !is_private(another.as_raw_fd()));
+        assert!(rustix::io::fcntl_getfd(&another).unwrap().contains(FdFlags::CLOEXEC));
+        drop(private);
+        rustix::io::write(&another, b"x").unwrap();
+        assert_eq!(rustix::io::read(&reader, &mut [0; 2]).unwrap(), 1);
+    }
 }

@@ -9,7 +9,7 @@
 //! caller's. Which peer may do what is the engine's matter (docs/adr/0020).
 
 use crate::copy;
-use crate::fds::PrivateFd;
+use crate::fds::{self, PrivateFd};
 use crate::lending::segment::ranges;
 use crate::memory::{self, Access};
 use motet_wire::mapping::Mapping;
@@ -94,7 +94,7 @@ impl FilePart {
         if bytes == 0 {
             return Err(Errno::INVAL);
         }
-        let file = PrivateFd::new(rustix::io::fcntl_dupfd_cloexec(file, 0)?);
+        let file = PrivateFd::new(fds::copy(file)?);
         let map = if sealed { map_memory(&file, at, bytes, writes) } else { map_pages(&file, at, bytes, writes) };
         Ok(Self { file, at, length: bytes, writes, map })
     }

@@ -90,6 +90,20 @@ fn open_mpis_windows_are_regions() {
     }
 }
 
+/// Many more ranks than any machine of a test has CPUs: those that wait sleep, so that all get on.
+#[test]
+fn a_crowd_of_ranks_gets_on() {
+    let test = "a_crowd_of_ranks_gets_on";
+    let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
+    let program = compile("mpicc.openmpi", "crowd", &folder("mpi-crowd"));
+    for (ranks, rounds, wait) in [("64", "2", "auto"), ("2", "50", "sleep"), ("8", "2", "poll")] {
+        let wait = format!("FI_MOTET_WAIT={wait}");
+        let layers = [&MATCHED_BY_LIBFABRIC[..], &["-x", &wait]].concat();
+        let printed = open_mpi(&provider, ranks, &layers, &program, &[rounds]);
+        assert_eq!(printed.lines().next(), Some(&*format!("ok {ranks}, carried by {ranks}")), "{wait}: {printed}");
+    }
+}
+
 #[test]
 fn endpoints_do_what_they_say() {
     let Some(provider) = provider("endpoints_do_what_they_say", &["fi_info"]) else { return };

@@ -6,11 +6,11 @@
 //! (`sequences`, `rates`) with the model of HP-CORBA (`figures`), and the sweep of the Crisp ORB paper (`strings`). What it is not: a test of
 //! what arrives; `crates/motet-tests` does that with the same program.
 
-mod figures;
+pub(crate) mod figures;
 mod instructions;
 mod memory;
 mod null;
-mod paths;
+pub(crate) mod paths;
 mod rates;
 mod sequences;
 mod strings;

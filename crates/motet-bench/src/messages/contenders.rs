@@ -9,6 +9,7 @@ use crate::bench::Bench;
 use crate::pair::{Process, Program, Server, caller, parse};
 use crate::place::Placement::{self, Free, One, Two};
 use anyhow::{Result, bail};
+use motet_programs::mpi::Mpi;
 use motet_programs::{builds, find};
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,7 +20,8 @@ use tempfile::TempDir;
 pub const NODES: &str = "Motet";
 const LANES: &str = "Motet, lanes alone";
 
-const SOURCES: [(&str, &str); 6] = [
+/// The measuring programs, with the headers that they include.
+pub const SOURCES: [(&str, &str); 6] = [
     ("peer.h", include_str!("../../../../tests/bench/peer.h")),
     ("messages.h", include_str!("../../../../tests/bench/messages.h")),
     ("bootstrap.h", include_str!("../../../../tests/bench/bootstrap.h")),
@@ -34,14 +36,29 @@ pub struct Contender {
     pub name: &'static str,
     /// Whether it is ours.
     pub ours: bool,
+    places: &'static [Placement],
     ends: Ends,
 }
 
 enum Ends {
     /// The programs of a part, where there are any, and the largest message that they carry.
     Pair { program: Box<dyn Fn(Part) -> Option<Program>>, most: usize },
-    /// Ranks of MPI: the launcher's words, those by which ranks yield, and the program.
-    Ranks { launcher: Vec<String>, yields: &'static [&'static str], program: OsString },
+    /// Ranks of MPI.
+    Ranks(Ranks),
+}
+
+/// Ranks that a launcher starts.
+pub struct Ranks {
+    /// The launcher's words, but for the number of ranks.
+    pub launcher: Vec<String>,
+    /// Those by which ranks yield.
+    pub yields: &'static [&'static str],
+    /// `mpi_messages.c`, compiled for them.
+    pub program: OsString,
+    /// The library that is told what it needs; Debian's need nothing but to know that root may start them.
+    pub mpi: Option<Mpi>,
+    /// Further variables.
+    pub environment: Vec<(&'static str, OsString)>,
 }
 
 /// All that take part.
@@ -63,21 +80,26 @@ impl Contenders {
             std::fs::write(folder.path().join(name), text)?;
         }
         let at = folder.path();
-        let ranks = |name, mpi, more: &[&str]| (name, ranks(at, mpi, more));
+        let ranks = |name, mpi, more: &[&str]| (name, ranks(at, mpi, more).map(Ends::Ranks));
         let found = [
             (NODES, Ok(nodes(bench))),
             (LANES, Ok(lanes(bench))),
             ("UCX", pair(at, "ucx", "ucp/api/ucp.h", "libucx-dev", &["-lucp", "-lucs"])),
             ("libfabric shm", pair(at, "fabric", "rdma/fi_tagged.h", "libfabric-dev", &["-lfabric"])),
-            ranks("Open MPI", Mpi::Open, &[]),
-            ranks("Open MPI, pml ob1", Mpi::Open, &builds::OPEN_MPI_OB1),
-            ranks("Open MPI, pml ucx", Mpi::Open, &builds::OPEN_MPI_UCX),
-            ranks("MPICH", Mpi::Ch, &[]),
+            ranks("Open MPI", Debian::Open, &[]),
+            ranks("Open MPI, pml ob1", Debian::Open, &builds::OPEN_MPI_OB1),
+            ranks("Open MPI, pml ucx", Debian::Open, &builds::OPEN_MPI_UCX),
+            ranks("MPICH", Debian::Ch, &[]),
         ];
         let (mut all, mut missing) = (Vec::new(), Vec::new());
         for (name, ends) in found {
             match ends {
-                Ok(ends) => all.push(Contender { name, ours: [NODES, LANES].contains(&name), ends }),
+                Ok(ends) => {
+                    // Ours are meant for two CPUs.
+                    let ours = [NODES, LANES].contains(&name);
+                    let places: &[Placement] = if ours { &[Two] } else { &[Two, One] };
+                    all.push(Contender { name, ours, places, ends });
+                }
                 Err(error) => {
                     eprintln!("{name}: {error:#}");
                     missing.push((name, format!("{error:#}")));
@@ -126,16 +148,16 @@ fn pair(at: &Path, name: &str, header: &str, package: &str, libraries: &[&str]) 
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Mpi {
+enum Debian {
     Open,
     Ch,
 }
 
 /// Ranks of one MPI, whatever the plain names `mpicc` and `mpirun` stand for.
-fn ranks(at: &Path, mpi: Mpi, more: &[&str]) -> Result<Ends> {
+fn ranks(at: &Path, mpi: Debian, more: &[&str]) -> Result<Ranks> {
     let (compiler, launcher, yields): (_, &[&str], &[&str]) = match mpi {
-        Mpi::Open => ("mpicc.openmpi", &builds::OPEN_MPI, &builds::OPEN_MPI_YIELDS),
-        Mpi::Ch => ("mpicc.mpich", &builds::MPICH, &[]), // its ranks cannot be asked to
+        Debian::Open => ("mpicc.openmpi", &builds::OPEN_MPI, &builds::OPEN_MPI_YIELDS),
+        Debian::Ch => ("mpicc.mpich", &builds::MPICH, &[]), // its ranks cannot be asked to
     };
     for program in [compiler, launcher[0]] {
         if find(program).is_none() {
@@ -147,11 +169,11 @@ fn ranks(at: &Path, mpi: Mpi, more: &[&str]) -> Result<Ends> {
         build(at, &builds::mpi_messages(compiler, "mpi_messages.c", &program.to_string_lossy()))?;
     }
     let mut launcher: Vec<String> = launcher.iter().chain(more).map(|word| (*word).to_owned()).collect();
-    if mpi == Mpi::Open {
+    if mpi == Debian::Open {
         // What it leaves behind goes with our folder.
         launcher.extend(["--mca", "orte_tmpdir_base", &at.to_string_lossy()].map(str::to_owned));
     }
-    Ok(Ends::Ranks { launcher, yields, program: program.into_os_string() })
+    Ok(Ranks { launcher, yields, program: program.into_os_string(), mpi: None, environment: Vec::new() })
 }
 
 fn build(at: &Path, words: &[String]) -> Result<()> {
@@ -164,12 +186,16 @@ fn build(at: &Path, words: &[String]) -> Result<()> {
 }
 
 impl Contender {
-    /// Where its ends may run in a part: it counts with the better. Ours are meant for two CPUs.
+    /// Ranks of MPI, each on a CPU of its own.
+    pub fn of_ranks(name: &'static str, ours: bool, ranks: Ranks) -> Self {
+        Self { name, ours, places: &[Two], ends: Ends::Ranks(ranks) }
+    }
+
+    /// Where its ends may run in a part: it counts with the better.
     pub fn placements(&self, part: Part) -> &'static [Placement] {
         match part {
             Part::Server => &[Two, Free],
-            _ if self.ours => &[Two],
-            _ => &[Two, One],
+            _ => self.places,
         }
     }
 
@@ -178,7 +204,7 @@ impl Contender {
         match &self.ends {
             _ if !part.has_contenders() => false,
             Ends::Pair { program, .. } => program(part).is_some(),
-            Ends::Ranks { .. } => true,
+            Ends::Ranks(_) => true,
         }
     }
 
@@ -197,13 +223,17 @@ impl Contender {
                 };
                 sizes.iter().map(one).collect()
             }
-            Ends::Ranks { launcher, yields, program } => {
+            Ends::Ranks(Ranks { launcher, yields, program, mpi, environment }) => {
                 let [server, other] = bench.cpus.of(at, turn).map(|cpu| cpu.map_or("-".into(), |cpu| cpu.to_string()));
                 // Rank 0 is the end that measures: the caller of a pair, or the server.
                 let (ends, cpus) =
                     if part == Part::Server { (1 + CLIENTS, [server, other]) } else { (2, [other, server]) };
                 let mut command = Command::new(&launcher[0]);
                 command.args(&launcher[1..]).env_remove("LD_PRELOAD").envs(builds::OPEN_MPI_AS_ROOT);
+                if let Some(mpi) = mpi {
+                    mpi.equip(&mut command);
+                }
+                command.envs(environment.iter().map(|(name, value)| (name, value)));
                 if at == One || ends > 2 {
                     command.args(*yields);
                 }

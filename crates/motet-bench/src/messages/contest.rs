@@ -48,9 +48,13 @@ struct Entry {
     failed: Option<String>,
 }
 
-/// Measures a part.
-pub fn run<'a>(bench: &Bench, contenders: &'a [Contender], part: Part, bar: &ProgressBar) -> Result<Measured<'a>> {
-    let sizes = part.sizes(bench.quick);
+/// Measures a part with these sizes.
+pub fn run<'a>(
+    bench: &Bench,
+    contenders: &'a [Contender],
+    (part, sizes): (Part, &[usize]),
+    bar: &ProgressBar,
+) -> Result<Measured<'a>> {
     let mut entries = Vec::new();
     for (at, contender) in contenders.iter().enumerate().filter(|(_, contender)| contender.has(part)) {
         let of = |&placement: &Placement| {
@@ -61,7 +65,7 @@ pub fn run<'a>(bench: &Bench, contenders: &'a [Contender], part: Part, bar: &Pro
     let copied: Vec<RefCell<Vec<f64>>> = sizes.iter().map(|_| RefCell::default()).collect();
     let mut contestants: Vec<Contestant<'_>> = Vec::new();
     for (at, entry) in entries.iter().enumerate() {
-        let (sizes, entries) = (&sizes, &entries);
+        let entries = &entries;
         contestants.push(Box::new(move |turn| {
             let mut entry = entry.borrow_mut();
             let contender = &contenders[entry.contender];
@@ -91,14 +95,16 @@ pub fn run<'a>(bench: &Bench, contenders: &'a [Contender], part: Part, bar: &Pro
     if has_copies {
         let buffers = if part == Part::Cold { 4 } else { 1 };
         let time = Duration::from_millis(part.ms(bench) as u64 / 2);
-        let (sizes, copied) = (&sizes, &copied);
+        let copied = &copied;
         contestants.push(Box::new(move |turn| {
             let copy = |size| floor::copy(bench.cpus.pair[turn % 2], size, buffers, time) * 1e9;
             sizes.iter().zip(copied).for_each(|(&size, of)| of.borrow_mut().push(copy(size)));
             Ok(0.0)
         }));
     }
-    let series = bench.contest(bench.repetitions, !has_copies, &mut contestants)?;
+    // Who all poll on two CPUs are compared in any mode of the machine.
+    let several = entries.iter().any(|entry| entry.borrow().placement != Placement::Two);
+    let series = bench.contest(bench.repetitions, !has_copies && several, &mut contestants)?;
     drop(contestants);
     let mut of: Vec<Of<'a>> = Vec::new();
     for (entry, series) in entries.into_iter().map(RefCell::into_inner).zip(&series) {
@@ -118,7 +124,8 @@ pub fn run<'a>(bench: &Bench, contenders: &'a [Contender], part: Part, bar: &Pro
     }
     let floors = series.last().map(|last| last.floors.clone()).unwrap_or_default();
     let copies = copied.into_iter().map(|of| Series { values: of.into_inner(), floors: floors.clone() });
-    Ok(Measured { of, copies: copies.filter(|of| !of.values.is_empty()).collect(), sizes })
+    let copies = copies.filter(|of| !of.values.is_empty()).collect();
+    Ok(Measured { of, copies, sizes: sizes.to_vec() })
 }
 
 /// Whether there is nothing to hope for from `found` where `other` is possible.

@@ -31,7 +31,8 @@ pub fn of(part: Part, measured: &Measured<'_>) -> Vec<Line> {
     lines
 }
 
-fn line(part: Part, measured: &Measured<'_>, of: &Of<'_>, at: usize) -> Option<Line> {
+/// One contender over what the machine does at best.
+pub fn line(part: Part, measured: &Measured<'_>, of: &Of<'_>, at: usize) -> Option<Line> {
     let best = of.best(at)?;
     let (size, series) = (measured.sizes[at], best.series());
     let line = Line::new(part.word(), format!("{}, {}", best.name, what(part, size)));
@@ -71,15 +72,20 @@ fn asked(part: Part, size: usize) -> Option<Asked> {
 
 /// One of ours beside the best peer, repetition by repetition.
 fn over_peer(part: Part, size: usize, ours: &Best<'_>, peer: &Best<'_>) -> Line {
+    let line = over(part, size, ours, peer, "over the best peer");
+    // Cold bodies are what peers copy once, by one side.
+    if part == Part::Cold && ours.name == super::contenders::NODES { line.bound(Bound::AtLeast(1.2)) } else { line }
+}
+
+/// One beside another, repetition by repetition.
+pub fn over(part: Part, size: usize, ours: &Best<'_>, peer: &Best<'_>, which: &str) -> Line {
     let both = ours.with(peer);
     let (own, theirs) = (ours.all.at(&both), peer.all.at(&both));
-    let line = Line::new(part.word(), format!("{}, {}: over the best peer", ours.name, what(part, size)))
+    Line::new(part.word(), format!("{}, {}: {which}", ours.name, what(part, size)))
         .figure(figure(part, size, &own))
         .floors(&own.floors)
         .against(named(peer.name, figure(part, size, &theirs)), &ratio(part, &own, &theirs))
-        .note(format!("{} repetitions that count for both", both.len()));
-    // Cold bodies are what peers copy once, by one side.
-    if part == Part::Cold && ours.name == super::contenders::NODES { line.bound(Bound::AtLeast(1.2)) } else { line }
+        .note(format!("{} repetitions that count for both", both.len()))
 }
 
 fn what(part: Part, size: usize) -> String {
@@ -88,6 +94,7 @@ fn what(part: Part, size: usize) -> String {
         Part::Latency => format!("{size}, half a round trip"),
         Part::Rate => format!("{size}, one way"),
         Part::Bandwidth => format!("{size}, buffers reused"),
+        Part::Stream => format!("{size}, full windows"),
         Part::Cold => format!("{size}, cold buffers"),
         Part::Server => format!("{size} from four clients"),
         _ => size,

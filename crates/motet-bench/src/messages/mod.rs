@@ -5,9 +5,9 @@
 //! `tests/bench/*_messages.c`, one set of loops over each interface (`tests/bench/messages.h`). What it is not: a test of what arrives,
 //! and no measurement of networks: both ends are on this host.
 
-mod contenders;
-mod contest;
-mod lines;
+pub(crate) mod contenders;
+pub(crate) mod contest;
+pub(crate) mod lines;
 mod own;
 
 use crate::bench::Bench;
@@ -38,6 +38,9 @@ pub enum Part {
     Bandwidth,
     /// One way, 64 MiB, from and into buffers that no cache holds
     Cold,
+    /// One way in windows of 64, up to 512 MiB of them, one buffer at each end: what `motet bench mpi` calls bandwidth
+    #[value(skip)]
+    Stream,
     /// Five headers on a message, as bytes of its body, in a message of their own
     Layers,
     /// Waits for one, any, a group; the same through a thread that dispatches
@@ -76,7 +79,7 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
         bar.set_message(part.title());
         let failed = |error| Line::not_measured(part.word(), part.title(), format!("{error:#}"));
         if part.has_contenders() {
-            match contest::run(bench, &contenders.all, part, &bar) {
+            match contest::run(bench, &contenders.all, (part, &part.sizes(bench.quick)), &bar) {
                 Ok(measured) => {
                     lines.extend(lines::of(part, &measured));
                     curves.extend(lines::curves(part, &measured));
@@ -100,6 +103,7 @@ impl Part {
             Part::Latency => "latency",
             Part::Rate => "rate",
             Part::Bandwidth => "bandwidth",
+            Part::Stream => "stream",
             Part::Cold => "cold",
             Part::Server => "server",
             Part::Layers => "layers",
@@ -114,7 +118,7 @@ impl Part {
 
     /// Whether others are measured beside our own.
     pub fn has_contenders(self) -> bool {
-        matches!(self, Part::Latency | Part::Rate | Part::Bandwidth | Part::Cold | Part::Server)
+        matches!(self, Part::Latency | Part::Rate | Part::Bandwidth | Part::Stream | Part::Cold | Part::Server)
     }
 
     fn title(self) -> &'static str {
@@ -122,6 +126,7 @@ impl Part {
             Part::Latency => "half a round trip",
             Part::Rate => "8 B, one way",
             Part::Bandwidth => "one way, buffers reused",
+            Part::Stream => "one way, full windows",
             Part::Cold => "64 MiB one way, cold buffers",
             Part::Server => "64 KiB from several clients to one server",
             Part::Layers => "headers of five layers",

@@ -251,7 +251,7 @@ impl Node {
         let birth = Birth::mark().map_err(Error::NoNode)?;
         let system = |e: motet_sys::rustix::io::Errno| Error::NoNode(e.raw_os_error());
         let poll = PrivateFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
-        let outer = PrivateFd::new(fds::copy(&poll).map_err(Error::NoNode)?);
+        let outer = PrivateFd::new(fds::copy(&poll).map_err(system)?);
         let kick = PrivateFd::new(socket::eventfd().map_err(Error::NoNode)?);
         let id = NodeId(memory::nonce());
         let name = match options.name.as_str() {

@@ -30,7 +30,7 @@ pub fn of(part: Part) -> Option<Measure> {
         Part::Idle => idle::measure,
         Part::Ring => ring::measure,
         Part::Memory => memory::measure,
-        Part::Latency | Part::Rate | Part::Bandwidth | Part::Cold => return None,
+        Part::Latency | Part::Rate | Part::Bandwidth | Part::Stream | Part::Cold => return None,
     })
 }
 

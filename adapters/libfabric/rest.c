@@ -1,0 +1,62 @@
+/* rest.c: when a program that polls sleeps in its poll instead.
+ *
+ * What it is:   MPI libraries wait by polling. That is best where each rank has a CPU; where a host has more ranks than CPUs, each poll is
+ *               time that the rank does not get for whom it waits. So there a queue that has been read in vain many times has its reader
+ *               sleep in the node's descriptor until progress would do something. Not for long at first, as the program may be waiting for
+ *               something else; each sleep in vain lets the next one be longer, as many that wake for nothing hold each other up. Ranks of a
+ *               host are known by the addresses that the program inserts.
+ * What it isn't: a wait of libfabric's (fi_cq_sread, fi_trywait): those are the program's own choice, and as ever.
+ *
+ * FI_MOTET_WAIT: auto (as above, the default), poll (never), sleep (always). */
+#include "fabric.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+/* Reads in a row that found nothing before each sleep. In a crowd many: to sleep and be woken takes longer than a few turns of ranks that
+ * yield, above all where an idle CPU is a virtual one. */
+#define VAIN_IN_A_CROWD 1000
+#define VAIN_ALWAYS 8
+#define SHORTEST_MS 1
+#define LONGEST_MS 32
+
+enum rests rests_wanted(void)
+{
+    const char *said = getenv("FI_MOTET_WAIT");
+    if (!said || !*said || strcmp(said, "auto") == 0) return RESTS_IN_A_CROWD;
+    if (strcmp(said, "poll") == 0) return RESTS_NEVER;
+    return strcmp(said, "sleep") == 0 ? RESTS_ALWAYS : RESTS_WRONG;
+}
+
+static bool is_here(const struct domain *domain, const struct address *address)
+{
+    return address->family == 0 ||
+           (address->family == domain->address.family && memcmp(address->ip, domain->address.ip, sizeof address->ip) == 0);
+}
+
+/* The program has inserted an address. The lock is held. */
+void rest_count(struct domain *domain, const struct address *address)
+{
+    if (is_here(domain, address)) domain->neighbours++;
+    if (domain->cpus == 0) domain->cpus = sysconf(_SC_NPROCESSORS_ONLN); /* not those of this rank, which may be bound; -1: not known */
+    bool crowded = domain->cpus > 0 && domain->neighbours > domain->cpus;
+    domain->rests = domain->wait == RESTS_ALWAYS || (domain->wait == RESTS_IN_A_CROWD && crowded);
+}
+
+/* A read found nothing: whether the node was armed, and its reader is to rest. The lock is held. */
+bool rest_is_due(struct queue *queue)
+{
+    if (likely(!queue->domain->rests)) return false;
+    if (++queue->vain < (queue->domain->wait == RESTS_ALWAYS ? VAIN_ALWAYS : VAIN_IN_A_CROWD)) return false;
+    queue->vain = 0;
+    return domain_may_sleep(queue->domain);
+}
+
+/* Without the lock. Whoever has nothing to read afterwards tells the program so. */
+void rest(struct queue *queue)
+{
+    struct pollfd descriptor = { motet_node_descriptor(queue->domain->node), POLLIN, 0 };
+    int ms = queue->rest_ms ? queue->rest_ms : SHORTEST_MS;
+    bool woken = poll(&descriptor, 1, ms) > 0;
+    queue->rest_ms = woken ? SHORTEST_MS : ms * 2 < LONGEST_MS ? ms * 2 : LONGEST_MS;
+}

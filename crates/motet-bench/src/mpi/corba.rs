@@ -1,0 +1,87 @@
+//! Bodies there and back: as calls of omniORB over the CORBA voice, and as messages of an MPI on Motet.
+//!
+//! Both are measured in the same repetitions and by the same arithmetic: bytes of one way over half of a round trip, nothing taken off.
+//! The call is `sequence<octet>` there and back (`tests/bench/corba.cc`), the messages a ping-pong (`tests/bench/mpi_messages.c`).
+
+use super::libraries::Libraries;
+use crate::bench::{Bench, Contestant, Series};
+use crate::corba::paths::{Ends, Pair, Path, Variant};
+use crate::messages::Part as Kind;
+use crate::place::Placement::Two;
+use crate::report::{Bound, Line, Quantity, Unit};
+use crate::stage::Stage;
+use crate::table::bytes;
+use anyhow::{Context, Result, bail};
+use std::cell::RefCell;
+
+const ROW: &str = "corba";
+const SIZES: [usize; 3] = [64 << 10, 1 << 20, 16 << 20];
+const PLACE: (Path, crate::place::Placement) = (Path::Corba, Two);
+
+pub fn measure(bench: &Bench, libraries: &Libraries) -> Result<Vec<Line>> {
+    let contenders = libraries.contenders();
+    let ours: Vec<_> = contenders.iter().filter(|contender| contender.ours).collect();
+    if ours.is_empty() {
+        bail!("skipped: there is no MPI on Motet");
+    }
+    let stage = Stage::new(bench)?;
+    let pair = Pair::of(&stage, None)?;
+    let ends = Ends::open(&stage, &pair, Variant { paths: &[Path::Corba], ..Variant::USUAL })?;
+    if let Some(why) = ends.missing(Path::Corba) {
+        bail!("{why}");
+    }
+    let questions = SIZES.map(|size| format!("inout octet {size} {}", bench.ms * 4));
+    let found: Vec<RefCell<Vec<Vec<f64>>>> = ours.iter().map(|_| RefCell::default()).collect();
+    let mut others: Vec<Contestant<'_>> = Vec::new();
+    for (contender, found) in ours.iter().zip(&found) {
+        others.push(Box::new(move |turn| {
+            let told = contender.run(bench, Kind::Latency, &SIZES, Two, turn);
+            let told = told.unwrap_or_else(|error| {
+                eprintln!("{}: {error:#}", contender.name);
+                vec![f64::NAN; SIZES.len()]
+            });
+            let first = told[0];
+            found.borrow_mut().push(told);
+            Ok(first)
+        }));
+    }
+    let answers = ends.contest((bench.repetitions, false), vec![PLACE], &questions, others)?;
+    let mut lines = Vec::new();
+    for (at, &size) in SIZES.iter().enumerate() {
+        let calls = &answers.of(PLACE, at).context("the calls failed")?.median;
+        for (contender, found) in ours.iter().zip(&found) {
+            let one_way: Vec<f64> = found.borrow().iter().map(|told| told[at]).collect();
+            lines.push(beside(size, calls, contender.name, &one_way));
+        }
+    }
+    Ok(lines)
+}
+
+/// Calls there and back, ns, beside one way of messages, ns.
+fn beside(size: usize, calls: &Series, name: &str, one_way: &[f64]) -> Line {
+    let of_calls: Vec<f64> = calls.values.iter().map(|ns| 2.0 * size as f64 / ns).collect();
+    let of_messages: Vec<f64> = one_way.iter().map(|ns| size as f64 / ns).collect();
+    let ratios: Vec<f64> = of_calls.iter().zip(&of_messages).map(|(calls, messages)| calls / messages).collect();
+    Line::new(ROW, format!("sequences of {} there and back, CORBA voice, beside messages there and back", bytes(size)))
+        .figure(Quantity::of("calls", &of_calls, Unit::GBs))
+        .floors(&calls.floors)
+        .against(Quantity::of(name, &of_messages, Unit::GBs), &ratios)
+        .bound(Bound::AtLeast(0.95))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Verdict;
+
+    #[test]
+    fn a_call_there_and_back_is_two_ways() {
+        let calls = Series { values: vec![2000.0; 5], floors: Vec::new() };
+        let line = beside(1000, &calls, "MPI", &[1000.0; 5]);
+        assert_eq!(line.figure.unwrap().spread.median, 1.0);
+        assert_eq!(line.ratio.unwrap().median, 1.0);
+        assert_eq!(beside(1000, &calls, "MPI", &[900.0; 5]).verdict, Verdict::Missed);
+        assert_eq!(beside(1000, &calls, "MPI", &[960.0; 5]).verdict, Verdict::Met);
+        assert_eq!(beside(1000, &calls, "MPI", &[f64::NAN; 5]).ratio, None);
+    }
+}
