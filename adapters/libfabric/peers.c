@@ -18,12 +18,14 @@
 #include "fabric.h"
 
 #include <arpa/inet.h>
+#include <sched.h>
 #include <stdio.h>
 #include <time.h>
 
 #define GREETING_MAGIC 0x314d7447u
 #define LETTERS 65536                            /* greetings that wait, at most: others are lost */
 #define PATIENCE ((int64_t)120 * 1000000000)     /* for a peer that does not look, ns */
+#define COURTESY ((int64_t)3 * 1000000)          /* for a peer that may be calling, ns */
 
 enum what { ASKS = 1, OPENED = 2 };
 
@@ -46,12 +48,14 @@ struct mail {
 enum { ASK = KINDS, SERVICES };
 static uint64_t service(uint16_t endpoint, unsigned what) { return (uint64_t)endpoint << 8 | what; }
 
-static int64_t patience(void)
+static int64_t now(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + PATIENCE;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
+
+static int64_t patience(void) { return now() + PATIENCE; }
 
 static struct address address_of(const struct endpoint *endpoint)
 {
@@ -104,10 +108,22 @@ fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel)
 
 /* ---------------------------------------------------------------- meeting */
 
+/* Two ranks often begin at the same moment, and one link is better than two: whoever has one that is busy looks at nothing else. So of two
+ * nodes the greater waits a moment for the other's call, of which a greeting tells. */
+static bool has_called(struct endpoint *endpoint, struct peer *peer)
+{
+    if (peer->address.node >= endpoint->domain->address.node) return false; /* or itself */
+    for (int64_t until = now() + COURTESY; !peer->link && now() < until; sched_yield()) {
+        motet_node_progress(endpoint->domain->node);
+        mail_read(endpoint->domain);
+    }
+    return peer->link != 0;
+}
+
 int peer_link(struct endpoint *endpoint, struct peer *peer)
 {
     char text[160], ip[INET6_ADDRSTRLEN];
-    if (peer->link) return 0;
+    if (peer->link || has_called(endpoint, peer)) return 0;
     const struct address *at = &peer->address;
     int length = snprintf(text, sizeof text, "fi-%016llx", (unsigned long long)at->node);
     if (at->family && inet_ntop(at->family == 6 ? AF_INET6 : AF_INET, at->ip, ip, sizeof ip))
@@ -127,7 +143,7 @@ int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind)
     motet_channel channel;
     if (peer->in[kind]) return 0;
     int result = peer_link(endpoint, peer);
-    if (result != 0) return result;
+    if (result != 0 || peer->in[kind]) return result; /* mail has been read meanwhile */
     reception.kind = MOTET_RECEIVE_TAGGED;
     reception.with = endpoint->contexts[kind];
     result = motet_channel_open(endpoint->domain->node, peer->link, service(peer->address.endpoint, kind), &reception, patience(), &channel);
