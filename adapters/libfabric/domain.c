@@ -61,6 +61,7 @@ static int domain_close(struct fid *fid)
         free(chunk);
     }
     pthread_mutex_destroy(&domain->lock);
+    map_free(&domain->neighbours_seen);
     free(domain);
     return 0;
 }
@@ -140,6 +141,7 @@ int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_doma
     struct domain *domain = calloc(1, sizeof *domain);
     if (!domain) return -FI_ENOMEM;
     domain->wait = rests_wanted();
+    domain->process = getpid();
     int result = domain->wait == RESTS_WRONG ? -FI_EINVAL : join(domain);
     if (result != 0) {
         free(domain);

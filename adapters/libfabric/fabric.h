@@ -25,6 +25,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
@@ -85,11 +86,14 @@ struct domain {
     bool locked;        /* by `lock`; otherwise by `inside` and `guest` */
     atomic_bool inside; /* the program is in a call */
     atomic_bool guest;  /* the stand-in is here, or would like to be */
+    atomic_bool put_off; /* it is to read mail */
+    pid_t process;
     bool by_address; /* peers name bytes of regions by their addresses here, not by offsets */
     pthread_mutex_t lock;
     uint16_t endpoints_ever;
     enum rests { RESTS_IN_A_CROWD, RESTS_NEVER, RESTS_ALWAYS, RESTS_WRONG } wait;
-    long neighbours;     /* addresses of this host that were inserted */
+    struct map neighbours_seen; /* how often each node of this host was inserted */
+    long neighbours;
     long cpus;
     bool rests;          /* who reads a queue in vain sleeps there */
     unsigned users; /* objects that are open */
@@ -217,6 +221,7 @@ struct endpoint {
 void guest_wait(struct domain *domain);
 bool guest_enter(struct domain *domain); /* false: the program is there */
 void guest_leave(struct domain *domain);
+void guest_reads_mail(struct domain *domain); /* soon, whatever the program does */
 
 static inline void enter(struct domain *domain)
 {
@@ -233,6 +238,8 @@ static inline void leave(struct domain *domain)
 {
     if (unlikely(domain->locked)) pthread_mutex_unlock(&domain->lock);
     else atomic_store_explicit(&domain->inside, false, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst); /* as above: a guest that has seen it inside has gone */
+    if (unlikely(atomic_load_explicit(&domain->mail, memory_order_relaxed) != NULL)) guest_reads_mail(domain);
 }
 
 /* ---- host.c: the libfabric of the process */
@@ -252,7 +259,7 @@ bool where_reached(struct address *address, const char *listening);      /* of "
 
 /* ---- rest.c: polls that sleep, where there are more ranks than CPUs */
 enum rests rests_wanted(void);
-void rest_count(struct domain *domain, const struct address *address);
+void rest_count(struct domain *domain, const struct address *address, int more);
 bool rest_is_due(struct queue *queue);
 void rest(struct queue *queue);
 

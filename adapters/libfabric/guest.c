@@ -9,7 +9,6 @@
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 /* Motet has said of the process that it uses this kind (for its own locks). */
 static bool barrier(void) { return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
@@ -17,14 +16,15 @@ static bool barrier(void) { return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVAT
 void guest_wait(struct domain *domain)
 {
     static const struct timespec nap = { 0, 20000 };
-    while (atomic_load_explicit(&domain->guest, memory_order_acquire))
+    while (atomic_load_explicit(&domain->guest, memory_order_acquire) && getpid() == domain->process) /* a forked child has no stand-in */
         nanosleep(&nap, NULL);
 }
 
 bool guest_enter(struct domain *domain)
 {
+    bool nobody = false;
     if (domain->locked) return pthread_mutex_trylock(&domain->lock) == 0;
-    atomic_store(&domain->guest, true);
+    if (!atomic_compare_exchange_strong(&domain->guest, &nobody, true)) return false; /* a wait of its own has brought it here again */
     if (barrier() && !atomic_load_explicit(&domain->inside, memory_order_acquire)) return true; /* edge guest <-> inside */
     atomic_store_explicit(&domain->guest, false, memory_order_release);
     return false;
@@ -34,4 +34,22 @@ void guest_leave(struct domain *domain)
 {
     if (domain->locked) pthread_mutex_unlock(&domain->lock);
     else atomic_store_explicit(&domain->guest, false, memory_order_release);
+}
+
+/* By whoever makes progress next: the stand-in, if the program makes none. While the program is inside that does nothing, and the
+ * program's leave() puts it off again. */
+static void read_mail(motet_node node, void *user)
+{
+    struct domain *domain = user;
+    atomic_store(&domain->put_off, false);
+    while (atomic_load(&domain->mail) && guest_enter(domain)) {
+        mail_read(domain);
+        guest_leave(domain);
+    }
+}
+
+void guest_reads_mail(struct domain *domain)
+{
+    if (!atomic_exchange(&domain->put_off, true) && motet_node_defer(domain->node, read_mail, domain) != 0)
+        atomic_store(&domain->put_off, false);
 }

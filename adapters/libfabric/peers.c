@@ -187,15 +187,6 @@ int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind)
 
 /* ---------------------------------------------------------------- greetings */
 
-/* Work put off by the handler. While the program is inside it reads its mail by itself. */
-static void read_for_it(motet_node node, void *user)
-{
-    struct domain *domain = user;
-    if (!guest_enter(domain)) return;
-    mail_read(domain);
-    guest_leave(domain);
-}
-
 /* In any thread. What a peer says is copied, measured and no more. */
 static int keep(motet_node node, const struct motet_arrival *arrival, void *user)
 {
@@ -213,7 +204,7 @@ static int keep(motet_node node, const struct motet_arrival *arrival, void *user
     mail->next = atomic_load(&domain->mail);
     while (!atomic_compare_exchange_weak(&domain->mail, &mail->next, mail)) {
     }
-    motet_node_defer(node, read_for_it, domain); /* refused: the program's next call reads it */
+    guest_reads_mail(domain);
     return 0;
 }
 

@@ -8,7 +8,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
 static inline struct event *front(struct queue *queue) { return &queue->events[queue->first]; }
 
@@ -114,6 +113,7 @@ static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *into, uint
 /* Arms the node's descriptor: false when there is something to do already. Of the whole domain, as one descriptor is for all of it. */
 bool domain_may_sleep(struct domain *domain)
 {
+    domain_pump(domain); /* what a round for one queue has ended may be another's */
     if (atomic_load(&domain->mail)) return false;
     for (struct queue *queue = domain->queues; queue; queue = queue->next)
         if (queue->count > 0) return false;

@@ -11,7 +11,6 @@
 #include "fabric.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 /* Reads in a row that found nothing before each sleep. In a crowd many: to sleep and be woken takes longer than a few turns of ranks that
  * yield, above all where an idle CPU is a virtual one. */
@@ -34,10 +33,15 @@ static bool is_here(const struct domain *domain, const struct address *address)
            (address->family == domain->address.family && memcmp(address->ip, domain->address.ip, sizeof address->ip) == 0);
 }
 
-/* The program has inserted an address. The lock is held. */
-void rest_count(struct domain *domain, const struct address *address)
+/* The program has inserted an address (more: 1) or removed it (-1). Where there is no memory it is not counted. The lock is held. */
+void rest_count(struct domain *domain, const struct address *address, int more)
 {
-    if (is_here(domain, address)) domain->neighbours++;
+    if (is_here(domain, address)) {
+        intptr_t kept = (intptr_t)map_find(&domain->neighbours_seen, address->node); /* one more than it was inserted; 0: never */
+        intptr_t before = kept ? kept - 1 : 0, after = before + more;
+        if (after >= 0 && map_put(&domain->neighbours_seen, address->node, (void *)(after + 1)) == 0)
+            domain->neighbours += (after > 0) - (before > 0);
+    }
     if (domain->cpus == 0) domain->cpus = sysconf(_SC_NPROCESSORS_ONLN); /* not those of this rank, which may be bound; -1: not known */
     bool crowded = domain->cpus > 0 && domain->neighbours > domain->cpus;
     domain->rests = domain->wait == RESTS_ALWAYS || (domain->wait == RESTS_IN_A_CROWD && crowded);

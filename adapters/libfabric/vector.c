@@ -34,7 +34,7 @@ static int put(struct vector *vector, const struct address *address, fi_addr_t *
         return -FI_ENOMEM;
     vector->entries[vector->count] = *address;
     *out = vector->count++;
-    rest_count(vector->domain, address);
+    rest_count(vector->domain, address, 1);
     return 0;
 }
 
@@ -78,6 +78,7 @@ static int take_out(struct fid_av *fid, fi_addr_t *places, size_t count, uint64_
             result = -FI_EINVAL;
             continue;
         }
+        rest_count(vector->domain, &vector->entries[places[i]], -1);
         vector->entries[places[i]].magic = 0;
         for (struct endpoint *endpoint = vector->domain->endpoints; endpoint; endpoint = endpoint->next)
             if (endpoint->vector == vector && places[i] < endpoint->known_count) endpoint->known[places[i]] = NULL;

@@ -14,7 +14,6 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #define LISTEN "FI_MOTET_LISTEN"
 /* Of RFC 5737 and RFC 3849, for documentation: no packet is ever sent there, the system only says by which way it would go. */

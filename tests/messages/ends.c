@@ -305,6 +305,23 @@ static void single(void)
     CHECK(motet_node_close(node), 0);
 }
 
+/* What comes to a program that sleeps on its node's descriptor is that program's, however long it takes to wake up. */
+static void slept_beside(motet_node node, motet_channel channel, motet_node idle)
+{
+    struct pollfd descriptor = { motet_node_descriptor(idle), POLLIN, 0 };
+    motet_channel there;
+    char byte;
+    CHECK(motet_channel_accept(idle, 5, SOON, &there), 0);
+    for (int i = 0; i < 8; i++) {
+        while (motet_node_prepare_sleep(idle) == 0)
+            motet_node_progress(idle);
+        CHECK(motet_message_inject(node, channel, 0, "x", 1, SOON), 0);
+        usleep(25000);
+        CHECK(poll(&descriptor, 1, 10000), 1);
+        CHECK(motet_message_receive(idle, there, &byte, 1, SOON, NULL), 0);
+    }
+}
+
 /* Answers others while the program does nothing; ends with its node at once. */
 static void stood_in(motet_node node)
 {
@@ -323,6 +340,7 @@ static void stood_in(motet_node node)
     CHECK(motet_node_name(idle, name, sizeof name) > 0, 1);
     CHECK(motet_link_open(node, name, SOON, &link), 0);
     CHECK(motet_channel_open(node, link, 5, &reception, SOON, &channel), 0);
+    slept_beside(node, channel, idle);
     CHECK(motet_link_close(node, link), 0);
     CHECK(motet_node_close(idle), 0);
     CHECK(motet_node_progress(idle), -EBADF);

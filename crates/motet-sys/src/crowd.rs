@@ -75,7 +75,8 @@ impl Crowd {
     #[cold]
     pub fn met(&self, began: u64, now: u64, ticks_per_1024ns: u64) {
         let took = now.saturating_sub(began);
-        let again = began.saturating_sub(self.ended.load(Relaxed)) < self.length.load(Relaxed);
+        let Some(since) = began.checked_sub(self.ended.load(Relaxed)) else { return }; // another thread has met the same one
+        let again = since < self.length.load(Relaxed);
         let times = if again { (self.times.load(Relaxed) * 2).min(MOST) } else { FIRST };
         let length = (took * times).min((LONGEST * ticks_per_1024ns) >> 10);
         self.times.store(times, Relaxed);
@@ -123,6 +124,9 @@ mod tests {
         // The next one comes long after.
         crowd.met(100_000_000, 100_300_000, NS);
         assert_eq!(crowd.ended.load(Relaxed), 100_000_000 + 300_000 * 9);
+        // Two threads that met the same one count once.
+        crowd.met(100_100_000, 100_400_000, NS);
+        assert_eq!((crowd.times.load(Relaxed), crowd.ended.load(Relaxed)), (FIRST, 100_000_000 + 300_000 * 9));
         crowd.met(1 << 40, (1 << 40) + 500_000_000, NS);
         assert_eq!(crowd.length.load(Relaxed), LONGEST, "however long it was");
     }

@@ -49,6 +49,9 @@ fn what_nobody_waits_for_yet_stays_in_its_lane_and_nobody_is_passed_over() {
         assert_eq!(of, (0..EACH).collect::<Vec<_>>(), "in order");
         let turns: Vec<_> = (0..seen.len()).filter(|&at| seen[at].0 == peer).collect();
         let most = turns.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-        assert!(most <= ROW * (PEERS - 1) + 1 && turns[0] <= OTHERS + ROW * (PEERS - 1), "peer {peer} was passed over: {turns:?}");
+        assert!(
+            most <= ROW * (PEERS - 1) + 1 && turns[0] <= OTHERS + ROW * (PEERS - 1),
+            "peer {peer} was passed over: {turns:?}"
+        );
     }
 }

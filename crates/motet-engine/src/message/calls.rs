@@ -233,6 +233,7 @@ impl Node {
     #[inline(never)]
     pub(super) fn look_everywhere(&self, core: &mut Guard<'_>) -> bool {
         core.driving = true;
+        core.outside = false;
         if std::mem::take(&mut core.asleep) {
             self.ask(core, Some(0)); // the caller has slept outside
         }
@@ -368,6 +369,7 @@ impl Node {
         let mut core = self.core()?;
         let may = !core.driving && self.arm(&mut core);
         core.asleep |= may;
+        core.outside |= may;
         Ok(may)
     }
 }

@@ -71,8 +71,10 @@ pub struct Core {
     pub driving: bool,
     /// Another one has begun to while the one that did ran tasks: this one leaves.
     pub ousted: bool,
-    /// It sleeps; or nobody does, and the program sleeps on our descriptor.
+    /// It sleeps; or nobody does, and the program or the stand-in sleeps on our descriptor.
     pub asleep: bool,
+    /// The program sleeps there, or is about to.
+    pub outside: bool,
     /// Threads that wait meanwhile.
     pub waiters: Vec<Thread>,
     /// Whether waiting outside the kernel pays.
@@ -208,6 +210,7 @@ impl Core {
             driving: false,
             ousted: false,
             asleep: false,
+            outside: false,
             waiters,
             pace,
             calm: None,

@@ -51,7 +51,7 @@ impl Node {
         ready: &mut impl FnMut(&mut Core) -> Option<R>,
     ) -> Option<Result<R, Error>> {
         let mut spin = core.pace.begin(self.spin());
-        core.asleep = false; // whoever slept on the descriptor is here, or is woken by what is found
+        (core.asleep, core.outside) = (false, false); // whoever slept on the descriptor is here, or is woken by what is found
         loop {
             let came = self.round(core);
             if let Some(found) = ready(core) {
