@@ -37,9 +37,15 @@ const fn plot(name: &'static str, title: &'static str, x: &'static str, y: &'sta
     Plot { name, title, x, y }
 }
 
-const PLOTS: [Plot; 10] = [
+const PLOTS: [Plot; 11] = [
     plot("latency", "One way of a message: time over its size", "size of a message", "one way"),
     plot("bandwidth", "Stream: bandwidth over the size of a message", "size of a message", "bandwidth"),
+    plot(
+        "voices-bandwidth",
+        "Three voices of one process: bandwidth there and back over the size",
+        "size",
+        "one way / half a round trip",
+    ),
     plot("messages-latency", "Messages: half a round trip over the size", "size of a message", "half a round trip"),
     plot("messages-bandwidth", "Messages one way: bandwidth over the size", "size of a message", "bandwidth"),
     plot(

@@ -31,7 +31,7 @@ fn asked(part: Part, kind: Kind, size: usize, name: &str) -> Vec<(Peer, Option<B
             let bound = if kind == Kind::Latency { Bound::AtMost(1.0) } else { Bound::AtLeast(1.0) };
             LIBRARIES.iter().filter_map(|known| Some((Peer::Named(known.tcp?), Some(bound)))).collect()
         }
-        (Part::Crowd | Part::Corba, _) => Vec::new(),
+        (Part::Crowd | Part::Corba | Part::Together, _) => Vec::new(),
     }
 }
 

@@ -177,6 +177,14 @@ impl Libraries {
         all
     }
 
+    /// Open MPI 4 under Motet and by itself: what comes before the number of ranks.
+    pub fn open_mpi_twice(&self) -> Result<[Vec<String>; 2]> {
+        let library = self.all.iter().find(|library| library.known.name == OPEN_MPI_4);
+        let library = library.context("skipped: Open MPI 4 is not installed")?;
+        let ours = self.by_motet(library, Runs::Messages, &[], &[]).context("skipped: there is no MPI on Motet")?;
+        Ok([ours.launcher, self.plain(library, Runs::Messages, &[], &[]).launcher])
+    }
+
     fn on_motet(&self, library: &Library, before: &[String], more: &[&str]) -> Option<Contender> {
         let ranks = self.by_motet(library, Runs::Messages, before, more)?;
         Some(Contender::of_ranks(library.known.ours, true, ranks))

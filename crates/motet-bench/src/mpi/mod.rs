@@ -1,8 +1,8 @@
 //! `motet bench mpi`: MPI libraries on Motet's provider of libfabric, beside the same libraries on what they choose themselves.
 //!
 //! What it is: a judgement (`judged`) of what the contest of `motet bench messages` measures of other contenders (`libraries`): Open MPI 4
-//! and 5, MPICH and Intel MPI, each by itself and under `motet run --set mpi=on`, ranks on CPUs of their own; the same between two test
-//! hosts (`hosts`); many more ranks than CPUs (`crowd`); and CORBA calls beside messages of MPI (`corba`). The program is
+//! and 5, MPICH and Intel MPI, each by itself and under `motet run`, ranks on CPUs of their own; the same between two test
+//! hosts (`hosts`); many more ranks than CPUs (`crowd`); CORBA calls beside messages of MPI (`corba`); and all voices in one process (`together`). The program is
 //! `tests/bench/mpi_messages.c`, compiled by each library's own compiler; its patterns are those of OSU's osu_latency, osu_bw and, of one
 //! pair, osu_mbw_mr. What it is not: a test of what arrives; `crates/motet-tests` does that.
 
@@ -11,6 +11,7 @@ mod crowd;
 mod hosts;
 mod judged;
 mod libraries;
+mod together;
 
 use crate::bench::Bench;
 use crate::messages::Part as Kind;
@@ -50,6 +51,8 @@ pub enum Part {
     Crowd,
     /// CORBA calls there and back beside messages of MPI there and back
     Corba,
+    /// MPI, CORBA and sockets in one process, idle and at once; a plot of their bandwidth
+    Together,
 }
 
 /// A pattern of messages with its sizes.
@@ -66,6 +69,7 @@ impl Part {
             Part::Hosts => "hosts",
             Part::Crowd => "crowd",
             Part::Corba => "corba",
+            Part::Together => "together",
         }
     }
 
@@ -78,6 +82,7 @@ impl Part {
             Part::Hosts => "between two hosts",
             Part::Crowd => "many more ranks than CPUs",
             Part::Corba => "CORBA calls beside messages of MPI",
+            Part::Together => "all voices in one process",
         }
     }
 
@@ -89,7 +94,7 @@ impl Part {
             Part::Bandwidth => &[(Kind::Stream, &[64 << 10, 1 << 20])],
             Part::Large => &[(Kind::Stream, &[16 << 20, 64 << 20])],
             Part::Hosts => &[(Kind::Latency, &[8]), (Kind::Stream, &[1 << 20])],
-            Part::Crowd | Part::Corba => &[],
+            Part::Crowd | Part::Corba | Part::Together => &[],
         }
     }
 }
@@ -105,6 +110,7 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
     let libraries = Libraries::find(bench)?;
     let missing = libraries.missing.iter().map(|(name, why)| Line::not_measured("", *name, why.clone()));
     let mut lines: Vec<Line> = missing.collect();
+    let mut curves = Vec::new();
     let bar = crate::progress(parts.len() as u64)?;
     for part in parts {
         bar.set_message(part.title());
@@ -112,6 +118,10 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
             Part::Hosts => hosts::measure(bench, &libraries, &bar),
             Part::Crowd => crowd::measure(bench, &libraries, &bar),
             Part::Corba => corba::measure(bench, &libraries),
+            Part::Together => together::measure(bench, &libraries).map(|(lines, found)| {
+                curves = found;
+                lines
+            }),
             _ => contested(bench, &libraries.contenders(), part, &bar),
         };
         lines.extend(
@@ -120,7 +130,7 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(Report { machine: crate::machine(bench, &copies), lines, curves: Vec::new() })
+    Ok(Report { machine: crate::machine(bench, &copies), lines, curves })
 }
 
 /// All contenders of a part in turn, judged.
