@@ -39,7 +39,8 @@ fn a_close_over_unread_bytes_resets_the_connection() {
 
 #[test]
 fn a_stopped_receiver_of_large_blocks_stops_nobody_else() {
-    both("stopped_peer", &[]).took_the_fast_path(1);
+    // Among many who compute it may stay on TCP for the time that this takes (docs/adr/0024).
+    takes_the_fast_path_at_times(1, || both("stopped_peer", &[]).sent_fast());
 }
 
 #[test]
