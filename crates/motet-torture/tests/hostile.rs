@@ -17,7 +17,7 @@ const LINES: usize = 128;
 const LANE: usize = 384 + 64 * LINES;
 /// Both lanes and the lines of their rings, which are there from the beginning; then the rings.
 const DENSE: usize = (2 * LANE + 2 * 128).next_multiple_of(4096);
-const SIZE: usize = DENSE + 2 * (4 << 20);
+const SIZE: usize = DENSE + 2 * (1 << 20);
 const VERSION_AT: usize = 8;
 
 /// Descriptors are counted for the whole process: one test at a time.
