@@ -2,7 +2,7 @@
 //!
 //! Whoever spins yields now and then, and a yield that meets somebody who computes lasts as long as that one's slice: milliseconds, where a
 //! sleep and its wake-up take microseconds. So after such a yield the process waits in the kernel for some time, and longer each time that
-//! the next attempt meets the same: what is lost to attempts is bounded by one part in [`MOST`].
+//! the next attempt meets the same: what is lost to attempts is bounded by one part in 128.
 
 use crate::{clock, thread};
 use std::sync::atomic::AtomicU64;

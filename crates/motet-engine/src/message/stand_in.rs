@@ -2,8 +2,8 @@
 //!
 //! Whoever computes, or waits for something that is not the node's, answers nobody: who would like to meet it, or to have its answer
 //! to a long message, waits as long. The stand-in looks now and then whether there have been rounds. Where there were none it makes
-//! some, has the peers ring, and sleeps until one does. So it costs a program that makes progress by itself a look in [`LOOK`], and one
-//! that sleeps a look in [`RARELY`].
+//! some, has the peers ring, and sleeps until one does. So it costs a program that makes progress by itself a look in 10 ms, and one
+//! that sleeps a look in 100 ms.
 //!
 //! It stays out of the way: it never drives while it sleeps or while anybody else does, and what comes to a program that sleeps, in a
 //! wait of ours or on the node's descriptor, is that program's.
