@@ -63,11 +63,6 @@ const MAX_FAILED: u32 = 9;
 /// So many times others take the CPU before a spin is given up.
 const CROWD: u32 = 2;
 
-/// Whether waits spin at all: that is allowed, and nobody computes where they would.
-fn spins(engine: &Engine) -> bool {
-    engine.options.spin > 0 && !crowd::is_here()
-}
-
 impl<'a> Wait<'a> {
     /// A wait on these streams.
     pub fn on(engine: &Engine, streams: &'a [Handle]) -> Self {
@@ -115,7 +110,7 @@ impl<'a> Wait<'a> {
         }
         if !may_block {
             // A program that does nothing but look spins already: what it waits for may come through the ring.
-            if spins(engine) && LOOKS.is_lively(|| true) {
+            if engine.options.spin > 0 && LOOKS.is_lively(|| true) {
                 self.raise(engine);
             }
             return Step::Probe;
@@ -123,7 +118,7 @@ impl<'a> Wait<'a> {
         loop {
             match self.phase {
                 Phase::Fresh => {
-                    if spins(engine) && self.is_lively(engine) && !skips() && self.raise(engine) {
+                    if engine.options.spin > 0 && self.is_lively(engine) && !skips() && self.raise(engine) {
                         self.begin_spin();
                         // TCP bytes sent before the gates rose are in the kernel, so it is asked soon.
                         self.probe = self.start + if QUICK.load(Relaxed) { ticks(EAGER) } else { 0 };
