@@ -1,8 +1,8 @@
 //! Whether others compute where this process waits.
 //!
 //! Whoever spins yields now and then, and a yield that meets somebody who computes lasts as long as that one's slice: milliseconds, where a
-//! sleep and its wake-up take microseconds. So after two such yields soon after each other the process waits in the kernel for some time, and longer each time that
-//! the next attempt meets the same: what is lost to attempts is bounded by one part in 128.
+//! sleep and its wake-up take microseconds. So after two such yields soon after each other the process sleeps in its waits for some
+//! time, and longer each time that the next attempt meets the same: what is lost to attempts is bounded by one part in 128.
 
 use crate::{clock, thread};
 use std::sync::atomic::AtomicU64;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A yield that lasts so long (ns) has met somebody who computes: who does for less comes to an end before a sleep would have paid, too.
 const SLICE: u64 = 1_000_000;
 
-/// A wait in the kernel lasts so many times as long as the yield before it; at first, and at most.
+/// Waits sleep for so many times as long as the yield before them; at first, and at most.
 const FIRST: u64 = 8;
 const MOST: u64 = 128;
 /// Longest time without an attempt, ns.
@@ -22,7 +22,8 @@ const LONGEST: u64 = 1_000_000_000;
 pub struct Crowd {
     /// Until when (ticks) nobody spins; 0: they may.
     until: AtomicU64,
-    /// The last such time: its end and its length, ticks; and how many times the yield it was.
+    /// The last such time: its end, and how many times the yield it was (0: there was but one yield). Another one within `length` ticks
+    /// of its end follows soon.
     ended: AtomicU64,
     length: AtomicU64,
     times: AtomicU64,
@@ -56,7 +57,7 @@ impl Crowd {
         Self { until, ended, length, times }
     }
 
-    /// Whether anybody was met lately. `now` is asked only where somebody was met lately.
+    /// Whether somebody was met twice lately. `now` is asked only where that may be.
     #[inline(always)]
     pub fn is_here(&self, now: impl FnOnce() -> u64) -> bool {
         self.until.load(Relaxed) != 0 && self.was_here(now())
