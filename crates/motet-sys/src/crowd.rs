@@ -38,13 +38,15 @@ pub fn is_here() -> bool {
     CROWD.is_here(clock::ticks)
 }
 
-/// Lets others have this CPU; how long they had it, ticks. It is noted where that was long.
+/// Lets others have this CPU; how long it was gone, ticks. It is noted where that was long. A virtual CPU may also be taken away by its
+/// host, which is no sign of anybody here: where it would count, the kernel is asked who it was.
 pub fn yield_now() -> u64 {
     let began = clock::ticks();
+    let before = CROWD.counts(began).then(thread::displaced);
     thread::yield_now();
     let took = clock::ticks().saturating_sub(began);
     let ticks_per_1024ns = clock::ticks_per_1024ns();
-    if took > (SLICE * ticks_per_1024ns) >> 10 {
+    if took > (SLICE * ticks_per_1024ns) >> 10 && before.is_none_or(|before| thread::displaced() > before) {
         CROWD.met(began, began + took, ticks_per_1024ns);
     }
     took
@@ -70,6 +72,13 @@ impl Crowd {
         }
         self.until.store(0, Relaxed);
         false
+    }
+
+    /// Whether somebody met by a yield that begins now would be the second one.
+    #[inline(always)]
+    pub fn counts(&self, now: u64) -> bool {
+        let length = self.length.load(Relaxed);
+        length != 0 && now.wrapping_sub(self.ended.load(Relaxed)) < length
     }
 
     /// A yield that began at `began` and lasted until `now` has met somebody who computes.
@@ -107,6 +116,7 @@ mod tests {
         let (mut now, took) = (20_000_000, 4_000_000);
         crowd.met(now - 10_000_000, now - 6_000_000, NS);
         assert!(!crowd.is_here(|| unreachable!("met once, maybe by chance")));
+        assert!(crowd.counts(now) && !crowd.counts(now + 50_000_000), "the next one counts, if it comes soon");
         let mut lasted = Vec::new();
         for _ in 0..7 {
             crowd.met(now, now + took, NS);

@@ -174,6 +174,18 @@ pub fn yield_now() {
     rustix::thread::sched_yield();
 }
 
+/// How often the kernel has put another thread in this one's place while this one could have run on. A virtual CPU that its host takes
+/// away for a time does not count.
+pub fn displaced() -> u64 {
+    /// Of this thread, not of the process.
+    const RUSAGE_THREAD: usize = 1;
+    // `struct rusage`: two times of two words, and 14 counts, of which this is the last.
+    let mut usage = [0u64; 18];
+    // SAFETY: the kernel writes one `struct rusage`, of the size of the array.
+    let _ = unsafe { syscalls::syscall!(syscalls::Sysno::getrusage, RUSAGE_THREAD, usage.as_mut_ptr()) };
+    usage[17]
+}
+
 /// The effective user.
 pub fn euid() -> u32 {
     rustix::process::geteuid().as_raw()
@@ -182,6 +194,27 @@ pub fn euid() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_yields_to_another_thread_is_displaced() {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+        let everywhere = sched_getaffinity(None).unwrap();
+        let mut here = CpuSet::new();
+        here.set(sched_getcpu());
+        sched_setaffinity(None, &here).unwrap();
+        let (computes, before) = (std::sync::atomic::AtomicBool::new(true), displaced());
+        std::thread::scope(|scope| {
+            // It inherits the one CPU.
+            scope.spawn(|| while computes.load(Ordering::Relaxed) {});
+            let met = (0..1_000_000).any(|_| {
+                yield_now();
+                displaced() > before
+            });
+            computes.store(false, Ordering::Relaxed);
+            assert!(met);
+        });
+        sched_setaffinity(None, &everywhere).unwrap();
+    }
 
     #[test]
     fn a_process_that_has_ended_is_gone_before_its_parent_asks() {

@@ -124,7 +124,8 @@ fn all_upgraded(name: &str, how: &str, count: usize, peers: usize) {
     assert_eq!(counts.0.len(), peers + 1);
     assert_eq!((counts.most("upgraded"), counts.sum("upgraded")), (count as u64, 2 * count as u64));
     assert_eq!(counts.most("links"), peers as u64);
-    outcome.took_the_fast_path(64 * count as u64);
+    // How many bytes find their reader awake is the scheduler's affair: there may be more processes than CPUs.
+    outcome.took_the_fast_path(count as u64);
 }
 
 #[test]
