@@ -101,6 +101,8 @@ pub struct Back {
     pub sharing: Option<Sharing>,
     pub stamp: u32,
     pub awaits_help: bool,
+    /// The message that begins at this place of the ring has not come on in time: it is taken when all of it is there.
+    pub late: Option<u64>,
     /// Bodies that the peer copies from ours with our help.
     pub helps: VecDeque<Helping>,
     /// The same of puts and gets.

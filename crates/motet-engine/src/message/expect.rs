@@ -8,21 +8,19 @@ use super::desk::View;
 use super::links::Joined;
 use super::medium::{Lanes, Medium};
 use super::operations::Got;
-use super::packets::chunk_of;
 use super::progress::SLOW;
-use super::{Channel, LinkId, Node};
+use super::{Channel, LinkId, Node, early};
 use motet_proto::message::expected::Expected;
 use motet_proto::message::matching::Selector;
 use motet_proto::message::pool::Number;
 use motet_proto::message::{Link, Status};
 use motet_sys::span::Span;
-use motet_wire::lane::bulk::{IN_RING, Run};
-use motet_wire::lane::{Consumer, Glance, Packet};
+use motet_wire::lane::bulk::IN_RING;
+use motet_wire::lane::{Glance, Packet};
+use std::ops::Range;
 
 /// Looks between two rounds of the long way, where links are not busy.
 pub(super) const OTHERS: u32 = 64;
-/// Looks for the next bytes of a message that its sender is copying.
-const PATIENCE: u32 = 2000;
 
 impl Node {
     /// The message, if it comes within the looks that a wait begins with.
@@ -149,14 +147,17 @@ fn take_from_ring(
     let (front, run) = lanes.bulk.1.behind(bytes).ok()?;
     let message = proto.expects(&view.desk.table, selector, packet.kind, front.try_into().ok()?, run.len())?;
     let body = run.behind(message.headers);
-    let landed = match (message.headers, packet.more()) {
-        (0, _) => land(&lanes.inward, packet, run, span)?,
-        (_, 0) => span.write(0, body.len(), |into| {
-            body.read(into);
-            into.len()
-        }),
-        _ => return None,
+    let place = |part: Range<usize>| {
+        let start = part.start.max(message.headers);
+        let bytes = run.behind(start).front(part.end.saturating_sub(start));
+        span.write(start - message.headers, bytes.len(), |into| bytes.read(into));
     };
+    match packet.more() {
+        0 => place(0..run.len()),
+        _ if early::follow(&lanes.inward, packet, run, place) => {}
+        _ => return None,
+    }
+    let landed = span.len().min(body.len());
     proto.take_expected(view, &message, now).ok()?;
     if let (Some(headers), 1..) = (headers, message.headers) {
         headers.resize(message.headers, 0);
@@ -166,25 +167,4 @@ fn take_from_ring(
     lanes.bulk.1.release(run.len());
     lanes.inward.freed();
     Some(Taken { message, landed, body: body.len() })
-}
-
-/// Copies a body as its sender shows it, chunk by chunk. None: the sender does not go on, so the long way.
-fn land(inward: &Consumer, packet: &Packet, run: Run, span: Span) -> Option<usize> {
-    let chunk = chunk_of(run.len());
-    if run.len().div_ceil(chunk) != 1 + usize::from(packet.more()) {
-        return None;
-    }
-    for more in 0..=packet.more() {
-        let mut looks = 0;
-        while more > 0 && !inward.follows(more).ok()? {
-            looks += 1;
-            if looks > PATIENCE {
-                return None;
-            }
-            std::hint::spin_loop();
-        }
-        let from = usize::from(more) * chunk;
-        span.write(from, chunk, |into| run.read_from(from, into));
-    }
-    Some(span.len().min(run.len()))
 }

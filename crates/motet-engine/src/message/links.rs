@@ -8,7 +8,7 @@ use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
 use super::packets::{LONGEST, Landing, Outward, Way};
 use super::segments::Segments;
 use super::sheet::Copies;
-use super::{LinkId, MessageLimits, regions};
+use super::{LinkId, MessageLimits, early, regions};
 use crate::reason::Reason;
 use motet_proto::message::{Broken, ChannelId, Link, Refusal};
 use motet_sys::{memory, socket};
@@ -300,11 +300,18 @@ fn take_from_lane(
 ) -> Result<Look, Broken> {
     let mut look = Look::Silent;
     for _ in 0..TURN {
-        let Some(packet) = lanes.inward.poll(&mut landing.lane).map_err(|_| BROKEN_LANE)? else { break };
+        let Some(packet) = lanes.inward.peek(&mut landing.lane).map_err(|_| BROKEN_LANE)? else { break };
         landing.is_long = false;
-        if packet.flags & IN_RING == 0 {
+        if packet.more() > 0 && !lanes.inward.follows(packet.more()).map_err(|_| BROKEN_LANE)? {
+            let early = packet.flags & IN_RING != 0;
+            if !early || !early::take(lanes, proto, view, &packet, packet.bytes(&landing.lane), now)? {
+                break; // not all of it is there
+            }
+        } else if packet.flags & IN_RING == 0 {
+            lanes.inward.consume(&packet);
             proto.arrived(view, packet.kind, packet.bytes(&landing.lane), now)?;
         } else {
+            lanes.inward.consume(&packet);
             take_from_ring(lanes, proto, view, packet, landing, now)?;
         }
         look = Look::Came;

@@ -30,6 +30,7 @@ mod copying;
 mod core;
 mod desk;
 pub mod direct;
+mod early;
 pub mod error;
 mod expect;
 mod expect_lent;

@@ -2,8 +2,8 @@
 
 use super::medium::Frames;
 use motet_proto::bulk::Copying;
-use motet_proto::message::Packets;
 use motet_proto::message::packet::{self, Kind, Route};
+use motet_proto::message::{Packets, stack};
 use motet_sys::{clock, memory};
 use motet_wire::lane::bulk::{BulkOut, IN_RING};
 use motet_wire::lane::{Broken, Buffer, IN_LINE, MORE, Producer, Put};
@@ -25,17 +25,16 @@ const PIECE: usize = 16 << 10;
 /// Packets from so many bytes on lie there: a line holds [`IN_LINE`] of a packet, and a word per line costs more than a ring.
 const LINES: usize = 2 * IN_LINE + 1;
 
-/// Most bytes of one packet that lie there.
-pub const LONGEST: usize = 64 << 10;
+/// Most bytes of one packet that lie there: a body of the longest eager length, with any headers.
+pub const LONGEST: usize = (64 << 10) + stack::MOST;
 
 /// Bytes of a message of so many that are shown at a time, so that both ends copy at the same time: what was fastest of the powers
 /// of two from 512 on (docs/messages.md).
 pub fn chunk_of(length: usize) -> usize {
-    const { assert!(LONGEST.div_ceil(8192) <= 1 + MORE as usize) };
     match length {
         0..=4096 => 2048,
         4097..=16_384 => 4096,
-        _ => 8192,
+        _ => 8192.max(length.div_ceil(1 + MORE as usize).next_multiple_of(64)),
     }
 }
 

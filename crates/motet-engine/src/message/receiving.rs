@@ -187,7 +187,7 @@ impl Node {
         let core = &mut *core;
         let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
         match (known.kind, known.channel) {
-            (Kind::Receive(Some(ticket)), _) if core.desk.table.cancel(ticket).is_some() => {
+            (Kind::Receive(Some(ticket)), _) if !known.begun && core.desk.table.cancel(ticket).is_some() => {
                 let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
                 core.desk.operations.complete(u64::from(operation.0), outcome);
                 core.alert();

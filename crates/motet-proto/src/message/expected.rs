@@ -4,10 +4,10 @@
 //! What it is not: it decides nothing. Whatever is not plainly that message is left, untouched, to [`Link::arrived`].
 
 use super::link::{Link, Phase};
-use super::matching::{Selector, Table};
+use super::matching::{Receive, Scope, Selector, Table};
 use super::packet::{self, Head, Kind, Long, Place};
 use super::pool::Number;
-use super::{Broken, ChannelId, Owner, Reception, credit};
+use super::{Broken, ChannelId, Envelope, Outcome, Owner, Reception, Status, credit};
 
 /// The message: its headers come first behind the packet's [`packet::MESSAGE`] bytes, then its body.
 #[derive(Debug)]
@@ -20,6 +20,18 @@ pub struct Expected {
     pub headers: usize,
     pub(super) units: u32,
     pub(super) grant: u16,
+}
+
+/// A message that a posted receive will get, and that is not all there yet.
+#[derive(Debug)]
+pub struct Awaited {
+    /// The message.
+    pub message: Expected,
+    /// The receive.
+    pub receive: Receive,
+    /// Bytes of its body.
+    pub body: usize,
+    scope: Scope,
 }
 
 /// An announced message without headers, for a receive in place.
@@ -46,6 +58,13 @@ impl Link {
         front: &[u8; packet::MESSAGE],
         length: usize,
     ) -> Option<Expected> {
+        let (message, scope) = self.plain_message(kind, front, length)?;
+        table.admits(selector, scope, message.tag).then_some(message)
+    }
+
+    /// A message that is matched and breaks no rule, and its scope.
+    #[inline(always)]
+    fn plain_message(&self, kind: u8, front: &[u8; packet::MESSAGE], length: usize) -> Option<(Expected, Scope)> {
         if kind != Kind::Message as u8 || !matches!(self.phase, Phase::Up) || !self.met {
             return None;
         }
@@ -54,10 +73,39 @@ impl Link {
         let (headers, units) = (packet::length_of_headers(head.own, length).ok()?, credit::cost(length as u64)?);
         let channel = self.channels.receiving(head.to).ok()?;
         let Reception::Matched(scope) = channel.reception else { return None };
-        if channel.is_released() || !self.grants.covers(units) || !table.admits(selector, scope, tag) {
-            return None;
-        }
-        Some(Expected { channel: ChannelId(head.to), tag, headers, units, grant: head.grant })
+        let plain = !channel.is_released() && self.grants.covers(units);
+        plain.then_some((Expected { channel: ChannelId(head.to), tag, headers, units, grant: head.grant }, scope))
+    }
+
+    /// A packet comes, of which these are the first bytes and `length` others will follow: the posted receive that will get it, if
+    /// that is plain before all of it is there ([`Table::foresee`]) and has room for all of it.
+    #[inline]
+    pub fn awaits(&self, table: &Table, kind: u8, front: &[u8; packet::MESSAGE], length: usize) -> Option<Awaited> {
+        let (message, scope) = self.plain_message(kind, front, length)?;
+        let receive = table.foresee(scope, message.tag)?;
+        let body = length - message.headers;
+        (receive.capacity >= body as u64).then_some(Awaited { message, receive, scope, body })
+    }
+
+    /// All of it is there, and its body is where the receive wants it. An error: the packet says what cannot be.
+    #[inline]
+    pub fn take_awaited<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        awaited: &Awaited,
+        headers: &[u8],
+        now: u64,
+    ) -> Result<(), Broken> {
+        let Awaited { message, scope, body, .. } = awaited;
+        self.take_expected(owner, message, now)?;
+        let Some(receive) = owner.matching().arrive(*scope, message.tag) else {
+            return Err(Broken("a receive that is gone"));
+        };
+        let length = *body as u64;
+        let (source, channel, tag) = (self.source, message.channel, message.tag);
+        owner.matched(receive.operation, &Envelope { source, channel, tag, length, headers });
+        owner.completed(receive.operation, Outcome { status: Status::Done, length });
+        Ok(())
     }
 
     /// It is taken. An error: the packet says what cannot be; nothing has been done.

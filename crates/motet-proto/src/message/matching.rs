@@ -176,6 +176,14 @@ impl Table {
         if ordered { self.take_waiting(posted.first()?) } else { self.arrive_in_tables(index, parent, tag) }
     }
 
+    /// The receive that [`Table::arrive`] would give, where it is plain which: the oldest of all, from this scope alone. It stays posted, and
+    /// unless it is cancelled no other one gets the next message of the scope.
+    #[inline]
+    pub fn foresee(&self, scope: Scope, tag: u64) -> Option<Receive> {
+        let few = self.few.front()?;
+        (few.scope == self.scopes.find(scope.0)? && (tag ^ few.tag) & !few.ignore == 0).then_some(few.receive)
+    }
+
     /// The same of a message for none of the few.
     #[inline(never)]
     fn arrive_in_tables(&mut self, index: u32, parent: Option<u32>, tag: u64) -> Option<Receive> {

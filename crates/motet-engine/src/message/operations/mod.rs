@@ -160,7 +160,7 @@ impl Operations {
         }
         *busy = true;
         (operation.memory, operation.outcome, operation.channel, operation.full) = (memory, None, None, 0);
-        operation.kind = Kind::Receive(None);
+        (operation.kind, operation.begun) = (Kind::Receive(None), false);
         true
     }
 

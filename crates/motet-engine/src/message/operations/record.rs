@@ -55,6 +55,8 @@ pub struct Operation {
     pub channel: Option<Channel>,
     /// Nobody waits for it any more.
     pub detached: bool,
+    /// It is still posted, but has part of the message that will be its own: it cannot be cancelled any more.
+    pub begun: bool,
     /// It has ended, and lies in its group until somebody takes note of that.
     pub(super) told: bool,
     rare: Option<Box<Rare>>,
@@ -76,8 +78,8 @@ impl Operation {
     #[inline(always)]
     pub fn new(memory: Memory, kind: Kind, channel: Option<Channel>, notice: Notice) -> Self {
         let (outcome, tag, full, headers) = (None, 0, 0, Headers::new());
-        let (detached, told, rare) = (false, false, None);
-        Self { memory, kind, channel, detached, told, rare, notice, outcome, tag, full, headers }
+        let (detached, begun, told, rare) = (false, false, false, None);
+        Self { memory, kind, channel, detached, begun, told, rare, notice, outcome, tag, full, headers }
     }
 
     /// The rest of a gathered body.
