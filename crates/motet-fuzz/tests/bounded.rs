@@ -89,6 +89,22 @@ fn seeds_of_messages_keep_to_the_protocol() {
 }
 
 #[test]
+fn calm() {
+    run(target("calm"));
+}
+
+/// Both ways of calm messages are gone by the seeds, and those that lie break the link.
+#[test]
+fn seeds_of_calm_messages_go_as_far_as_they_should() {
+    use motet_fuzz::message::calm;
+    for (at, seed) in calm::seeds().iter().enumerate() {
+        assert_eq!(calm::play(seed).is_none(), at < calm::HONEST, "seed {at}");
+    }
+    let calm = calm::CALM.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
+    assert!(calm.iter().all(|&count| count >= 20), "{calm:?}");
+}
+
+#[test]
 fn ring() {
     run(target("ring"));
 }

@@ -5,6 +5,7 @@
 //! | [`traffic`] | one side of random operations of every kind on one link, and the oracle that knows how each must end |
 //! | [`mesh`] | a node with such a side on each of its links, whoever made it |
 //! | [`worker`] | other processes, started as the program of this crate, told what to do by lines |
+//! | [`by_hand`] | a peer that meets a node properly and writes every word of a link's memory itself |
 //! | [`proxy`] | connections that are cut at random |
 //! | [`hosts`] | two test hosts |
 //! | [`random`] | numbers that a seed repeats |
@@ -13,6 +14,7 @@
 //! What it is not: it measures nothing, and no time decides whether a test passes but for limits beyond which something hangs.
 #![deny(unsafe_code)] // but for system.rs: fork and signal handlers
 
+pub mod by_hand;
 pub mod hosts;
 pub mod mesh;
 pub mod proxy;

@@ -3,21 +3,15 @@
 #![forbid(unsafe_code)]
 
 use motet::node::{Node, Serve};
-use motet_sys::memory;
 use motet_sys::rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use motet_sys::rustix::{fs, io, pipe};
 use motet_sys::socket::{connect_abstract, eventfd, receive_with_fds, send_message, send_with_fds};
+use motet_torture::by_hand::{DENSE, LANE, LINES, SIZE, door, greeting, sealed};
 use motet_torture::random::Random;
 use motet_torture::{LIMIT, seconds, seed, skip, system};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-const LINES: usize = 128;
-/// Bytes of a lane: 384 of control, then lines of 64.
-const LANE: usize = 384 + 64 * LINES;
-/// Both lanes and the lines of their rings, which are there from the beginning; then the rings.
-const DENSE: usize = (2 * LANE + 2 * 128).next_multiple_of(4096);
-const SIZE: usize = DENSE + 2 * (1 << 20);
 const VERSION_AT: usize = 8;
 
 /// Descriptors are counted for the whole process: one test at a time.
@@ -31,28 +25,6 @@ fn node() -> Node {
     let node = Node::open("").unwrap();
     node.serve(1, Serve::Queue).unwrap();
     node
-}
-
-fn door(node: &Node) -> Vec<u8> {
-    format!("motet/node/{}/{}", motet_sys::thread::euid(), node.name().unwrap()).into_bytes()
-}
-
-/// A good greeting, taken from a node that calls.
-fn greeting() -> Vec<u8> {
-    let name = format!("listener-{}-{:?}", std::process::id(), std::thread::current().id()).replace(['(', ')'], "-");
-    let full = format!("motet/node/{}/{name}", motet_sys::thread::euid());
-    let listener = motet_sys::socket::listen_abstract(full.as_bytes(), 1).unwrap();
-    let caller = Node::open("").unwrap();
-    let _ = caller.connect(&name, Some(Duration::from_millis(2)));
-    let guest = motet_sys::socket::accept(&listener).unwrap();
-    let mut bytes = vec![0; 100];
-    let (length, _) = receive_with_fds::<2>(&guest, &mut bytes).unwrap();
-    bytes.truncate(length);
-    bytes
-}
-
-fn sealed(size: usize) -> OwnedFd {
-    memory::make("hostile", size, &[], DENSE).unwrap()
 }
 
 /// The node goes on until the door has answered, or closed: the answer.

@@ -76,6 +76,9 @@ impl Node {
         let packet = lanes.inward.peek(&mut landing.lane).ok()??;
         let (mut view, bytes) = (View::of(desk, back, link), packet.bytes(&landing.lane));
         let Taken { message, landed, body } = if packet.flags & IN_RING == 0 {
+            if packet.more() > 0 {
+                return None; // no honest peer puts such a one: the long way sees what follows it
+            }
             let (front, rest) = bytes.split_first_chunk()?;
             let message = proto.expects(&view.desk.table, selector, packet.kind, front, rest.len())?;
             let (pushed, body) = rest.split_at_checked(message.headers)?;

@@ -2,6 +2,7 @@
 //! posted receive. What the one takes the other must take, with the same tag, headers and bytes; and what breaks the link in one, in both.
 
 use super::{BUFFER, Game, Side};
+use motet_proto::message::expected::Expected;
 use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
 use motet_proto::message::packet::Kind;
 use motet_proto::message::{Broken, ChannelId, Envelope, Link};
@@ -20,6 +21,16 @@ pub struct Taken {
     length: u64,
     headers: Vec<u8>,
     body: Vec<u8>,
+}
+
+impl Taken {
+    /// The message, of its headers and its body.
+    pub fn of(message: &Expected, rest: &[u8]) -> Self {
+        let (headers, body) = rest.split_at_checked(message.headers).expect("headers lie inside the packet");
+        let (length, fits) = (body.len() as u64, body.len().min(BUFFER as usize));
+        let (headers, body) = (headers.to_vec(), body[..fits].to_vec());
+        Self { channel: message.channel, tag: message.tag, length, headers, body }
+    }
 }
 
 /// What has become of a receive of the long way.
@@ -77,7 +88,7 @@ pub fn arrived(short: &mut Game, long: &mut Game, scope: Scope, kind: u8, packet
 }
 
 /// The short way. None: it is not for that.
-fn by_lane(
+pub fn by_lane(
     link: &mut Link,
     side: &mut Side,
     selector: &Selector,
@@ -87,17 +98,11 @@ fn by_lane(
 ) -> Option<Result<Taken, Broken>> {
     let (front, rest) = packet.split_first_chunk()?;
     let message = link.expects(&side.table, selector, kind, front, rest.len())?;
-    let (headers, body) = rest.split_at_checked(message.headers).expect("headers lie inside the packet");
-    if let Err(broken) = link.take_expected(side, &message, now) {
-        return Some(Err(broken));
-    }
-    let (length, fits) = (body.len() as u64, body.len().min(BUFFER as usize));
-    let (headers, body) = (headers.to_vec(), body[..fits].to_vec());
-    Some(Ok(Taken { channel: message.channel, tag: message.tag, length, headers, body }))
+    Some(link.take_expected(side, &message, now).map(|()| Taken::of(&message, rest)))
 }
 
 /// The long way: what a receive that is posted for this packet alone has got from it, and what came of the packet.
-fn posted(
+pub fn posted(
     link: &mut Link,
     side: &mut Side,
     selector: Selector,

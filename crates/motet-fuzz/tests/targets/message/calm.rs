@@ -1,0 +1,442 @@
+//! Short messages both ways over lanes of which the peer's ends are written by anybody: by the calm way, the short one and the long one.
+//!
+//! What it is: three sides, each with lanes of its own, that get the same packets and the same rubbish in their lanes, and are asked for
+//! the same receives and sends. After every operation they must agree: on the message that was received, on what a send has come to and
+//! what has gone, on what broke the link, and on everything that the link keeps.
+//!
+//! ```text
+//!   op 1 byte: below 170 a packet of this kind · 170-179 write · 180-189 receive · 190-198 send · 199 the peer reads · from 200 steps of this side
+//!   packet: flags and lines that follow 1, length 1, bytes · write: where 2, value 8 · receive: tag 1, bits that are ignored 1
+//!   send: tag 1, bytes of headers 2, of a body 2
+//! ```
+
+use super::expected::{Taken, by_lane, posted};
+use super::{Game, OURS};
+use motet_proto::message::matching::{Scope, Selector, Source};
+use motet_proto::message::packet::{self, Head, Hello, Kind};
+use motet_proto::message::pool::Number;
+use motet_proto::message::{Broken, ChannelId, Mode, Packets, Refusal, Send, calm, stack};
+use motet_sys::memory;
+use motet_sys::rustix::fd::OwnedFd;
+use motet_sys::rustix::io::pwrite;
+use motet_wire::lane::{Buffer, Consumer, Fence, Glance, IN_LINE, Lane, MORE, Producer, Put};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Messages that were received, and sent, the calm way, in all inputs of the process.
+pub static CALM: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// Lines of a lane: few, so that positions meet.
+const LINES: usize = 16;
+/// Where the second lane begins.
+const SECOND: usize = 4096;
+/// Operations of one input.
+const MOST_OPERATIONS: usize = 200;
+/// The longest packet that goes in lines.
+const LARGEST: usize = 304;
+/// Bytes of headers and body that a line has room for.
+const IN_ONE: usize = IN_LINE - packet::MESSAGE;
+/// The first number that a side gives to a channel.
+const ONE: u32 = 1 << 20;
+const BROKEN: Broken = Broken("the memory makes no sense");
+
+/// The memory of two lanes, to us and from us.
+struct Both {
+    file: OwnedFd,
+    lanes: [Lane; 2],
+}
+
+thread_local! {
+    static MEMORY: Option<[Both; 3]> = exposed();
+}
+
+fn exposed() -> Option<[Both; 3]> {
+    let both = || {
+        let (file, mapping) = memory::create("motet-calm", 2 * SECOND, &[], 2 * SECOND).ok()?;
+        Some(Both { file, lanes: [Lane::over(mapping, 0, LINES)?, Lane::over(mapping, SECOND, LINES)?] })
+    };
+    Some([both()?, both()?, both()?])
+}
+
+/// One operation.
+#[derive(Debug, Clone, Copy)]
+enum Op<'a> {
+    Packet { kind: u8, flags: u8, more: u8, bytes: &'a [u8] },
+    Write { at: usize, value: &'a [u8; 8] },
+    Receive { tag: u64, ignore: u64 },
+    Send { tag: u64, headers: &'a [u8], body: &'a [u8] },
+    Read,
+    Ours(u8),
+}
+
+impl<'a> Op<'a> {
+    fn decode(input: &mut &'a [u8]) -> Option<Self> {
+        const CONTENT: &[u8; 600] = &[0x5a; 600];
+        let (&op, rest) = input.split_first()?;
+        *input = rest;
+        let mut take = |length: usize| {
+            let (bytes, rest) = input.split_at_checked(length)?;
+            *input = rest;
+            Some(bytes)
+        };
+        let number = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+        Some(match op {
+            0..170 => {
+                let &[flags, length] = take(2)? else { return None };
+                let bytes = take(usize::from(length))?;
+                // The flags are the two that an honest peer sets or never does; mostly none.
+                Self::Packet { kind: op, flags: flags & 3, more: flags >> 5 & MORE, bytes }
+            }
+            170..180 => Self::Write { at: number(take(2)?), value: take(8)?.first_chunk()? },
+            180..190 => {
+                let &[tag, ignore] = take(2)? else { return None };
+                let ignore = if ignore == 255 { u64::MAX } else { u64::from(ignore) };
+                Self::Receive { tag: u64::from(tag), ignore }
+            }
+            190..199 => {
+                let bytes = take(5)?;
+                let (headers, body) = (number(&bytes[1..]) % 300, number(&bytes[3..]) % 300);
+                let tag = u64::from(bytes[0]);
+                Self::Send { tag, headers: &CONTENT[..headers], body: &CONTENT[..body] }
+            }
+            199 => Self::Read,
+            _ => Self::Ours(op - OURS),
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Calm,
+    Short,
+    Long,
+}
+
+/// What can be seen of an operation.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    taken: Option<Taken>,
+    sent: Option<Result<(), Refusal>>,
+    wake: bool,
+    /// What the peer has read: kind, flags, bytes.
+    read: Vec<(u8, u8, Vec<u8>)>,
+    broken: Option<Broken>,
+}
+
+/// The sending half, as a node has it for what goes in lines.
+struct Lines<'a> {
+    lane: &'a mut Producer,
+    wake: bool,
+    broken: bool,
+}
+
+impl Lines<'_> {
+    fn put_was(&mut self, put: Result<Put, motet_wire::lane::Broken>) -> bool {
+        self.broken |= put.is_err();
+        self.wake |= put == Ok(Put::Wake);
+        matches!(put, Ok(Put::Published | Put::Wake))
+    }
+}
+
+impl Packets for Lines<'_> {
+    fn largest(&self) -> usize {
+        LARGEST
+    }
+
+    fn room(&mut self) -> usize {
+        let free = self.lane.free();
+        self.broken |= free.is_err();
+        free.unwrap_or(0)
+    }
+
+    fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
+        let put = self.lane.try_put(kind, 0, parts);
+        self.put_was(put)
+    }
+}
+
+/// One of the three.
+struct End<'a> {
+    way: Way,
+    file: &'a OwnedFd,
+    /// The peer's: what it puts, and what it reads.
+    theirs: (Producer, Consumer),
+    /// Ours.
+    inward: Consumer,
+    outward: Producer,
+    buffer: Buffer,
+    game: Game,
+    /// What is known of the channel while nothing else is done; whether its messages come in order, if any are received so.
+    calm: Option<(calm::Calm, Option<bool>)>,
+}
+
+impl<'a> End<'a> {
+    fn new(way: Way, Both { file, lanes: [inward, outward] }: &'a Both) -> Self {
+        [inward, outward].iter().for_each(|lane| lane.prepare(Fence::Both));
+        let theirs = (inward.producer(), outward.consumer());
+        let (inward, outward, buffer) = (inward.consumer(), outward.producer(), Buffer::new());
+        Self { way, file, theirs, inward, outward, buffer, game: Game::new(), calm: None }
+    }
+
+    fn channel(&self) -> Option<(ChannelId, Scope)> {
+        self.game.ways.iter().find_map(|&(channel, scope)| Some((channel, scope?)))
+    }
+
+    fn apply(&mut self, op: Op<'_>) -> Seen {
+        let mut seen = Seen::default();
+        match op {
+            Op::Packet { kind, flags, more, bytes } => {
+                let put = match more {
+                    1.. if bytes.len() <= IN_LINE => self.theirs.0.try_put_open(kind, flags, bytes, more),
+                    _ => self.theirs.0.try_put(kind, flags, &[bytes]),
+                };
+                seen.wake = put == Ok(Put::Wake);
+            }
+            Op::Write { at, value } => {
+                // Mostly the words of our line that comes next, or of those behind it; else what the peer says of the other lane.
+                let line = self.inward.head() as usize + at / 8 % 3;
+                let at = match at % 8 {
+                    0 => SECOND + 128 + at / 8 % 2 * 8,
+                    1 => SECOND + 256,
+                    2 => at / 8 % (2 * SECOND / 8) * 8,
+                    _ => 384 + line % LINES * 64 + at / 32 % 8 * 8,
+                };
+                pwrite(self.file, value, at as u64).expect("inside the file");
+            }
+            Op::Receive { tag, ignore } => match self.receive(tag, ignore) {
+                Ok(taken) => seen.taken = taken,
+                Err(broken) => seen.broken = Some(broken),
+            },
+            Op::Send { tag, headers, body } => self.send(tag, headers, body, &mut seen),
+            Op::Read => {
+                let mut buffer = Buffer::new();
+                while let Ok(Some(packet)) = self.theirs.1.poll(&mut buffer) {
+                    seen.read.push((packet.kind, packet.flags, packet.bytes(&buffer).to_vec()));
+                }
+            }
+            Op::Ours(step) => {
+                self.calm = None;
+                self.game.ours(step);
+            }
+        }
+        seen
+    }
+
+    /// A receive that waits for no more than the next packet.
+    fn receive(&mut self, tag: u64, ignore: u64) -> Result<Option<Taken>, Broken> {
+        let selector = |(_, scope)| Selector { from: Source::One(scope), tag, ignore };
+        if matches!(self.inward.glance(), Glance::Nothing) {
+            return Ok(None);
+        }
+        let Some(selector) = self.channel().map(selector) else { return self.arrive(None) };
+        if let Some(taken) = self.take_calmly(tag, ignore) {
+            CALM[0].fetch_add(1, Ordering::Relaxed);
+            return Ok(Some(taken));
+        }
+        if self.way == Way::Long {
+            return self.arrive(Some(selector));
+        }
+        // A packet of another form leaves what is known as it is, if it is the message.
+        let Some(packet) = self.inward.peek(&mut self.buffer).map_err(|_| BROKEN)? else { return Ok(None) };
+        let (inward, bytes) = (&mut self.inward, packet.bytes(&self.buffer));
+        let mut taken = None;
+        if packet.more() == 0 && self.game.side.table.alone(selector).is_some() {
+            self.game.maybe(|link, side, now| {
+                let selector = side.table.alone(selector)?;
+                taken = by_lane(link, side, &selector, packet.kind, bytes, now)?.ok();
+                taken.is_some().then(|| inward.consume(&packet))
+            });
+        }
+        if taken.is_none() {
+            self.calm = None;
+            return self.arrive(Some(selector));
+        }
+        self.settle();
+        Ok(taken)
+    }
+
+    /// What a node does when it is calm.
+    fn take_calmly(&mut self, tag: u64, ignore: u64) -> Option<Taken> {
+        let (known, ordered) = self.calm.as_ref()?;
+        let ignore = if (*ordered)? { u64::MAX } else { ignore };
+        let Glance::Short(short) = self.inward.glance() else { return None };
+        let length = short.length().checked_sub(packet::MESSAGE)?;
+        let words = [short.word(0), short.word(1)];
+        let mut taken = None;
+        self.game.maybe(|link, side, now| {
+            let message = link.expects_calmly(known, short.kind, words, length)?;
+            if (message.tag ^ tag) & !ignore != 0 {
+                return None;
+            }
+            link.take_expected(side, &message, now).ok()?;
+            let bytes = short.behind::<{ packet::MESSAGE / 8 }>();
+            taken = Some(Taken::of(&message, &bytes[..length]));
+            Some(())
+        });
+        taken.as_ref()?;
+        self.inward.consume_short();
+        if self.game.link.owes_credit() {
+            self.calm = None;
+        }
+        taken
+    }
+
+    /// Whatever comes next arrives, with a receive posted for it. One that is not whole is left there.
+    fn arrive(&mut self, selector: Option<Selector>) -> Result<Option<Taken>, Broken> {
+        let Some(packet) = self.inward.poll(&mut self.buffer).map_err(|_| BROKEN)? else { return Ok(None) };
+        let (mut taken, mut result) = (None, Ok(()));
+        let (kind, bytes) = (packet.kind, packet.bytes(&self.buffer));
+        self.game.arrived(|link, side, now| {
+            (taken, result) = match selector {
+                Some(selector) => posted(link, side, selector, kind, bytes, now),
+                None => (None, link.arrived(side, kind, bytes, now)),
+            };
+            result
+        });
+        if taken.is_some() {
+            self.settle();
+        }
+        result.map(|()| taken)
+    }
+
+    /// A message has gone or come another way than the calm one.
+    fn settle(&mut self) {
+        let (Way::Calm, Some((channel, _))) = (self.way, self.channel()) else { return };
+        let lines = Lines { lane: &mut self.outward, wake: false, broken: false };
+        let known = self.game.link.calm(channel, &lines);
+        self.calm = known.map(|known| {
+            let place = known.scope().and_then(|scope| self.game.side.table.calm(scope));
+            (known, place.filter(|_| !self.game.link.is_due()).map(|(ordered, _)| ordered))
+        });
+    }
+
+    fn send(&mut self, tag: u64, headers: &[u8], body: &[u8], seen: &mut Seen) {
+        let Some((channel, _)) = self.channel() else { return };
+        if let Some(put) = self.put_calmly(tag, headers, body) {
+            CALM[1].fetch_add(1, Ordering::Relaxed);
+            (seen.sent, seen.wake) = (Some(Ok(())), put == Put::Wake);
+            return;
+        }
+        self.calm = None;
+        let mut lines = Lines { lane: &mut self.outward, wake: false, broken: false };
+        let link = &mut self.game.link;
+        let sent = if self.way == Way::Long || headers.len() > stack::MOST {
+            let send = Send {
+                channel,
+                tag,
+                headers,
+                body: &[body],
+                mode: Mode::Inject,
+                operation: 0,
+                place: packet::Place::default(),
+            };
+            link.send(&mut lines, &send).map(drop)
+        } else {
+            link.send_short(&mut lines, channel, tag, headers.len() as u16, &[headers, body].concat())
+        };
+        (seen.sent, seen.wake) = (Some(sent), lines.wake);
+        if lines.broken {
+            seen.broken = Some(BROKEN);
+        }
+        if sent.is_ok() {
+            self.settle();
+        }
+    }
+
+    fn put_calmly(&mut self, tag: u64, headers: &[u8], body: &[u8]) -> Option<Put> {
+        let (known, _) = self.calm.as_ref()?;
+        let length = headers.len() + body.len();
+        let going = self.game.link.may_go(known, tag, headers.len(), length)?;
+        let (kind, words) = (Kind::Message as u8, going.words);
+        let put = match length {
+            0..=IN_ONE if headers.is_empty() => self.outward.try_put_line(kind, words, body),
+            0..=IN_ONE => self.outward.try_put_line_of(kind, words, [headers, body]),
+            _ => self.outward.try_put(kind, 0, &[words.map(u64::to_le_bytes).as_flattened(), headers, body]),
+        };
+        let put = put.ok().filter(|put| matches!(put, Put::Published | Put::Wake))?;
+        self.game.link.gone(going);
+        Some(put)
+    }
+
+    /// What can be seen of it from outside, and how far it is in its lanes.
+    fn shows(&self) -> impl PartialEq + std::fmt::Debug {
+        (self.game.shows(), self.inward.head(), self.outward.tail(), self.theirs.1.head())
+    }
+}
+
+/// Runs one input.
+pub fn run(input: &[u8]) {
+    let _why = play(input);
+}
+
+/// Runs one input; what broke the link, if anything did.
+pub fn play(mut input: &[u8]) -> Option<Broken> {
+    MEMORY.with(|memory| {
+        let [first, second, third] = memory.as_ref()?;
+        let mut ends =
+            [(Way::Calm, first), (Way::Short, second), (Way::Long, third)].map(|(way, at)| End::new(way, at));
+        let mut broken = None;
+        for _ in 0..MOST_OPERATIONS {
+            let Some(op) = Op::decode(&mut input) else { break };
+            let [calm, short, long] = ends.each_mut().map(|end| end.apply(op));
+            broken = calm.broken;
+            assert_eq!(calm, short, "the calm way and the short one come to the same: {op:?}");
+            assert_eq!(short, long, "the short way and the long one come to the same: {op:?}");
+            let [calm, short, long] = ends.each_ref().map(End::shows);
+            assert_eq!(calm, short, "and so do their states: {op:?}");
+            assert_eq!(short, long, "and so do their states: {op:?}");
+            if broken.is_some() {
+                break;
+            }
+        }
+        let kept = ends.each_ref().map(|end| format!("{:?}", end.game.link));
+        assert!(kept[0] == kept[1] && kept[1] == kept[2], "everything that the links keep: {kept:#?}");
+        let [calm, short, long] = ends.map(|end| end.game.end());
+        assert!(calm == short && short == long);
+        broken.or(calm)
+    })
+}
+
+/// So many seeds keep to the protocol; the others do not.
+pub const HONEST: usize = 5;
+
+/// Messages in lines of every form while it is calm, sends between them, credit that goes back, and a peer that lies.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let packet = |kind: Kind, bytes: &[u8]| [&[kind as u8, 0, bytes.len() as u8][..], bytes].concat();
+    let message = |tag, headers: u16, grant, length: usize| {
+        let head = Head { to: Number(ONE), own: headers, grant }.write_word(tag);
+        packet(Kind::Message, &[&head[..], &vec![7; length]].concat())
+    };
+    let receive = |tag, ignore| vec![180, tag, ignore];
+    let send =
+        |tag: u8, headers: u16, body: u16| [&[190, tag][..], &headers.to_le_bytes(), &body.to_le_bytes()].concat();
+    let write = |at: u16, value: u64| [&[170][..], &at.to_le_bytes(), &value.to_le_bytes()].concat();
+    let (any, ours) = (receive(0, 255), |step: u8| vec![OURS + step]);
+    let hello = packet(Kind::Hello, &Hello { window: 100, longs: 4, channels: 4, requests: 4 }.write());
+    // To a service whose messages are matched: HELLO and OPEN, and what is owed for them.
+    let open = packet(Kind::Open, &Head { to: Number(7), own: 0, grant: 0 }.write_word(0));
+    let begin = [ours(0), hello, any.clone(), open, any.clone(), ours(0)].concat();
+    let exchange = |tag: u8| [message(u64::from(tag), 0, 0, 8), any.clone(), send(tag, 0, 8), vec![199]].concat();
+    let calm = [begin, exchange(1), exchange(2)].concat();
+    let lengths = [0, 1, 8, 20, 39, 40].map(|length| [message(3, 0, 0, length), any.clone()].concat()).concat();
+    let headers = [(4, 12), (40, 40), (20, 90), (1, 1)].map(|(headers, length)| {
+        [message(4, headers, 0, length), any.clone(), send(4, headers, length as u16), vec![199]].concat()
+    });
+    let credit = [send(1, 0, 8), send(2, 8, 8), message(1, 0, 10, 8), any.clone(), send(3, 0, 200)].concat();
+    let full = [send(5, 0, 8).repeat(17), vec![199], exchange(3)].concat();
+    let tags = [message(5, 0, 0, 8), receive(5, 0), message(6, 0, 0, 8), receive(5, 3), receive(9, 0)].concat();
+    let stamp = |position: u64, length: u64, kind: u64| position | length << 32 | kind << 48;
+    let lies = [
+        message(1, 9, 0, 8),     // headers that are longer than all
+        message(1, 0, 60000, 8), // more credit than there is
+        packet(Kind::Message, &Head { to: Number(ONE + 1), own: 0, grant: 0 }.write_word(1)), // no such channel
+        packet(Kind::Message, &[1; 15]), // no room for a tag
+        [60, 0, 24].iter().copied().chain([1; 24]).collect(), // no such kind
+        write(3, stamp(5, 200, 2)), // longer than what is there
+        write(3, stamp(5, 8191, 2)), // or than any packet
+        [write(0, u64::MAX), send(5, 0, 8).repeat(17)].concat(), // consumed more than was put
+        (0..20).flat_map(|_| [message(1, 0, 0, 200), any.clone()].concat()).collect(), // without credit in the end
+    ];
+    let honest = [lengths, headers.concat(), credit, full, tags];
+    let honest = honest.into_iter().map(|then| [calm.clone(), then, exchange(9)].concat());
+    honest.chain(lies.into_iter().map(|lie| [calm.clone(), lie, any.clone()].concat())).collect()
+}

@@ -1,0 +1,297 @@
+//! Peers that write rubbish into the lanes of nodes that are calm (docs/messages.md, *The calm way*), between messages and in the middle of
+//! them: every call ends as it would on a node that is not, nothing is read or written beyond its bounds, and others are served as before.
+#![forbid(unsafe_code)]
+
+use motet::node::{Channel, Error, From, Memory, Mode, Node, Notice, Outgoing, Serve};
+use motet_torture::by_hand::{FIRST, LANE, MESSAGE, Peer, greeting, message};
+use motet_torture::random::Random;
+use motet_torture::{LIMIT, seconds, seed};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const SERVICE: u64 = 1;
+/// Messages after which a node is calm.
+const MANY: u64 = 12;
+/// Does not wait.
+const NOW: Option<Duration> = Some(Duration::ZERO);
+const BUFFER: usize = 70_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Calm,
+    Short,
+    Long,
+}
+
+/// What a call has come to.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Sent(Result<(), Error>),
+    Got(Result<(u64, Vec<u8>, Vec<u8>), Error>),
+    Read(Vec<Vec<u8>>),
+}
+
+/// A node, which takes one way if it can.
+struct Victim {
+    node: Node,
+    way: Way,
+}
+
+/// Its link to a peer made by hand.
+struct Link<'a> {
+    node: &'a Node,
+    way: Way,
+    peer: Peer,
+    channel: Channel,
+}
+
+impl Victim {
+    fn new(way: Way) -> Self {
+        let node = Node::open("").unwrap();
+        node.serve(SERVICE, Serve::Queue).unwrap();
+        if way == Way::Long {
+            // A receive that waits for something else: no message is received without being matched with those that do.
+            let from = From::Any(node.context().unwrap());
+            node.post(from, 0, 0, Memory::Owned(Vec::new()), Notice::default()).unwrap();
+        }
+        Self { node, way }
+    }
+
+    fn meet(&self, greeting: &[u8]) -> Link<'_> {
+        let (peer, channel) = Peer::open(&self.node, greeting, SERVICE);
+        let mut link = Link { node: &self.node, way: self.way, peer, channel };
+        // Now and then a look is left to the usual way, and ends the calm.
+        for tag in 0.. {
+            link.peer.message(FIRST, 0, 0, tag, &tag.to_le_bytes());
+            assert_eq!(link.receive(), End::Got(Ok((tag, Vec::new(), tag.to_le_bytes().to_vec()))));
+            link.before();
+            let calm = self.node.send_calmly(channel, tag, &[], &[0; 8]);
+            assert!(!calm || self.way == Way::Calm, "it goes the way that it should");
+            if !calm {
+                assert_eq!(link.send(tag, 0, 8), End::Sent(Ok(())));
+            }
+            assert_eq!(link.peer.read().len(), 1);
+            if tag >= MANY && calm == (self.way == Way::Calm) {
+                break;
+            }
+            assert!(tag < 100 * MANY, "it is never calm");
+        }
+        link
+    }
+
+    /// Forgets the link, and serves somebody else.
+    fn goes_on(&self) {
+        forget_all(&self.node);
+        let friend = Node::open("").unwrap();
+        std::thread::scope(|scope| {
+            let there = scope.spawn(|| self.node.accept(SERVICE, Some(LIMIT)).unwrap());
+            let link = friend.connect(&self.node.name().unwrap(), Some(LIMIT)).unwrap();
+            let here = friend.open_channel(link, SERVICE, Serve::Queue, Some(LIMIT)).unwrap();
+            let there = there.join().unwrap();
+            for tag in 0..MANY {
+                friend.send(here, tag, b"friend", Some(LIMIT)).unwrap();
+                assert_eq!(self.node.receive(there, &mut [0; 8], Some(LIMIT)).unwrap().tag, tag);
+            }
+            self.node.disconnect(there.link).unwrap();
+        });
+        forget_all(&self.node);
+    }
+}
+
+impl Link<'_> {
+    /// What the way demands before a call.
+    fn before(&self) {
+        if self.way != Way::Calm {
+            let _ = self.node.link_info(self.channel.link); // takes the lock: it is not calm
+        }
+    }
+
+    fn receive(&self) -> End {
+        self.before();
+        let (mut headers, mut buffer) = (Vec::new(), vec![0; BUFFER]);
+        let from = From::Channel(self.channel);
+        let got = self.node.receive_with(from, 0, u64::MAX, &mut headers, &mut buffer, NOW);
+        End::Got(got.map(|got| (got.tag, headers, buffer[..got.length].to_vec())))
+    }
+
+    fn send(&self, tag: u64, headers: usize, body: usize) -> End {
+        self.before();
+        let content = [tag as u8; 256];
+        let outgoing = Outgoing { channel: self.channel, tag, headers: &content[..headers], mode: Mode::Inject };
+        End::Sent(self.node.send_with(&outgoing, &[&content[..body]], NOW))
+    }
+
+    /// Everything that there is.
+    fn drain(&self, ends: &mut Vec<End>) {
+        loop {
+            let end = self.receive();
+            let over = matches!(end, End::Got(Err(_)));
+            ends.push(end);
+            if over {
+                return;
+            }
+        }
+    }
+
+    /// One step, drawn from numbers that are the same for all.
+    fn step(&mut self, random: &mut Random, ends: &mut Vec<End>) {
+        match random.below(16) {
+            0..9 => {
+                let (headers, length) = (random.below(12), 12 + random.below(29));
+                let bytes: Vec<u8> = (0..length).map(|_| random.number() as u8).collect();
+                self.peer.message(FIRST, headers as u16, 0, random.below(5), &bytes);
+                self.drain(ends);
+            }
+            9..14 => {
+                let (headers, body) = (random.below(40) as usize, random.below(100) as usize);
+                ends.push(self.send(random.below(5), headers, body));
+                ends.push(End::Read(self.peer.read()));
+            }
+            _ => {
+                rubbish(random, &mut self.peer);
+                self.drain(ends);
+            }
+        }
+    }
+}
+
+/// Something that no honest peer puts, or that it puts in another place.
+fn rubbish(random: &mut Random, peer: &mut Peer) {
+    let bytes: Vec<u8> = (0..40).map(|_| if random.once_in(3) { random.number() as u8 } else { 0 }).collect();
+    let length = random.below(41);
+    let body = &bytes[..length as usize];
+    match random.below(12) {
+        0 => peer.message(random.number() as u32, 0, 0, 1, body),
+        1 => peer.message(FIRST + random.below(3) as u32, 0, 0, 1, body),
+        2 => peer.message(FIRST, random.below(300) as u16, 0, 1, body),
+        3 => peer.message(FIRST, 0, random.number() as u16, 1, body),
+        4 => peer.message(FIRST, 0, 1 + random.below(4) as u16, 1, body), // perhaps what it owes
+        // A length, lines that follow, flags that are not those of what lies there. Bytes in the ring are what the line says of it.
+        5..8 => {
+            let packet = message(FIRST, 0, 0, 1, body);
+            let said = if random.once_in(2) { packet.len() as u64 } else { random.below(8192) };
+            let (more, flags) = (random.below(8) * random.below(2), random.below(256) * random.below(2));
+            peer.line(&packet, said | more << 13 | u64::from(MESSAGE) << 16 | flags << 24);
+        }
+        // A packet of another kind. Long messages are not begun: a receive would wait for the rest of them.
+        8 | 9 => {
+            let kind = [0, 1, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15, 16, 17, 18, 19, 40, 255][random.below(18) as usize];
+            peer.packet(kind, &bytes[..8 * random.below(6) as usize]);
+        }
+        // Another stamp: of a line of the last lap, of one to come, of none.
+        10 => {
+            let at = 384 + peer.put as usize % 128 * 64;
+            let stamp = [peer.put.wrapping_sub(127), peer.put + 2, random.number()][random.below(3) as usize];
+            peer.write(at, &(stamp & 0xffff_ffff | 24 << 32 | u64::from(MESSAGE) << 48).to_le_bytes());
+        }
+        // What was never put has been read.
+        _ => {
+            peer.write(LANE + 128, &(random.number() | 1 << 40).to_le_bytes());
+            peer.read = Peer::LIED;
+        }
+    }
+}
+
+fn forget_all(node: &Node) {
+    let began = Instant::now();
+    while !node.links().unwrap().is_empty() {
+        assert!(began.elapsed() < LIMIT);
+        let _ = node.until(|| false, Some(motet::node::in_ns(200_000)));
+        for link in node.links().unwrap() {
+            if node.link_info(link).is_ok_and(|info| info.gone.is_some()) {
+                let _ = node.disconnect(link);
+            }
+        }
+    }
+}
+
+#[test]
+fn rubbish_on_a_calm_node_ends_as_on_any_other() {
+    let (good, seed) = (greeting(), seed());
+    let victims = [Way::Calm, Way::Short, Way::Long].map(Victim::new);
+    let until = Instant::now() + seconds(4);
+    let (mut links, mut broken) = (0u64, 0);
+    while Instant::now() < until {
+        let ends = victims.each_ref().map(|victim| {
+            let mut random = Random(seed.wrapping_add(links));
+            let (mut link, mut ends) = (victim.meet(&good), Vec::new());
+            let id = link.channel.link;
+            let gone = |ends: &[End]| {
+                ends.iter().any(|end| matches!(end, End::Got(Err(Error::Lost(_))) | End::Sent(Err(Error::Lost(_)))))
+            };
+            for _ in 0..random.below(60) {
+                link.step(&mut random, &mut ends);
+                if gone(&ends) {
+                    break;
+                }
+            }
+            // A lie about what was read is found when there seems to be no room.
+            while link.peer.read == Peer::LIED && !gone(&ends) {
+                ends.push(link.send(1, 0, 8));
+            }
+            let info = victim.node.link_info(id).unwrap();
+            assert!(info.bytes.iter().sum::<usize>() < 16 << 20, "{:?}", info.bytes);
+            drop(link);
+            victim.goes_on();
+            (ends, info.gone)
+        });
+        let [calm, short, long] = &ends;
+        assert_eq!(calm, short, "link {links}: calm or not");
+        assert_eq!(short, long, "link {links}: the short way or the long one");
+        broken += u64::from(calm.1.is_some());
+        links += 1;
+    }
+    println!("{links} links, {broken} of them broken by what was written");
+    assert!(broken > links / 8 && broken < links);
+}
+
+/// The words of the lanes change while they are looked at.
+#[test]
+fn rubbish_in_the_middle_of_a_calm_call_does_no_harm() {
+    let (good, mut random) = (greeting(), Random(seed()));
+    let victim = Victim::new(Way::Calm);
+    let until = Instant::now() + seconds(3);
+    let (mut links, mut broken, mut got) = (0, 0, 0u64);
+    while Instant::now() < until {
+        let mut link = victim.meet(&good);
+        let file = link.peer.file.try_clone().unwrap();
+        let (over, seed) = (AtomicBool::new(false), random.number());
+        std::thread::scope(|scope| {
+            let over = &over;
+            let mut dice = Random(seed);
+            // Where the node looks next: the first words of its lines, which say how long they are and whose.
+            scope.spawn(move || {
+                for _ in 0..4000 {
+                    let at = match dice.below(64) {
+                        0 => LANE + 128 * (1 + dice.below(2)) as usize,
+                        _ => 384 + 64 * dice.below(128) as usize + 8 * dice.below(4) as usize + 4,
+                    };
+                    let value = [0, 24, 56, 57, 255, 1 << 20, 8 << 16 | 24, u32::MAX][dice.below(8) as usize];
+                    let value = if dice.once_in(4) { dice.number() as u32 } else { value };
+                    let _ = motet_sys::rustix::io::pwrite(&file, &value.to_le_bytes(), at as u64);
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+            let (mut headers, mut buffer) = (Vec::new(), [0xee; 64]);
+            while !over.load(Ordering::Relaxed) {
+                link.peer.message(FIRST, 3, 0, 5, &[0x5a; 24]);
+                let from = From::Channel(link.channel);
+                let received = link.node.receive_with(from, 0, u64::MAX, &mut headers, &mut buffer[..32], NOW);
+                got += u64::from(received.is_ok());
+                assert!(headers.len() <= 256 && buffer[32..] == [0xee; 32], "nothing beyond what is its own");
+                let sent = link.send(1, 4, 8);
+                link.peer.read();
+                if let (Err(Error::Lost(_)), End::Sent(Err(_))) = (received, sent) {
+                    break;
+                }
+            }
+            // A message that has been begun never ends: its receive does when the peer goes.
+        });
+        links += 1;
+        broken += u64::from(victim.node.link_info(link.channel.link).unwrap().gone.is_some());
+        drop(link);
+        victim.goes_on();
+    }
+    println!("{links} links, {broken} of them broken by what was written; {got} messages");
+    assert!(broken > 0 && got > 0);
+}
