@@ -9,6 +9,7 @@
  *                 send.c, receive.c, splice.c   payload; stdio.c, raw.c: payload that comes another way
  *                 poll.c, epoll.c, interest.c   waiting
  *                 descriptors.c, life.c, exec.c close, dup, fcntl; fork, confinement, exit; exec and spawn
+ *                 symbols.c    one question of libfabric's about the kernel
  *                 real.c       the C library's own functions
  * What it isn't: a protocol. Rings, gates and peers are the engine's (include/motet.h); nothing here knows of them.
  *
@@ -314,6 +315,7 @@ struct posix_spawnattr;
     X(long, syscall, (long, ...))                                                                                       \
     X(int, vdprintf, (int, const char *, va_list))                                                                      \
     X(int, fclose, (FILE *))                                                                                            \
+    X(FILE *, fopen, (const char *, const char *))                                                                      \
     X(FILE *, fdopen, (int, const char *))                                                                              \
     X(int, execve, (const char *, char *const[], char *const[]))                                                        \
     X(int, execvpe, (const char *, char *const[], char *const[]))                                                       \

@@ -44,6 +44,22 @@ fn motet_disable_keeps_everything_plain() {
 }
 
 #[test]
+fn libfabric_alone_is_spared_the_symbols_of_a_kernel_without_infiniband() {
+    let library = Built::library("symbols-fi", &motet_tests::folder("symbols"), &[]);
+    let library = library.to_str().expect("a plain path");
+    let found = |settings: &[&str]| {
+        let program = Program::c("kernel_symbols", &[library]);
+        let program = settings.iter().fold(program, |program, name| program.with(name, "1"));
+        program.run(Mode::Equipped).printed
+    };
+    let there = u8::from(std::fs::read("/proc/kallsyms").is_ok_and(|symbols| !symbols.is_empty()));
+    let asked = if Path::new("/sys/class/infiniband").exists() { there } else { 0 };
+    assert_eq!(found(&["MOTET_MPI_SET"]), format!("{asked} {there}\n"));
+    assert_eq!(found(&[]), format!("{there} {there}\n"));
+    assert_eq!(found(&["MOTET_MPI_SET", "MOTET_DISABLE"]), format!("{there} {there}\n"));
+}
+
+#[test]
 fn settings_outlive_an_environment_that_is_written_over() {
     let stats = motet_tests::folder("scrubbed").join("stats");
     let _ = std::fs::remove_file(&stats);
