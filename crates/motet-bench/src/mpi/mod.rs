@@ -12,6 +12,7 @@ mod hosts;
 mod judged;
 mod libraries;
 mod together;
+mod voices;
 
 use crate::bench::Bench;
 use crate::messages::Part as Kind;

@@ -5,9 +5,10 @@
 //! how many it makes without Motet at the same time. Ranks are where the scheduler puts them: on two CPUs there is not one for everybody.
 
 use super::libraries::Libraries;
+use super::voices;
 use crate::bench::{Bench, Contestant};
 use crate::report::{Bound, Curve, Line, Quantity, Unit};
-use crate::stats::{Spread, median};
+use crate::stats::median;
 use crate::table::bytes;
 use anyhow::{Context, Result, bail};
 use motet_programs::find;
@@ -31,10 +32,10 @@ const SOURCES: [(&str, &str); 6] = [
 
 /// Which voices are open, which are used, and whether Motet is there.
 #[derive(Clone, Copy, PartialEq)]
-struct Job {
-    open: &'static str,
-    used: &'static str,
-    ours: bool,
+pub struct Job {
+    pub open: &'static str,
+    pub used: &'static str,
+    pub ours: bool,
 }
 
 const ALONE: Job = Job { open: "m", used: "m", ours: true };
@@ -46,16 +47,16 @@ const JOBS: [Job; 5] = [ALONE, BESIDE_IDLE, AT_ONCE, AT_ONCE_PLAINLY, BESIDE_WOR
 
 /// What a voice did with a size: median and 99th percentile of a round trip, ns; how many a second.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Told {
+pub struct Told {
     voice: char,
-    size: usize,
-    median: f64,
+    pub size: usize,
+    pub median: f64,
     late: f64,
     rate: f64,
 }
 
 /// The launchers with and without Motet, and the program.
-struct Ready {
+pub struct Ready {
     before: [Vec<String>; 2],
     program: PathBuf,
 }
@@ -100,33 +101,12 @@ pub fn measure(bench: &Bench, libraries: &Libraries) -> Result<(Vec<Line>, Vec<C
             lines.push(Line::new(ROW, what).figure(Quantity::of("p99", &late, Unit::Ns)));
         }
     }
-    Ok((lines, curves(bench, &ready)?))
+    Ok((lines, voices::curves(bench, &ready)?))
 }
 
 fn over(what: String, ours: &[f64], (name, other): (&str, &[f64]), unit: Unit) -> Line {
     let ratios: Vec<f64> = ours.iter().zip(other).map(|(ours, other)| ours / other).collect();
     Line::new(ROW, what).figure(Quantity::of("median", ours, unit)).against(Quantity::of(name, other, unit), &ratios)
-}
-
-/// Each voice by itself under Motet: bytes of one way over half of a round trip.
-fn curves(bench: &Bench, ready: &Ready) -> Result<Vec<Curve>> {
-    let step = if bench.quick { 4 } else { 2 };
-    let sizes: Vec<usize> = (6..=24).step_by(step).map(|bits| 1 << bits).collect();
-    let mut curves = Vec::new();
-    for (used, name) in [("m", "MPI (Open MPI 4)"), ("c", "CORBA (omniORB)"), ("s", "sockets (C)")] {
-        let mut points: Vec<Vec<f64>> = vec![Vec::new(); sizes.len()];
-        for _ in 0..3 {
-            let found = run(ready, Job { open: "mcs", used, ours: true }, 60.0, &sizes)?;
-            for (at, &size) in sizes.iter().enumerate() {
-                points[at]
-                    .extend(found.iter().filter(|told| told.size == size).map(|told| 2.0 * size as f64 / told.median));
-            }
-        }
-        let points = sizes.iter().zip(&points).filter_map(|(&size, found)| Some((size, Spread::of(found)?)));
-        let (plot, name) = ("voices-bandwidth".to_owned(), name.to_owned());
-        curves.push(Curve { plot, name, unit: Unit::GBs, points: points.collect() });
-    }
-    Ok(curves)
 }
 
 /// Compiles the program with the compilers of Open MPI 4 and omniORB.
@@ -158,7 +138,8 @@ fn succeeds(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn run(ready: &Ready, job: Job, ms: f64, sizes: &[usize]) -> Result<Vec<Told>> {
+/// Runs it once.
+pub fn run(ready: &Ready, job: Job, ms: f64, sizes: &[usize]) -> Result<Vec<Told>> {
     let words = &ready.before[usize::from(!job.ours)];
     let mut command = Command::new(LIMIT[0]);
     command.args(&LIMIT[1..]).args(words).args(["-n", "2"]).arg(&ready.program);

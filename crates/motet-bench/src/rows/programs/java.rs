@@ -14,7 +14,8 @@ const SOURCES: [(&str, &str); 2] = [
     ("Remote.java", include_str!("../../../../../tests/programs/java/Remote.java")),
 ];
 
-fn compiled(bench: &Bench) -> Result<Stage<'_>> {
+/// The programs, compiled.
+pub fn compiled(bench: &Bench) -> Result<Stage<'_>> {
     let stage = Stage::new(bench)?;
     let mut all = vec!["javac".to_owned(), "-d".to_owned(), stage.path("")];
     for (name, text) in SOURCES {
@@ -24,14 +25,15 @@ fn compiled(bench: &Bench) -> Result<Stage<'_>> {
     Ok(stage)
 }
 
-fn java(stage: &Stage<'_>, more: &[&str]) -> Vec<String> {
+/// What starts one of them.
+pub fn java(stage: &Stage<'_>, more: &[&str]) -> Vec<String> {
     let folder = stage.path("");
     let all = ["java", "-Xshare:auto", "-Xmx128m", "-Djava.rmi.server.hostname=127.0.0.1", "-cp", &folder];
     words(&[&all, more].concat())
 }
 
 /// So long until the compiler of a virtual machine is done with the loop over a socket, or with all that lies under a remote call, ms.
-const COMPILED: usize = 1000;
+pub const COMPILED: usize = 1000;
 const COMPILED_RMI: usize = 4000;
 
 /// Row `java`.

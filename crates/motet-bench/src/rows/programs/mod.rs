@@ -5,7 +5,7 @@
 //! is asked the note adds both ratios within one placement. A row whose program is missing says so.
 
 mod c;
-mod java;
+pub mod java;
 pub(crate) mod middleware;
 mod python;
 mod redis;
