@@ -42,7 +42,7 @@ const PLOTS: [Plot; 11] = [
     plot("bandwidth", "Stream: bandwidth over the size of a message", "size of a message", "bandwidth"),
     plot(
         "voices-bandwidth",
-        "Three voices of one process: bandwidth there and back over the size",
+        "The voices under Motet: bandwidth there and back over the size",
         "size",
         "one way / half a round trip",
     ),
@@ -169,6 +169,9 @@ fn colour(name: &str) -> usize {
         "MPICH" => 5,
         name if name.ends_with("pml ob1") => 7,
         name if name.contains("MPI") => 6,
+        name if name.contains("CORBA") => 2,
+        name if name.contains("Java") => 3,
+        name if name.contains("sockets") => 5,
         _ => 0,
     }
 }
