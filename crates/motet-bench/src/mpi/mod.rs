@@ -119,9 +119,9 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
             Part::Hosts => hosts::measure(bench, &libraries, &bar),
             Part::Crowd => crowd::measure(bench, &libraries, &bar),
             Part::Corba => corba::measure(bench, &libraries),
-            Part::Together => together::measure(bench, &libraries).map(|(lines, found)| {
-                curves = found;
-                lines
+            Part::Together => together::prepare(&libraries).and_then(|ready| {
+                curves = voices::curves(bench, &ready)?;
+                together::measure(bench, &ready)
             }),
             _ => contested(bench, &libraries.contenders(), part, &bar),
         };

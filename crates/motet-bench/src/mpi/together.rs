@@ -5,9 +5,8 @@
 //! how many it makes without Motet at the same time. Ranks are where the scheduler puts them: on two CPUs there is not one for everybody.
 
 use super::libraries::Libraries;
-use super::voices;
 use crate::bench::{Bench, Contestant};
-use crate::report::{Bound, Curve, Line, Quantity, Unit};
+use crate::report::{Bound, Line, Quantity, Unit};
 use crate::stats::median;
 use crate::table::bytes;
 use anyhow::{Context, Result, bail};
@@ -61,14 +60,17 @@ pub struct Ready {
     program: PathBuf,
 }
 
-/// Lines, and the bandwidth of each voice over the size.
-pub fn measure(bench: &Bench, libraries: &Libraries) -> Result<(Vec<Line>, Vec<Curve>)> {
-    let ready = Ready { before: libraries.open_mpi_twice()?, program: build(libraries)? };
+/// What all measurements of the program need.
+pub fn prepare(libraries: &Libraries) -> Result<Ready> {
+    Ok(Ready { before: libraries.open_mpi_twice()?, program: build(libraries)? })
+}
+
+/// What voices cost each other.
+pub fn measure(bench: &Bench, ready: &Ready) -> Result<Vec<Line>> {
     let ms = if bench.quick { 100.0 } else { 400.0 };
     let told: [RefCell<Vec<Vec<Told>>>; JOBS.len()] = Default::default();
     let mut contestants: Vec<Contestant<'_>> = Vec::new();
     for (job, told) in JOBS.iter().zip(&told) {
-        let ready = &ready;
         contestants.push(Box::new(move |_| {
             let found = run(ready, *job, ms, &SIZES)?;
             let first = found.first().map_or(f64::NAN, |told| told.median);
@@ -101,7 +103,7 @@ pub fn measure(bench: &Bench, libraries: &Libraries) -> Result<(Vec<Line>, Vec<C
             lines.push(Line::new(ROW, what).figure(Quantity::of("p99", &late, Unit::Ns)));
         }
     }
-    Ok((lines, voices::curves(bench, &ready)?))
+    Ok(lines)
 }
 
 fn over(what: String, ours: &[f64], (name, other): (&str, &[f64]), unit: Unit) -> Line {
