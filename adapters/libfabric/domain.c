@@ -17,36 +17,17 @@ struct chunk {
     struct request requests[REQUESTS];
 };
 
-struct request *request_take(struct endpoint *endpoint)
+bool requests_grow(struct domain *domain)
 {
-    struct domain *domain = endpoint->domain;
-    if (unlikely(!domain->spare)) {
-        struct chunk *chunk = malloc(sizeof *chunk);
-        if (!chunk) return NULL;
-        chunk->next = domain->chunks;
-        domain->chunks = chunk;
-        for (size_t i = 0; i < REQUESTS; i++) {
-            chunk->requests[i].next = domain->spare;
-            domain->spare = &chunk->requests[i];
-        }
+    struct chunk *chunk = malloc(sizeof *chunk);
+    if (!chunk) return false;
+    chunk->next = domain->chunks;
+    domain->chunks = chunk;
+    for (size_t i = 0; i < REQUESTS; i++) {
+        chunk->requests[i].next = domain->spare;
+        domain->spare = &chunk->requests[i];
     }
-    struct request *request = domain->spare;
-    domain->spare = request->next;
-    request->endpoint = endpoint;
-    request->copy = NULL;
-    request->many = false;
-    request->whole = NULL;
-    request->pieces = 0;
-    request->error = 0;
-    return request;
-}
-
-void request_give_back(struct request *request)
-{
-    struct domain *domain = request->endpoint->domain;
-    if (unlikely(request->copy != NULL)) free(request->copy);
-    request->next = domain->spare;
-    domain->spare = request;
+    return true;
 }
 
 /* ---------------------------------------------------------------- life */

@@ -263,10 +263,39 @@ void rest_count(struct domain *domain, const struct address *address, int more);
 bool rest_is_due(struct queue *queue);
 void rest(struct queue *queue);
 
+/* As much of an event as the form has: the forms are beginnings of one another. */
+static inline void write_entry(char *into, size_t size, const struct fi_cq_tagged_entry *entry)
+{
+    if (likely(size == sizeof *entry)) memcpy(into, entry, sizeof *entry);
+    else memcpy(into, entry, size);
+}
+
 /* ---- domain.c */
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **out, void *context);
-struct request *request_take(struct endpoint *endpoint); /* NULL: no memory */
-void request_give_back(struct request *request);
+bool requests_grow(struct domain *domain); /* false: no memory */
+
+static inline struct request *request_take(struct endpoint *endpoint) /* NULL: no memory */
+{
+    struct domain *domain = endpoint->domain;
+    if (unlikely(!domain->spare) && !requests_grow(domain)) return NULL;
+    struct request *request = domain->spare;
+    domain->spare = request->next;
+    request->endpoint = endpoint;
+    request->copy = NULL;
+    request->many = false;
+    request->whole = NULL;
+    request->pieces = 0;
+    request->error = 0;
+    return request;
+}
+
+static inline void request_give_back(struct request *request)
+{
+    struct domain *domain = request->endpoint->domain;
+    if (unlikely(request->copy != NULL)) free(request->copy);
+    request->next = domain->spare;
+    domain->spare = request;
+}
 
 static inline void request_note(struct request *request)
 {
@@ -300,7 +329,12 @@ int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind); /* 0
 int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind);  /* 0: peer->in[kind] is there */
 int peer_link(struct endpoint *endpoint, struct peer *peer);                /* 0: peer->link is there */
 fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel);
-void mail_read(struct domain *domain);
+void mail_take(struct domain *domain);
+
+static inline void mail_read(struct domain *domain)
+{
+    if (unlikely(atomic_load_explicit(&domain->mail, memory_order_relaxed) != NULL)) mail_take(domain);
+}
 
 static inline struct peer *peer_at(struct endpoint *endpoint, fi_addr_t at)
 {
@@ -313,10 +347,21 @@ int queue_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq
 struct queue *queue_own(struct domain *domain);
 int queue_free(struct queue *queue);
 void queue_forget(struct queue *queue, struct endpoint *endpoint); /* events of one that ends stay, but name it no more */
-void queue_pump(struct queue *queue);   /* takes what has ended; one round of progress where nothing has */
+struct reader {       /* of a queue whose ring is empty */
+    char *into;       /* its entries, in the queue's form */
+    size_t most, size; /* how many, and bytes of one */
+    fi_addr_t *sources; /* or NULL */
+    size_t taken;
+};
+void queue_pump_to(struct queue *queue, struct reader *reader); /* takes what has ended; one round of progress where nothing has. What the reader has no use for yet goes into the ring */
+void queue_pump(struct queue *queue);   /* all of it goes there */
 void domain_pump(struct domain *domain); /* of all queues */
 bool domain_may_sleep(struct domain *domain);
-void count(struct endpoint *endpoint, enum counted what, int error);
+static inline void count(struct endpoint *endpoint, enum counted what, int error)
+{
+    struct counter *counter = what < COUNTED ? endpoint->counters[what] : NULL;
+    if (unlikely(counter != NULL)) atomic_fetch_add(error ? &counter->failed : &counter->done, 1);
+}
 void tell(struct endpoint *endpoint, struct queue *queue, const struct event *event, bool told, enum counted what);
 int to_errno(int status); /* of Motet's errors, positive or negative; libfabric's, positive */
 

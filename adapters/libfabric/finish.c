@@ -14,12 +14,6 @@ int to_errno(int status)
     }
 }
 
-void count(struct endpoint *endpoint, enum counted what, int error)
-{
-    struct counter *counter = what < COUNTED ? endpoint->counters[what] : NULL;
-    if (unlikely(counter != NULL)) atomic_fetch_add(error ? &counter->failed : &counter->done, 1);
-}
-
 static bool grow(struct queue *queue)
 {
     size_t size = queue->size ? queue->size * 2 : 256;
@@ -94,7 +88,33 @@ static void finish(struct queue *queue, const struct motet_completion *end)
     if (!more) request_give_back(request);
 }
 
-void queue_pump(struct queue *queue)
+/* The same of a receive that ended as asked, for whoever reads right now and is to have it next. False: it is not that. */
+static inline bool finish_at_once(struct queue *queue, const struct motet_completion *end, struct reader *reader)
+{
+    struct request *request = (struct request *)(uintptr_t)end->context;
+    if (reader->taken == reader->most || queue->count > 0 || end->status != 0) return false;
+    if (!(request->flags & FI_RECV) || request->whole || request->many || !request->told) return false;
+    struct fi_cq_tagged_entry entry = {
+        .op_context = request->context,
+        .flags = request->flags,
+        .len = end->length,
+        .buf = request->buffer,
+        .tag = end->tag,
+    };
+    if (end->headers_length == sizeof entry.data) {
+        memcpy(&entry.data, end->headers, sizeof entry.data);
+        entry.flags |= FI_REMOTE_CQ_DATA;
+    }
+    write_entry(reader->into + reader->taken * reader->size, reader->size, &entry);
+    if (reader->sources) reader->sources[reader->taken] = peer_source(request->endpoint, end->channel);
+    reader->taken++;
+    count(request->endpoint, request->counter, 0);
+    request_forget(request);
+    request_give_back(request);
+    return true;
+}
+
+void queue_pump_to(struct queue *queue, struct reader *reader)
 {
     if (unlikely(!queue->ends)) {
         if (!(queue->ends = malloc(BATCH * sizeof *queue->ends))) return;
@@ -102,8 +122,14 @@ void queue_pump(struct queue *queue)
     }
     int taken = motet_group_wait(queue->domain->node, queue->group, queue->ends, BATCH, 0);
     for (int i = 0; i < taken; i++)
-        finish(queue, &queue->ends[i]);
+        if (!finish_at_once(queue, &queue->ends[i], reader)) finish(queue, &queue->ends[i]);
     mail_read(queue->domain);
+}
+
+void queue_pump(struct queue *queue)
+{
+    struct reader nobody = { .most = 0 };
+    queue_pump_to(queue, &nobody);
 }
 
 void domain_pump(struct domain *domain)

@@ -224,9 +224,8 @@ static void answer(const struct mail *mail)
     else if (greeting->what == OPENED && !peer->out[kind]) peer->out[kind] = mail->channel;
 }
 
-void mail_read(struct domain *domain)
+void mail_take(struct domain *domain)
 {
-    if (likely(!atomic_load_explicit(&domain->mail, memory_order_relaxed))) return;
     struct mail *mail = atomic_exchange(&domain->mail, NULL), *first = NULL;
     while (mail) { /* the last one lies on top */
         struct mail *next = mail->next;

@@ -16,7 +16,6 @@ static inline void drop_front(struct queue *queue)
     queue->first = --queue->count == 0 ? 0 : (queue->first + 1) & (queue->size - 1); /* the same lines again */
 }
 
-/* The forms are beginnings of one another. */
 static size_t form_size(enum fi_cq_format format)
 {
     switch (format) {
@@ -27,33 +26,26 @@ static size_t form_size(enum fi_cq_format format)
     }
 }
 
-/* As much of it as the form has. */
-static inline void write_entry(char *into, const struct event *event, size_t size)
+static ssize_t read_ring(struct queue *queue, struct reader *reader)
 {
-    struct fi_cq_tagged_entry *entry = (void *)into;
-    entry->op_context = event->context;
-    if (size < sizeof(struct fi_cq_msg_entry)) return;
-    entry->flags = event->flags;
-    entry->len = event->length;
-    if (size < sizeof(struct fi_cq_data_entry)) return;
-    entry->buf = event->buffer;
-    entry->data = event->data;
-    if (size == sizeof *entry) entry->tag = event->tag;
-}
-
-static ssize_t read_locked(struct queue *queue, char *into, size_t most, fi_addr_t *sources)
-{
-    size_t size = form_size(queue->format), taken = 0;
-    if (queue->count == 0) queue_pump(queue);
-    if (queue->count == 0) return -FI_EAGAIN;
-    for (; taken < most && queue->count > 0 && front(queue)->error == 0; taken++) {
+    for (; reader->taken < reader->most && queue->count > 0 && front(queue)->error == 0; reader->taken++) {
         struct event *event = front(queue);
-        write_entry(into + taken * size, event, size);
-        if (sources)
-            sources[taken] = event->flags & FI_RECV && event->endpoint ? peer_source(event->endpoint, event->channel) : FI_ADDR_NOTAVAIL;
+        struct fi_cq_tagged_entry entry = { event->context, event->flags, event->length, event->buffer, event->data, event->tag };
+        write_entry(reader->into + reader->taken * reader->size, reader->size, &entry);
+        if (reader->sources)
+            reader->sources[reader->taken] =
+                event->flags & FI_RECV && event->endpoint ? peer_source(event->endpoint, event->channel) : FI_ADDR_NOTAVAIL;
         drop_front(queue);
     }
-    return taken == 0 && most > 0 ? -FI_EAVAIL : (ssize_t)taken;
+    return reader->taken == 0 && reader->most > 0 ? -FI_EAVAIL : (ssize_t)reader->taken;
+}
+
+static inline ssize_t read_locked(struct queue *queue, char *into, size_t most, fi_addr_t *sources)
+{
+    struct reader reader = { into, most, form_size(queue->format), sources, 0 };
+    if (queue->count == 0) queue_pump_to(queue, &reader);
+    if (likely(queue->count == 0)) return likely(reader.taken == 0) ? -FI_EAGAIN : (ssize_t)reader.taken;
+    return read_ring(queue, &reader);
 }
 
 static ssize_t read_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources)

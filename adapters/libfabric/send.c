@@ -61,6 +61,17 @@ static int start(struct endpoint *endpoint, const struct out *out, struct motet_
     return result;
 }
 
+/* A message has left within the call. */
+static void gone(struct endpoint *endpoint, enum kind kind, void *context, bool told)
+{
+    if (!told) {
+        count(endpoint, COUNT_SEND, 0);
+        return;
+    }
+    struct event event = { .context = context, .flags = event_flags(kind), .endpoint = endpoint };
+    tell(endpoint, endpoint->sends, &event, told, COUNT_SEND);
+}
+
 static ssize_t send_out(struct fid_ep *fid, const struct out *out)
 {
     struct endpoint *endpoint = container(fid, struct endpoint, fid);
@@ -84,10 +95,7 @@ static ssize_t send_out(struct fid_ep *fid, const struct out *out)
     if (length <= INJECT_SIZE && !(out->flags & DELIVERED)) {
         message.mode = MOTET_SEND_INJECT;
         result = motet_message_start(endpoint->domain->node, &message, out->iov, (int)out->count, NULL, &none);
-        if (likely(result == 0)) {
-            struct event event = { .context = out->context, .flags = event_flags(out->kind), .endpoint = endpoint };
-            tell(endpoint, endpoint->sends, &event, told(endpoint, out), COUNT_SEND);
-        }
+        if (likely(result == 0)) gone(endpoint, out->kind, out->context, told(endpoint, out));
     }
     if (unlikely(result == -E2BIG || result == -EAGAIN)) result = start(endpoint, out, &message);
     leave(endpoint->domain);
@@ -97,10 +105,33 @@ static ssize_t send_out(struct fid_ep *fid, const struct out *out)
 /* The flags of calls that have none of their own: the endpoint's. */
 static uint64_t usual(struct fid_ep *fid) { return container(fid, struct endpoint, fid)->send_flags; }
 
+/* What most short messages are: one piece, for a peer that is known, and there is room. False, and nothing is done: any other way. */
+static inline bool goes(struct fid_ep *fid, enum kind kind, const void *buf, size_t length, fi_addr_t to, uint64_t tag, const uint64_t *data,
+                        void *context, bool quiet, uint64_t flags)
+{
+    struct endpoint *endpoint = container(fid, struct endpoint, fid);
+    struct motet_outgoing message = { .size = sizeof message, .tag = tag, .mode = MOTET_SEND_INJECT };
+    struct iovec iov = { (void *)buf, length };
+    motet_operation none;
+    if (length > INJECT_SIZE || flags & (data ? DELIVERED : DELIVERED | FI_REMOTE_CQ_DATA)) return false;
+    enter(endpoint->domain);
+    struct peer *peer = to < endpoint->known_count ? endpoint->known[to] : NULL;
+    bool result = false;
+    if (likely(peer && peer->out[kind])) {
+        message.channel = peer->out[kind];
+        if (data) message.headers = data, message.headers_length = sizeof *data;
+        result = motet_message_start(endpoint->domain->node, &message, &iov, 1, NULL, &none) == 0;
+        if (likely(result)) gone(endpoint, kind, context, !quiet && (!endpoint->selective_sends || flags & FI_COMPLETION));
+    }
+    leave(endpoint->domain);
+    return result;
+}
+
 /* Those of calls that inject: the memory is free at once, and no event follows. */
 static ssize_t inject_out(struct fid_ep *fid, enum kind kind, const void *buf, size_t length, fi_addr_t to, uint64_t tag, uint64_t data,
                           uint64_t flags)
 {
+    if (likely(goes(fid, kind, buf, length, to, tag, flags & FI_REMOTE_CQ_DATA ? &data : NULL, NULL, true, 0))) return 0;
     struct iovec iov = { (void *)buf, length };
     struct out out = { kind, &iov, 1, to, tag, data, flags | FI_INJECT, NULL, true };
     return send_out(fid, &out);
@@ -117,6 +148,7 @@ static ssize_t tagged_sendv(struct fid_ep *fid, const struct iovec *iov, void **
 static ssize_t tagged_send(struct fid_ep *fid, const void *buf, size_t length, void *desc, fi_addr_t to, uint64_t tag, void *context)
 {
     struct iovec iov = { (void *)buf, length };
+    if (likely(goes(fid, TAGGED, buf, length, to, tag, NULL, context, false, usual(fid)))) return 0;
     return tagged_sendv(fid, &iov, NULL, 1, to, tag, context);
 }
 
@@ -135,6 +167,7 @@ static ssize_t tagged_senddata(struct fid_ep *fid, const void *buf, size_t lengt
                                void *context)
 {
     struct iovec iov = { (void *)buf, length };
+    if (likely(goes(fid, TAGGED, buf, length, to, tag, &data, context, false, usual(fid)))) return 0;
     struct out out = { TAGGED, &iov, 1, to, tag, data, usual(fid) | FI_REMOTE_CQ_DATA, context, false };
     return send_out(fid, &out);
 }

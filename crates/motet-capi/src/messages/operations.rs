@@ -125,6 +125,59 @@ pub extern "C" fn motet_group_free(node: u64, handle: u64) -> i32 {
     call(|| enter(node)?.node.remove_group(group(handle)?).map(|()| 0).map_err(errno))
 }
 
+/// The caller's ends, so far apart. (Only the first one's size is read.)
+#[derive(Clone, Copy)]
+struct Ends {
+    first: *mut CompletionShape,
+    distance: usize,
+}
+
+impl Ends {
+    /// # Safety
+    /// There are more than `at`.
+    #[inline(always)]
+    unsafe fn at(self, at: usize) -> *mut CompletionShape {
+        // SAFETY: the caller's promise.
+        unsafe { self.first.byte_add(at * self.distance) }
+    }
+}
+
+/// Tells up to `most` more ends, one by one, as something of them is the program's to keep; how many with those `taken` before.
+///
+/// # Safety
+/// There are `most` ends.
+#[cold]
+#[inline(never)]
+unsafe fn tell_kept(entered: &Entered, group: GroupId, ends: Ends, mut taken: usize, most: usize) -> usize {
+    while taken < most {
+        let Some(completion) = entered.node.test_group(group).unwrap_or(None) else { break };
+        // SAFETY: the caller's promise.
+        unsafe { tell(entered, completion, ends.at(taken), ends.distance) };
+        taken += 1;
+    }
+    taken
+}
+
+/// Waits for the first, and tells up to `most`.
+///
+/// # Safety
+/// There are `most` ends, at least one.
+#[inline(never)]
+unsafe fn wait_group(
+    entered: &Entered,
+    group: GroupId,
+    ends: Ends,
+    most: usize,
+    deadline: Deadline,
+) -> Result<usize, Errno> {
+    let first = entered.node.wait_group(group, deadline.at()).map_err(errno)?;
+    // SAFETY: the caller's promise.
+    unsafe {
+        tell(entered, first, ends.at(0), ends.distance);
+        Ok(tell_kept(entered, group, ends, 1, most))
+    }
+}
+
 /// # Safety
 /// See `motet.h`.
 #[unsafe(no_mangle)]
@@ -137,41 +190,27 @@ pub unsafe extern "C" fn motet_group_wait(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let distance = unsafe { shape::distance(ends) }?;
+        let ends = Ends { first: ends, distance: unsafe { shape::distance(ends) }? };
         if most == 0 {
             return Err(EINVAL);
         }
         let (entered, group, deadline) = (enter(node)?, group(handle)?, Deadline(deadline));
         let most = most.min(i32::MAX as u32) as usize;
-        // SAFETY: the caller's promise: `most` ends, so far apart. (Only the first one's size is read.)
-        let place = |at: usize| unsafe { ends.byte_add(at * distance) };
+        if !deadline.is_now() {
+            // SAFETY: the caller's promise: `most` ends, which is not 0.
+            return Ok(unsafe { wait_group(&entered, group, ends, most, deadline) }? as i32);
+        }
         let mut taken = 0;
-        let mut told = |end: &Ended<'_>| {
-            // SAFETY: as above: no more are told than there is room for.
-            unsafe { End::of_ended(end).write(place(taken), distance) };
+        let told = entered.node.take_ends(group, most, |end: &Ended<'_>| {
+            // SAFETY: the caller's promise: no more are told than there is room for.
+            unsafe { End::of_ended(end).write(ends.at(taken), ends.distance) };
             taken += 1;
-        };
-        let (_, mut kept) = if deadline.is_now() {
-            entered.node.take_ends(group, most, &mut told).map_err(errno)?
-        } else {
-            let first = entered.node.wait_group(group, deadline.at()).map_err(errno)?;
-            // SAFETY: as above: `most` is not 0.
-            unsafe { tell(&entered, first, ends, distance) };
-            taken = 1;
-            (1, taken < most)
-        };
-        // One by one, as long as something of them is the program's to keep.
-        while kept && taken < most {
-            let Some(completion) = entered.node.test_group(group).unwrap_or(None) else { break };
+        });
+        if told.map_err(errno)?.1 && taken < most {
             // SAFETY: as above.
-            unsafe { tell(&entered, completion, place(taken), distance) };
-            taken += 1;
-            kept = taken < most;
+            taken = unsafe { tell_kept(&entered, group, ends, taken, most) };
         }
-        if taken == 0 {
-            return Err(EAGAIN);
-        }
-        Ok(taken as i32)
+        if taken == 0 { Err(EAGAIN) } else { Ok(taken as i32) }
     })
 }
 

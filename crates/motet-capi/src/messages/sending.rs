@@ -162,15 +162,17 @@ pub unsafe extern "C" fn motet_message_start(
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        let (message, notice, vectors) = unsafe {
+        let (message, notice) = unsafe {
             shape::put(out, 0)?;
-            (shape::outgoing(message)?, shape::notice(notice)?, vectors(body, count)?)
+            (shape::outgoing(message)?, shape::notice(notice)?)
         };
         if message.mode == Mode::Inject {
             // SAFETY: the caller's promise.
             let sent = unsafe { gathered(body, count, |body| entered.node.try_inject(&message, body)) }?;
             return sent.map(|()| 0).map_err(errno);
         }
+        // SAFETY: the caller's promise.
+        let vectors = unsafe { vectors(body, count) }?;
         let first = vectors.first().map_or(Ok(Memory::Owned(Vec::new())), lent)?;
         let more = vectors.iter().skip(1).map(lent).collect::<Result<Vec<_>, _>>()?;
         let begun = entered.node.start_send(&message, first, more, notice).map_err(|(error, ..)| errno(error))?;

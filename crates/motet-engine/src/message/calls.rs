@@ -290,7 +290,9 @@ impl Node {
         if !core.driving && core.desk.operations.nothing_has_ended(group)? {
             self.look_around(&mut core);
         }
-        core.desk.operations.tell_ends(group, most, tell)
+        let told = core.desk.operations.tell_ends(group, most, tell);
+        core.release();
+        told
     }
 
     /// Waits until `done` operations of a group have ended as asked, or more than `failed` otherwise.

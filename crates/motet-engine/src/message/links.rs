@@ -8,12 +8,12 @@ use super::medium::{Frames, Lanes, Lost, Medium, NodeId};
 use super::packets::{LONGEST, Landing, Outward, Way};
 use super::segments::Segments;
 use super::sheet::Copies;
-use super::{LinkId, MessageLimits, early, regions};
+use super::{LinkId, MessageLimits, early, posted, regions};
 use crate::reason::Reason;
 use motet_proto::message::{Broken, ChannelId, Link, Refusal};
 use motet_sys::{memory, socket};
-use motet_wire::lane::Packet;
 use motet_wire::lane::bulk::{BulkOut, IN_RING};
+use motet_wire::lane::{Glance, Packet};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Packets taken from one link before others have their turn.
@@ -300,6 +300,18 @@ fn take_from_lane(
 ) -> Result<Look, Broken> {
     let mut look = Look::Silent;
     for _ in 0..TURN {
+        match lanes.inward.glance() {
+            Glance::Nothing => break,
+            Glance::Short(short) if posted::take(&short, proto, view, now) => {
+                lanes.inward.consume_short();
+                look = Look::Came;
+                if view.desk.operations.direct_has_ended() {
+                    break; // as below
+                }
+                continue;
+            }
+            Glance::Short(_) | Glance::Other => {}
+        }
         let Some(packet) = lanes.inward.peek(&mut landing.lane).map_err(|_| BROKEN_LANE)? else { break };
         landing.is_long = false;
         if packet.more() > 0 && !lanes.inward.follows(packet.more()).map_err(|_| BROKEN_LANE)? {

@@ -41,31 +41,28 @@ impl Node {
     ) -> Result<OperationId, Error> {
         let mut core = self.core()?;
         let capacity = memory.len() as u64;
-        let operation = Operation::new(memory, Kind::Receive(None), None, notice);
-        self.post_here(&mut core, from, tag, ignore, operation, capacity)
+        let make = || Operation::new(memory, Kind::Receive(None), None, notice);
+        let posted = self.post_here(&mut core, (from, tag, ignore), notice, make, capacity);
+        core.release();
+        posted
     }
 
     #[inline(always)]
     pub(super) fn post_here(
         &self,
         core: &mut Core,
-        from: From,
-        tag: u64,
-        ignore: u64,
-        operation: Operation,
+        (from, tag, ignore): (From, u64, u64),
+        notice: Notice,
+        make: impl FnOnce() -> Operation,
         capacity: u64,
     ) -> Result<OperationId, Error> {
         let selector = core.selector(from, tag, ignore)?;
         let Desk { operations, table, .. } = &mut core.desk;
-        let (name, record) = operations.begin_here(operation)?;
+        let (name, record) = operations.begin_here(notice, make)?;
         let receive = Receive { operation: u64::from(name.0), capacity };
-        match table.post(selector, receive) {
-            Posted::Waiting(ticket) => record.kind = Kind::Receive(Some(ticket)),
-            Posted::Found(held) => core.give(held, name, capacity),
-            Posted::Ended(status) => {
-                core.desk.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
-                core.alert();
-            }
+        match table.post_simply(selector, receive) {
+            Some(ticket) => record.kind = Kind::Receive(Some(ticket)),
+            None => core.post_begun(selector, name, receive),
         }
         Ok(name)
     }
@@ -244,6 +241,23 @@ impl Core {
             },
         };
         Ok(Selector { from, tag, ignore })
+    }
+
+    /// Posts a receive that has begun, wherever others and messages wait.
+    #[inline(never)]
+    fn post_begun(&mut self, selector: Selector, name: OperationId, receive: Receive) {
+        match self.desk.table.post(selector, receive) {
+            Posted::Waiting(ticket) => {
+                if let Some(record) = self.desk.operations.get(u64::from(name.0)) {
+                    record.kind = Kind::Receive(Some(ticket));
+                }
+            }
+            Posted::Found(held) => self.give(held, name, receive.capacity),
+            Posted::Ended(status) => {
+                self.desk.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
+                self.alert();
+            }
+        }
     }
 
     /// Gives a message that nobody waited for to an operation.

@@ -131,9 +131,20 @@ impl Node {
     /// The same, and does not wait: [`Error::WouldBlock`].
     #[inline]
     pub fn try_inject(&self, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
-        let message = Outgoing { mode: Mode::Inject, ..*message };
         let mut core = self.core()?;
-        self.try_send(&mut core, &message, body, 0, packet::Place::default()).map(drop)
+        if let &[body] = body
+            && core.inject_line(message, body)
+        {
+            core.release();
+            return Ok(());
+        }
+        self.try_inject_anyhow(&mut core, message, body)
+    }
+
+    #[inline(never)]
+    fn try_inject_anyhow(&self, core: &mut Core, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
+        let message = Outgoing { mode: Mode::Inject, ..*message };
+        self.try_send(core, &message, body, 0, packet::Place::default()).map(drop)
     }
 
     /// Begins to send a message. `None`: it has gone, and its body is free; no end follows. Otherwise its memory stays in use until

@@ -29,8 +29,8 @@ pub struct Calm {
 pub struct Going {
     /// Its packet begins with these.
     pub words: [u64; 2],
-    units: u32,
-    grant: u16,
+    pub(super) units: u32,
+    pub(super) grant: u16,
 }
 
 impl Calm {

@@ -205,6 +205,24 @@ impl Table {
         self.take_waiting(first?.1)
     }
 
+    /// Whether a message that arrives in a scope is for the receive that was posted first of all that wait: [`Table::take_first`] is then
+    /// what [`Table::arrive`] would be.
+    #[inline(always)]
+    pub fn is_for_first(&self, scope: Scope, tag: u64) -> bool {
+        let Some(first) = self.few.front() else { return false };
+        let Some(index) = self.scopes.find(scope.0) else { return false };
+        if (tag ^ first.tag) & !first.ignore != 0 {
+            return false;
+        }
+        first.scope == index || self.scopes.get(index).is_some_and(|place| place.parent == Some(first.scope))
+    }
+
+    /// The receive that was posted first of all that wait without a record.
+    #[inline(always)]
+    pub fn take_first(&mut self) -> Option<Receive> {
+        self.few.pop_front().map(|few| few.receive)
+    }
+
     /// A receive that nobody posts: whether it would wait, and no other does. Then this is what it waits for, by
     /// [`Table::admits`].
     #[inline(always)]
@@ -240,6 +258,20 @@ impl Table {
             }
         };
         source && (tag ^ selector.tag) & !selector.ignore == 0
+    }
+
+    /// Posts a receive, where no message waits for any and it is one of the oldest. `None`, and nothing is done: [`Table::post`].
+    #[inline(always)]
+    pub fn post_simply(&mut self, selector: Selector, receive: Receive) -> Option<Ticket> {
+        if self.kept.count() > 0 || self.waiting.count() > 0 || self.few.len() >= FEW {
+            return None;
+        }
+        let scope = self.scopes.find(selector.from.number())?;
+        let place = self.scopes.get(scope).filter(|place| place.ended.is_none())?;
+        let ignore = if place.ordered { u64::MAX } else { selector.ignore };
+        let sequence = self.next();
+        self.few.push_back(Few { receive, scope, tag: selector.tag, ignore, sequence });
+        Some(Ticket { number: NO_RECORD, sequence })
     }
 
     /// Posts a receive, unless a message is there already.

@@ -29,6 +29,7 @@ pub mod matching;
 pub mod outward;
 pub mod packet;
 pub mod pool;
+pub mod posted;
 pub mod regions;
 pub mod remote;
 pub mod rendezvous;

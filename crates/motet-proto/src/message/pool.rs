@@ -98,23 +98,37 @@ impl<T, const N: usize> Pool<T, N> {
     /// Adds a record; `None` when there are [`MOST`]. Its index is below the most records that there ever were at once.
     #[inline]
     pub fn insert(&mut self, value: T) -> Option<Number> {
-        self.given = if self.given == u32::MAX >> INDEX_BITS { 1 } else { self.given + 1 };
-        let index = match self.free {
-            NIL if self.nodes.len() as u32 == MOST => return None,
-            NIL => self.nodes.len() as u32,
-            index => index,
-        };
-        let number = Number(self.given << INDEX_BITS | index);
-        match self.nodes.get_mut(index as usize) {
-            Some(place) => {
-                self.free = std::mem::replace(&mut place.next_free, NIL);
-                (place.number, place.around) = (number, [[NIL; 2]; N]);
-                place.value = Some(value);
-            }
-            None => self.nodes.push(Node { value: Some(value), number, next_free: NIL, around: [[NIL; 2]; N] }),
+        self.insert_with(|| value)
+    }
+
+    /// The same of a record that is made where it stays, if there is a place for it.
+    #[inline(always)]
+    pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Option<Number> {
+        if self.free == NIL && !self.grow() {
+            return None;
         }
+        let index = self.free;
+        let given = if self.given == u32::MAX >> INDEX_BITS { 1 } else { self.given + 1 };
+        let number = Number(given << INDEX_BITS | index);
+        let place = self.nodes.get_mut(index as usize)?;
+        place.value = Some(make());
+        self.free = std::mem::replace(&mut place.next_free, NIL);
+        (place.number, place.around) = (number, [[NIL; 2]; N]);
+        self.given = given;
         self.live += 1;
         Some(number)
+    }
+
+    /// Makes a place for one more. False: there are [`MOST`].
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> bool {
+        let index = self.nodes.len() as u32;
+        if index < MOST {
+            self.nodes.push(Node { value: None, number: Number(0), next_free: NIL, around: [[NIL; 2]; N] });
+            self.free = index;
+        }
+        index < MOST
     }
 
     /// Takes a record out; it must have left its lists.

@@ -11,6 +11,7 @@ mod lost;
 mod memory;
 mod network;
 mod owned;
+mod posted;
 mod remote;
 mod scale;
 mod schedule;

@@ -263,5 +263,6 @@ fn schedules_reach_every_end_of_operations_on_memory() {
     }
     let others = ["small Outside", "long get Outside", "long put Outside", "fence Done", "fence Broken"];
     let copies = ["copy true true", "copy true false", "copy false true", "copy false false"];
-    assert!(others.iter().chain(&copies).all(|&what| seen.contains_key(what)), "{seen:?}");
+    let short = ["a message the short way"];
+    assert!(others.iter().chain(&copies).chain(&short).all(|&what| seen.contains_key(what)), "{seen:?}");
 }

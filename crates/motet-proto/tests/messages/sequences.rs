@@ -6,7 +6,7 @@ use motet_proto::message::packet::{self, Kind};
 use motet_proto::message::stack::Stack;
 use motet_proto::message::{Limits, Link, Mode, Packets, Reception, Refusal, Send, Sent, Status};
 
-const WIDE: Limits = Limits {
+pub const WIDE: Limits = Limits {
     window: 1 << 20,
     longs: 100,
     channels: 20_000,
@@ -19,7 +19,7 @@ const WIDE: Limits = Limits {
 const ANY: u64 = u64::MAX;
 
 /// Two links with one open channel, for receives.
-fn connected(limits: Limits) -> World {
+pub fn connected(limits: Limits) -> World {
     for seed in 0.. {
         let mut world = World::new(seed, limits, 1 << 20);
         exchange(&mut world);
@@ -33,7 +33,7 @@ fn connected(limits: Limits) -> World {
 }
 
 /// Until nothing is under way.
-fn exchange(world: &mut World) {
+pub fn exchange(world: &mut World) {
     for _ in 0..4 {
         for side in [0, 1] {
             while world.flush(side, 8) {}
@@ -47,7 +47,7 @@ fn scope(world: &World, side: usize) -> Scope {
     scope
 }
 
-fn any(world: &World, side: usize) -> Selector {
+pub fn any(world: &World, side: usize) -> Selector {
     Selector { from: Source::One(scope(world, side)), tag: 0, ignore: ANY }
 }
 

@@ -131,12 +131,24 @@ impl Operations {
         Ok(OperationId(number.0))
     }
 
-    /// The same, and where it is.
+    /// The same of one that is made where it stays, and where that is.
     #[inline(always)]
-    pub fn begin_here(&mut self, operation: Operation) -> Result<(OperationId, &mut Operation), Error> {
-        let name = self.begin(operation)?;
-        let record = self.pool.get_mut(Number(name.0).index()).ok_or(Error::Full)?;
-        Ok((name, record))
+    pub fn begin_here(
+        &mut self,
+        notice: Notice,
+        make: impl FnOnce() -> Operation,
+    ) -> Result<(OperationId, &mut Operation), Error> {
+        let Self { pool, groups, .. } = self;
+        let group = match notice.group {
+            Some(group) => Some(groups.named(Number(group.0)).ok_or(Error::Unknown)?),
+            None => None,
+        };
+        let number = pool.insert_with(make).ok_or(Error::Full)?;
+        if let Some(group) = group {
+            group.under_way += 1;
+        }
+        let record = pool.get_mut(number.index()).ok_or(Error::Full)?;
+        Ok((OperationId(number.0), record))
     }
 
     /// A record, by the name that the protocol knows it by.
@@ -219,6 +231,31 @@ impl Operations {
         let Some(operation) = self.get(name) else { return };
         operation.outcome = Some(outcome);
         self.ended(name, outcome);
+    }
+
+    /// A receive has its message, which was one line: headers and body. False, and nothing is done, where it is no receive into memory
+    /// of the program's whose group is to be told: [`Operations::receive`].
+    #[inline(always)]
+    pub fn receive_line(&mut self, receive: Receive, channel: Channel, tag: u64, [pushed, body]: [&[u8]; 2]) -> bool {
+        let Self { pool, groups, .. } = self;
+        let number = Number(receive.operation as u32);
+        let known = pool.named(number).filter(|_| receive.operation < LOAN);
+        let Some(operation) = known.filter(|operation| operation.is_bare()) else { return false };
+        let (&Memory::Span(span), Some(group)) = (&operation.memory, operation.notice.group) else { return false };
+        let Some(group) = groups.named(Number(group.0)) else { return false };
+        let landed = span.fill(0, body);
+        let status = if landed < body.len() { Status::Truncated } else { Status::Done };
+        (operation.tag, operation.full, operation.channel) = (tag, body.len() as u64, Some(channel));
+        operation.kind = Kind::Receive(None);
+        if !pushed.is_empty() {
+            operation.push_headers(pushed);
+        }
+        operation.outcome = Some(Outcome { status, length: landed as u64 });
+        operation.told = true;
+        group.under_way -= 1;
+        group.counts[usize::from(status != Status::Done)] += 1;
+        pool.append(&mut group.ended, 0, number.index());
+        true
     }
 
     /// A receive has its message, all of which is here.

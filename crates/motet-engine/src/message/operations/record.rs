@@ -117,6 +117,26 @@ impl Operation {
         self.rare.is_none() && !matches!(&self.memory, Memory::Owned(bytes) if !bytes.is_empty())
     }
 
+    /// Whether its end is nothing but told, and not yet that.
+    #[inline(always)]
+    pub(super) fn is_bare(&self) -> bool {
+        self.rare.is_none() && !self.told && !self.detached && !self.notice.quiet
+    }
+
+    /// These are the headers of its message.
+    #[inline(always)]
+    pub(super) fn push_headers(&mut self, pushed: &[u8]) {
+        match <[u8; 8]>::try_from(pushed) {
+            // What a library that has any has most often, without a call.
+            Ok(word) if self.headers.is_empty() => {
+                let mut inline = [0; 16];
+                inline[..8].copy_from_slice(&word);
+                self.headers = Headers::from_buf_and_len(inline, word.len());
+            }
+            _ => self.headers.extend_from_slice(pushed),
+        }
+    }
+
     /// How it has ended.
     #[inline(always)]
     pub(super) fn status(&self, outcome: Outcome) -> Status {

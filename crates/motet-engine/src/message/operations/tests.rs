@@ -83,6 +83,64 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
 }
 
 #[test]
+fn a_line_ends_a_receive_as_any_message_does() {
+    let mut operations = Operations::default();
+    let group = operations.add_group();
+    let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
+    let headers: [&[u8]; 4] = [b"", b"head", b"8 bytes.", b"sixteen and more"];
+    let ends: Vec<_> = [0, 1]
+        .map(|shortly| {
+            let mut begun = Vec::new();
+            for pushed in headers {
+                let notice = Notice { group, context: pushed.len() as u64, quiet: false };
+                let memory = Memory::Span(motet_sys::span::Span::EMPTY);
+                let make = || Operation::new(memory, Kind::Receive(None), None, notice);
+                let (name, record) = operations.begin_here(notice, make).unwrap();
+                assert_eq!(record.memory.len(), 0);
+                begun.push(name);
+            }
+            for (at, &name) in begun.iter().enumerate() {
+                let (receive, body) = (Receive { operation: name.0.into(), capacity: 0 }, &b"abc"[..at % 2 * 3]);
+                let [tag, length] = [at as u64, body.len() as u64];
+                if shortly == 1 {
+                    assert!(operations.receive_line(receive, channel, tag, [headers[at], body]));
+                    assert!(!operations.receive_line(receive, channel, tag, [headers[at], body]), "it has ended");
+                } else {
+                    let envelope = Envelope { source: 7, channel: channel.id, tag, length, headers: headers[at] };
+                    operations.receive(receive, channel, &envelope, body);
+                }
+            }
+            let ends: Vec<_> = std::iter::from_fn(|| operations.next_end(group.unwrap()).unwrap())
+                .map(|end| (end.context, end.status, end.length, end.tag, end.full, end.headers, end.channel))
+                .collect();
+            (ends, operations.group(group.unwrap()).map(|group| group.counts))
+        })
+        .into();
+    assert_eq!((ends[0].0.len(), &ends[0].0), (4, &ends[1].0));
+    assert_eq!((ends[0].1, ends[1].1), (Some([2, 2]), Some([4, 4])), "two of each are truncated");
+}
+
+#[test]
+fn what_is_not_plainly_told_is_no_lines_to_end() {
+    let mut operations = Operations::default();
+    let group = operations.add_group();
+    let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
+    let plain = || Memory::Span(motet_sys::span::Span::EMPTY);
+    let notices = [Notice::default(), Notice { group, context: 0, quiet: true }, Notice { group, ..Notice::default() }];
+    for (at, notice) in notices.into_iter().enumerate() {
+        let name = operations.begin(Operation::new(plain(), Kind::Receive(None), None, notice)).unwrap();
+        operations.get(name.0.into()).unwrap().detached = at == 2;
+        let receive = Receive { operation: name.0.into(), capacity: 0 };
+        assert!(!operations.receive_line(receive, channel, 1, [b"", b""]));
+        assert!(!operations.has_ended(name));
+    }
+    let direct = Receive { operation: u64::from(DIRECT.0), capacity: 0 };
+    assert!(operations.begin_direct(plain()) && !operations.receive_line(direct, channel, 1, [b"", b""]));
+    let loan = Receive { operation: LOAN | direct.operation, capacity: 0 };
+    assert!(!operations.receive_line(loan, channel, 1, [b"", b""]));
+}
+
+#[test]
 fn a_group_does_not_wait_for_what_nobody_waits_for() {
     let mut operations = Operations::default();
     let group = operations.add_group().unwrap();

@@ -75,22 +75,28 @@ fn compare(seed: u64) {
                 let context = context_of(scope);
                 let first = oracle.waiting.iter().position(|waiting| fits(waiting.1, scope, context, tag));
                 let expected = first.map(|at| oracle.waiting.remove(at).0);
-                let got = table.arrive(scope, tag).map(|receive| receive.operation);
+                let shortly = table.is_for_first(scope, tag) && prng.below(2) == 0;
+                let got = if shortly { table.take_first() } else { table.arrive(scope, tag) };
+                let got = got.map(|receive| receive.operation);
                 assert_eq!(got, expected);
                 if got.is_none() {
                     oracle.kept.push((name, scope, tag));
                     kept_numbers.insert(name, table.keep(scope, held(name, tag)).unwrap());
                 }
             }
-            5..=8 => match table.post(selector, Receive { operation: name, capacity: 0 }) {
-                Posted::Waiting(ticket) => {
-                    assert_eq!(first, None);
-                    tickets.insert(name, ticket);
-                    oracle.waiting.push((name, asked));
+            5..=8 => {
+                let receive = Receive { operation: name, capacity: 0 };
+                let simply = if prng.below(2) == 0 { table.post_simply(selector, receive) } else { None };
+                match simply.map_or_else(|| table.post(selector, receive), Posted::Waiting) {
+                    Posted::Waiting(ticket) => {
+                        assert_eq!(first, None);
+                        tickets.insert(name, ticket);
+                        oracle.waiting.push((name, asked));
+                    }
+                    Posted::Found(held) => assert_eq!(held.length, oracle.kept.remove(first.unwrap()).0),
+                    Posted::Ended(_) => panic!("no scope has ended"),
                 }
-                Posted::Found(held) => assert_eq!(held.length, oracle.kept.remove(first.unwrap()).0),
-                Posted::Ended(_) => panic!("no scope has ended"),
-            },
+            }
             9 => {
                 let seen = table.peek(selector).map(|held| held.length);
                 assert_eq!(seen, first.map(|at| oracle.kept[at].0));

@@ -1,0 +1,67 @@
+//! The short way of a message for the receive that was posted first: what takes it, and that whatever does not leaves all as it was.
+
+use crate::sequences::{any, connected, exchange};
+use crate::world::{World, arrive_shortly};
+use motet_proto::message::matching::Selector;
+use motet_proto::message::packet::{Head, Kind};
+use motet_proto::message::{Limits, Mode};
+
+/// The next packet for side 1, the short way alone.
+fn arrive(world: &mut World) -> bool {
+    let (kind, bytes, due) = world.lanes[0].packets.pop_front().expect("a packet");
+    let node = &mut world.nodes[1];
+    let taken = arrive_shortly(&mut node.link, &mut node.side, (kind, &bytes), world.now);
+    if !taken {
+        world.lanes[0].packets.push_front((kind, bytes, due));
+    }
+    taken
+}
+
+/// What is kept: credit in use, receives and messages that wait.
+fn state(world: &World) -> (usize, (u32, u32)) {
+    (world.nodes[1].link.bytes().1, world.nodes[1].side.table.len())
+}
+
+#[test]
+fn the_receive_that_was_posted_first_gets_it_and_no_other() {
+    let mut world = connected(Limits { window: 4000, ..crate::sequences::WIDE });
+    let first = Selector { tag: 1, ignore: 0, ..any(&world, 1) };
+    world.send(0, 0, 2, 8, Mode::Inject).unwrap();
+    assert!(!arrive(&mut world), "nothing is posted");
+    world.post(1, first, 100);
+    world.post(1, any(&world, 1), 100);
+    let before = state(&world);
+    assert!(!arrive(&mut world), "the second receive's");
+    assert_eq!(state(&world), before);
+    exchange(&mut world);
+    assert_eq!(state(&world), (0, (1, 0)));
+    world.send(0, 0, 1, 8, Mode::Inject).unwrap();
+    assert!(arrive(&mut world));
+    assert_eq!(state(&world), (0, (0, 0)));
+    // Its space is granted again like any other: nobody could send so much otherwise.
+    for _ in 0..200 {
+        world.post(1, any(&world, 1), 100);
+        world.send(0, 0, 3, 8, Mode::Inject).unwrap();
+        assert!(arrive(&mut world));
+        world.flush(1, 8);
+        while world.arrive(0) {}
+    }
+}
+
+#[test]
+fn what_may_go_now_is_what_would_be_sent() {
+    let mut world = connected(Limits { window: 1000, ..crate::sequences::WIDE });
+    let (channel, node) = (world.nodes[0].ways[0].channel, &mut world.nodes[0]);
+    let mut gone = 0;
+    while let Some(going) = node.link.may_go_now(channel, 7, 8, 16) {
+        assert_eq!(Head::of_word(going.words[0]).own, 8);
+        assert_eq!(going.words[1], 7);
+        node.link.gone(going);
+        gone += 1;
+    }
+    assert_eq!(gone, 1000 / 64 / 5, "as many as credit covers");
+    assert!(node.link.may_go_now(channel, 7, 0, 8).is_none());
+    assert_eq!(Kind::Message as u8, 2);
+    node.link.close(channel).unwrap();
+    assert!(node.link.may_go_now(channel, 7, 0, 0).is_none(), "nothing is sent on it any more");
+}
