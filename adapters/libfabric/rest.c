@@ -3,8 +3,8 @@
  * What it is:   MPI libraries wait by polling. That is best where each rank has a CPU; where a host has more ranks than CPUs, each poll is
  *               time that the rank does not get for whom it waits. So there a queue that has been read in vain many times has its reader
  *               sleep in the node's descriptor until progress would do something. Not for long at first, as the program may be waiting for
- *               something else; each sleep in vain lets the next one be longer, as many that wake for nothing hold each other up. Ranks of a
- *               host are known by the addresses that the program inserts.
+ *               something else; each sleep in vain lets the next one be longer and begin sooner, as many that wake for nothing hold each
+ *               other up. Ranks of a host are known by the addresses that the program inserts.
  * What it isn't: a wait of libfabric's (fi_cq_sread, fi_trywait): those are the program's own choice, and as ever.
  *
  * FI_MOTET_WAIT: auto (as above, the default), poll (never), sleep (always). */
@@ -16,6 +16,8 @@
  * yield, above all where an idle CPU is a virtual one. */
 #define VAIN_IN_A_CROWD 1000
 #define VAIN_ALWAYS 8
+/* And after two sleeps that nothing has ended: 256 ranks that polled 1000 times between sleeps of 32 ms would need ten CPUs. */
+#define VAIN_AGAIN 8
 #define SHORTEST_MS 1
 #define LONGEST_MS 32
 
@@ -51,9 +53,11 @@ void rest_count(struct domain *domain, const struct address *address, int more)
 bool rest_is_due(struct queue *queue)
 {
     if (likely(!queue->domain->rests)) return false;
-    if (++queue->vain < (queue->domain->wait == RESTS_ALWAYS ? VAIN_ALWAYS : VAIN_IN_A_CROWD)) return false;
-    queue->vain = 0;
-    return domain_may_sleep(queue->domain);
+    bool always = queue->domain->wait == RESTS_ALWAYS, in_vain = queue->rest_ms > SHORTEST_MS;
+    if (++queue->vain < (always ? VAIN_ALWAYS : VAIN_IN_A_CROWD)) return false;
+    bool may = domain_may_sleep(queue->domain);
+    queue->vain = may && in_vain && !always ? VAIN_IN_A_CROWD - VAIN_AGAIN : 0; /* 0 as well as soon as something is read */
+    return may;
 }
 
 /* Without the lock. Whoever has nothing to read afterwards tells the program so. */
