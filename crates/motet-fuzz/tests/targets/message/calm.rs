@@ -268,8 +268,9 @@ impl<'a> End<'a> {
                 return None;
             }
             link.take_expected(side, &message, now).ok()?;
-            let bytes = short.behind::<{ packet::MESSAGE / 8 }>();
-            taken = Some(Taken::of(&message, &bytes[..length]));
+            let mut bytes = Vec::new();
+            short.words(packet::MESSAGE, length, |word, count| bytes.extend(&word.to_le_bytes()[..count]));
+            taken = Some(Taken::of(&message, &bytes));
             Some(())
         });
         taken.as_ref()?;
