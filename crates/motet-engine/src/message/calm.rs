@@ -224,38 +224,13 @@ fn send_on(core: &mut Guard<'_>, channel: Channel, tag: u64, headers: &[u8], bod
 /// Copies headers and body out of the line: bytes that are placed of the body, and that there are.
 #[inline(never)]
 fn land(short: Short, pushed: usize, span: Span, headers: Option<&mut Vec<u8>>) -> (usize, usize) {
-    let (start, length) = (packet::MESSAGE + pushed, short.length().saturating_sub(packet::MESSAGE + pushed));
-    if let (Some(headers), 1..) = (headers, pushed) {
-        short.words(packet::MESSAGE, pushed, |word, bytes| match bytes {
-            8 => headers.extend_from_slice(&word.to_le_bytes()),
-            4 => headers.extend_from_slice(&(word as u32).to_le_bytes()),
-            _ => headers.extend_from_slice(&word.to_le_bytes()[..bytes]),
-        });
+    let bytes = short.behind::<BODY>();
+    let length = short.length() - packet::MESSAGE;
+    let (pushed, body) = bytes[..length.min(bytes.len())].split_at(pushed.min(length));
+    if let (Some(headers), false) = (headers, pushed.is_empty()) {
+        headers.extend_from_slice(pushed);
     }
-    let landed = span.write(0, length, |into| {
-        let landed = into.len();
-        let (chunks, rest) = into.as_chunks_mut();
-        let mut chunks = chunks.iter_mut();
-        short.words(start, landed, |word, _| match chunks.next() {
-            Some(chunk) => *chunk = word.to_le_bytes(),
-            None => fill(rest, word),
-        });
-        landed
-    });
-    (landed, length)
-}
-
-/// The first bytes of a word, at most seven: by one store or two where there are four of them or more.
-#[inline(always)]
-fn fill(into: &mut [u8], word: u64) {
-    let bytes = word.to_le_bytes();
-    match into.split_first_chunk_mut::<4>() {
-        Some((first, rest)) => {
-            *first = (word as u32).to_le_bytes();
-            rest.iter_mut().zip(&bytes[4..]).for_each(|(into, byte)| *into = *byte);
-        }
-        None => into.iter_mut().zip(&bytes).for_each(|(into, byte)| *into = *byte),
-    }
+    (span.fill(0, body), body.len())
 }
 
 /// Puts what is no line.

@@ -1,6 +1,6 @@
 //! The end of a lane that receives.
 
-use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MOST, Word, find_asleep, lines_of};
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MOST, WORDS, Word, find_asleep, lines_of};
 use crate::sync::Ordering;
 
 /// Where a packet is copied before anybody looks at it: private memory, of any packet's size in whole lines.
@@ -86,22 +86,14 @@ impl Short {
         self.line.payload.get(at).map_or(0, |word| u64::from_le(word.load(Ordering::Relaxed)))
     }
 
-    /// Hands out the `length` bytes from `from` on, as far as the line goes: eight at a time as a little-endian word, and how many of the
-    /// word's bytes are meant, of which the last one may have less. Each word is read once, and goes through no memory: what is stored in
-    /// one shape and loaded in another waits for the store.
+    /// All bytes from the one that is `8 * AT` on.
     #[inline(always)]
-    pub fn words(&self, from: usize, length: usize, mut emit: impl FnMut(u64, usize)) {
-        let (mut at, bits) = (from / 8, 8 * (from % 8) as u32);
-        let mut left = length.min(IN_LINE.saturating_sub(from));
-        let mut now = self.word(at);
-        while left > 0 {
-            at += 1;
-            // Of the next word nothing is wanted if this one is enough.
-            let next = if 8 * left as u64 + u64::from(bits) > 64 { self.word(at) } else { 0 };
-            let word = now >> bits | (next << 1) << (63 - bits);
-            emit(word, left.min(8));
-            (now, left) = (next, left.saturating_sub(8));
+    pub fn behind<const AT: usize>(&self) -> [u8; IN_LINE] {
+        let mut bytes = [0; IN_LINE];
+        for at in AT..WORDS {
+            bytes[8 * (at - AT)..][..8].copy_from_slice(&self.word(at).to_le_bytes());
         }
+        bytes
     }
 }
 

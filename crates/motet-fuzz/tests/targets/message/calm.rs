@@ -268,9 +268,8 @@ impl<'a> End<'a> {
                 return None;
             }
             link.take_expected(side, &message, now).ok()?;
-            let mut bytes = Vec::new();
-            short.words(packet::MESSAGE, length, |word, count| bytes.extend(&word.to_le_bytes()[..count]));
-            taken = Some(Taken::of(&message, &bytes));
+            let bytes = short.behind::<{ packet::MESSAGE / 8 }>();
+            taken = Some(Taken::of(&message, &bytes[..length]));
             Some(())
         });
         taken.as_ref()?;
