@@ -173,10 +173,7 @@ impl Node {
     /// long one may take longer to arrive.
     #[inline]
     pub fn receive(&self, channel: Channel, buffer: &mut [u8], limit: Option<Duration>) -> Result<Received, Error> {
-        let limit = deadline(limit);
-        self.received(lend::lent(buffer, |span| {
-            lend::receive(&self.0, From::Channel(channel), 0, u64::MAX, span, None, limit)
-        })?)
+        lend::lent(buffer, |span| self.receive_into(From::Channel(channel), 0, u64::MAX, None, span, limit))
     }
 
     /// The same for a tag, of which the bits in `ignore` do not matter, on one channel or any of a context.
@@ -189,8 +186,7 @@ impl Node {
         buffer: &mut [u8],
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
-        let limit = deadline(limit);
-        self.received(lend::lent(buffer, |span| lend::receive(&self.0, from, tag, ignore, span, None, limit))?)
+        lend::lent(buffer, |span| self.receive_into(from, tag, ignore, None, span, limit))
     }
 
     /// The same with the message's headers, the outermost first ([`pop`]), in `headers`, whose memory is used again.
@@ -205,8 +201,41 @@ impl Node {
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
         headers.clear();
-        let limit = deadline(limit);
-        self.received(lend::lent(buffer, |span| lend::receive(&self.0, from, tag, ignore, span, Some(headers), limit))?)
+        lend::lent(buffer, |span| self.receive_into(from, tag, ignore, Some(headers), span, limit))
+    }
+
+    /// The same. What a calm node has got goes to the caller at once: joined with what another call says it would go through memory, in
+    /// pieces that do not fit each other.
+    #[inline(always)]
+    fn receive_into(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        mut headers: Option<&mut Vec<u8>>,
+        span: Span,
+        limit: Option<Duration>,
+    ) -> Result<Received, Error> {
+        match self.0.receive_calmly(from, tag, ignore, span, headers.as_deref_mut()) {
+            Some(got) => self.received(got),
+            None => self.receive_anyhow(from, tag, ignore, headers, span, limit),
+        }
+    }
+
+    #[inline(never)]
+    fn receive_anyhow(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        mut headers: Option<&mut Vec<u8>>,
+        span: Span,
+        limit: Option<Duration>,
+    ) -> Result<Received, Error> {
+        if let Some(got) = self.0.receive_other(from, tag, ignore, span, headers.as_deref_mut()) {
+            return self.received(got);
+        }
+        self.received(lend::receive(&self.0, from, tag, ignore, span, headers, deadline(limit))?)
     }
 
     /// Makes memory known to peers that are told the key: see [`Inner::revoke`] for its end.
@@ -242,10 +271,16 @@ impl Node {
         tag: u64,
         ignore: u64,
         span: Span,
-        headers: Option<&mut Vec<u8>>,
+        mut headers: Option<&mut Vec<u8>>,
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
-        lend::receive(&self.0, from, tag, ignore, span, headers, deadline)
+        match self.0.receive_calmly(from, tag, ignore, span, headers.as_deref_mut()) {
+            Some(got) => Ok(got),
+            None => match self.0.receive_other(from, tag, ignore, span, headers.as_deref_mut()) {
+                Some(got) => Ok(got),
+                None => lend::receive(&self.0, from, tag, ignore, span, headers, deadline),
+            },
+        }
     }
 
     #[cold]

@@ -26,7 +26,7 @@ use motet_wire::lane::{Broken, Glance, Put, Short};
 
 /// Short messages that went another way before the node is calm.
 const PROOF: u32 = 3;
-/// Words of a line behind those that every message has.
+/// The word of a line behind those that every message has.
 const BODY: usize = packet::MESSAGE / 8;
 
 /// What is true while the node is calm.
@@ -42,15 +42,6 @@ pub struct Calm {
     context: Option<Context>,
     /// Looks between two at anything else, less one: of a power of two.
     until_slow: u32,
-}
-
-/// What came of a look.
-enum Look {
-    Got(Got),
-    /// There is a packet, though none of one line.
-    Other,
-    /// The message must be looked for in another way.
-    Nothing,
 }
 
 impl Calm {
@@ -75,24 +66,22 @@ impl Node {
         sent
     }
 
-    /// Receives a message, if it comes within the looks that a wait begins with.
+    /// Receives a message of one line, if it comes within the looks that a wait begins with. `None`: [`Node::receive_other`].
+    ///
+    /// A caller that returns at once with what it has got here, instead of joining it with what another call says, never has it in memory.
     #[inline(always)]
-    pub(super) fn receive_calmly(
+    pub fn receive_calmly(
         &self,
         from: From,
         tag: u64,
         ignore: u64,
         span: Span,
-        headers: &mut Option<&mut Vec<u8>>,
+        headers: Option<&mut Vec<u8>>,
     ) -> Option<Got> {
         let mut core = self.core_if_calm()?;
-        let look = self.look_calmly(&mut core, from, tag, ignore, span, headers);
+        let got = self.look_calmly(&mut core, from, tag, ignore, span, headers);
         core.release();
-        match look {
-            Look::Got(got) => Some(got),
-            Look::Other => self.receive_other(from, tag, ignore, span, headers),
-            Look::Nothing => None,
-        }
+        got
     }
 
     #[inline(always)]
@@ -103,48 +92,46 @@ impl Node {
         tag: u64,
         ignore: u64,
         span: Span,
-        headers: &mut Option<&mut Vec<u8>>,
-    ) -> Look {
+        headers: Option<&mut Vec<u8>>,
+    ) -> Option<Got> {
         let others = core.others();
-        let Core { calm: Some(calm), links, desk, rounds, pace, now, .. } = &mut **core else { return Look::Nothing };
+        let Core { calm: Some(calm), links, desk, rounds, pace, now, .. } = &mut **core else { return None };
         let (Some(ignore), Some(joined)) = (calm.asked(from, ignore), links.get_mut(calm.link)) else {
-            return Look::Nothing;
+            return None;
         };
         let Joined { medium: Some(Medium::Lanes(lanes)), proto, back, silent, .. } = &mut **joined else {
-            return Look::Nothing;
+            return None;
         };
         let mut looks = 0;
         let short = loop {
             if rounds.wrapping_add(2) & calm.until_slow == 0 || others.are_waiting() {
-                return Look::Nothing; // there is more to do: the next look, of the other way, finds that out, too
+                return None; // there is more to do: the next look, of the other way, finds that out, too
             }
             *rounds = rounds.wrapping_add(1);
             match lanes.inward.glance() {
                 Glance::Short(short) => break short,
-                Glance::Other => return Look::Other,
+                Glance::Other => return None,
                 Glance::Nothing => {
                     looks += 1;
                     if looks >= pace.looks(self.spin()) {
-                        return Look::Nothing;
+                        return None;
                     }
                     std::hint::spin_loop();
                 }
             }
         };
-        let Some(length) = short.length().checked_sub(packet::MESSAGE) else { return Look::Nothing };
-        let Some(message) = proto.expects_calmly(&calm.known, short.kind, [short.word(0), short.word(1)], length)
-        else {
-            return Look::Nothing;
-        };
+        let length = short.length().checked_sub(packet::MESSAGE)?;
+        let words = [short.word(0), short.word(1)];
+        let message = proto.expects_calmly(&calm.known, short.kind, words, length)?;
         let channel = calm.channel;
         let unfit = (message.tag ^ tag) & !ignore != 0;
         if unfit || proto.take_expected(&mut View::of(desk, back, channel.link), &message, *now).is_err() {
-            return Look::Nothing;
+            return None;
         }
         let (landed, body) = match (message.headers, length) {
             // What most short messages are.
             (0, 8) => (span.fill(0, &short.word(BODY).to_le_bytes()), 8),
-            _ => land(&short, message.headers, span, headers),
+            _ => land(short, message.headers, span, headers),
         };
         lanes.inward.consume_short();
         *silent = 0;
@@ -154,24 +141,27 @@ impl Node {
             after_receive(core, channel.link, woken);
         }
         let status = if landed < body { Status::Truncated } else { Status::Done };
-        Look::Got(Got { status, length: landed as u64, tag: message.tag, full: body as u64, channel: Some(channel) })
+        Some(Got { status, length: landed as u64, tag: message.tag, full: body as u64, channel: Some(channel) })
     }
 
-    /// The same where a packet is there, of several lines or in the ring.
+    /// The same of one that is there already, of several lines or in the ring. `None`: [`Node::receive_anyhow`].
     #[inline(never)]
-    fn receive_other(
+    pub fn receive_other(
         &self,
         from: From,
         tag: u64,
         ignore: u64,
         span: Span,
-        headers: &mut Option<&mut Vec<u8>>,
+        mut headers: Option<&mut Vec<u8>>,
     ) -> Option<Got> {
         let mut core = self.core_if_calm()?;
         let calm = core.calm.as_ref()?;
-        let (link, ignore) = (calm.channel.link, calm.asked(from, ignore)?);
+        let (link, at, ignore) = (calm.channel.link, calm.link, calm.asked(from, ignore)?);
         let selector = Selector { from: Source::One(calm.known.scope()?), tag, ignore };
-        self.take_expected(&mut core, link, &selector, span, headers)
+        if !matches!(core.links.get_mut(at)?.lanes()?.inward.glance(), Glance::Other) {
+            return None;
+        }
+        self.take_expected(&mut core, link, &selector, span, &mut headers)
     }
 
     /// A short message has gone or come another way: the node may be calm from now on.
@@ -233,7 +223,7 @@ fn send_on(core: &mut Guard<'_>, channel: Channel, tag: u64, headers: &[u8], bod
 
 /// Copies headers and body out of the line: bytes that are placed of the body, and that there are.
 #[inline(never)]
-fn land(short: &Short, pushed: usize, span: Span, headers: &mut Option<&mut Vec<u8>>) -> (usize, usize) {
+fn land(short: Short, pushed: usize, span: Span, headers: Option<&mut Vec<u8>>) -> (usize, usize) {
     let bytes = short.behind::<BODY>();
     let length = short.length() - packet::MESSAGE;
     let (pushed, body) = bytes[..length.min(bytes.len())].split_at(pushed.min(length));

@@ -83,15 +83,18 @@ impl Node {
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
         let mut headers = headers;
-        match self.receive_calmly(from, tag, ignore, span, &mut headers) {
+        match self.receive_calmly(from, tag, ignore, span, headers.as_deref_mut()) {
             Some(got) => Ok(got),
-            None => self.receive_anyhow(from, tag, ignore, span, headers, deadline),
+            None => match self.receive_other(from, tag, ignore, span, headers.as_deref_mut()) {
+                Some(got) => Ok(got),
+                None => self.receive_anyhow(from, tag, ignore, span, headers, deadline),
+            },
         }
     }
 
-    /// The same the short way or the long one.
+    /// The same where [`Node::receive_calmly`] and [`Node::receive_other`] have not got it: the short way or the long one.
     #[inline(never)]
-    fn receive_anyhow(
+    pub fn receive_anyhow(
         &self,
         from: From,
         tag: u64,

@@ -60,12 +60,13 @@ impl Producer {
         if self.full(1) && self.still_full(1)? {
             return Ok(Put::Full);
         }
+        let line = self.lane.line(self.tail);
         match <[u8; 8]>::try_from(body) {
             // What most short messages are. No more words than it has: whoever sends many at a time waits for its stores.
-            Ok(word) => self.lane.line(self.tail).fill([head[0].to_le(), head[1].to_le(), u64::from_ne_bytes(word)]),
-            Err(_) => fill(self.lane.line(self.tail), head, [&[], body]),
+            Ok(word) => line.fill([head[0].to_le(), head[1].to_le(), u64::from_ne_bytes(word)]),
+            Err(_) => fill(line, head, [&[], body]),
         }
-        Ok(self.publish(Word::first(self.tail, 16 + body.len(), kind, 0), 1))
+        Ok(self.publish_in(line, Word::first(self.tail, 16 + body.len(), kind, 0), 1))
     }
 
     /// The same with a body of two parts.
@@ -76,8 +77,9 @@ impl Producer {
         if self.full(1) && self.still_full(1)? {
             return Ok(Put::Full);
         }
-        fill(self.lane.line(self.tail), head, parts);
-        Ok(self.publish(Word::first(self.tail, 16 + length, kind, 0), 1))
+        let line = self.lane.line(self.tail);
+        fill(line, head, parts);
+        Ok(self.publish_in(line, Word::first(self.tail, 16 + length, kind, 0), 1))
     }
 
     /// Puts an open packet of one line: `more` times [`Producer::follow`] makes it whole, and nothing else may be put before.
@@ -130,8 +132,14 @@ impl Producer {
 
     #[inline(always)]
     fn publish(&mut self, word: Word, lines: u64) -> Put {
+        self.publish_in(self.lane.line(self.tail), word, lines)
+    }
+
+    /// The same, where the line is known.
+    #[inline(always)]
+    fn publish_in(&mut self, line: &Line, word: Word, lines: u64) -> Put {
         // edge: publish -> poll (all payload, and the words of the lines behind)
-        self.lane.line(self.tail).word.store(word.0, Ordering::Release);
+        line.word.store(word.0, Ordering::Release);
         self.tail += lines;
         self.after_publish()
     }

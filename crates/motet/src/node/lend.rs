@@ -50,8 +50,8 @@ pub(super) fn lent<R>(buffer: &mut [u8], with: impl FnOnce(Span) -> R) -> R {
     with(unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) })
 }
 
-/// Receives into memory that stays for the time of the call.
-#[inline(always)]
+/// Receives into memory that stays for the time of the call, where [`Inner::receive_calmly`] has not got it.
+#[inline(never)]
 pub(super) fn receive(
     node: &Inner,
     from: From,
@@ -62,7 +62,7 @@ pub(super) fn receive(
     deadline: Option<u64>,
 ) -> Result<Got, Error> {
     let loan = Loan { node, operation: DIRECT };
-    let got = node.receive(from, tag, ignore, span, headers.as_deref_mut(), deadline);
+    let got = node.receive_anyhow(from, tag, ignore, span, headers.as_deref_mut(), deadline);
     match got {
         Ok(got) if got.status != Status::Cancelled => {
             std::mem::forget(loan);
