@@ -205,7 +205,11 @@ mod tests {
         let (computes, before) = (std::sync::atomic::AtomicBool::new(true), displaced());
         std::thread::scope(|scope| {
             // It inherits the one CPU.
-            scope.spawn(|| while computes.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while computes.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
             let met = (0..1_000_000).any(|_| {
                 yield_now();
                 displaced() > before

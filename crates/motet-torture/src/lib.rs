@@ -23,7 +23,8 @@ pub mod system;
 pub mod traffic;
 pub mod worker;
 
-use std::time::Duration;
+use motet::node::Node;
+use std::time::{Duration, Instant};
 
 /// What takes longer than this hangs.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -40,6 +41,20 @@ pub fn seed() -> u64 {
     let seed = wanted.unwrap_or_else(motet_sys::clock::nanoseconds);
     println!("MOTET_TORTURE_SEED={seed}");
     seed
+}
+
+/// Waits until a node's links are gone, and forgets them.
+pub fn forget_all(node: &Node) {
+    let began = Instant::now();
+    while !node.links().expect("a node").is_empty() {
+        assert!(began.elapsed() < LIMIT, "a link does not go");
+        let _ = node.until(|| false, Some(motet::node::in_ns(200_000)));
+        for link in node.links().expect("a node") {
+            if node.link_info(link).is_ok_and(|info| info.gone.is_some()) {
+                let _ = node.disconnect(link);
+            }
+        }
+    }
 }
 
 /// Says that a test could not be done here, and why, where the summary of all tests finds it.

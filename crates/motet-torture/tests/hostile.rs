@@ -8,7 +8,7 @@ use motet_sys::rustix::{fs, io, pipe};
 use motet_sys::socket::{connect_abstract, eventfd, receive_with_fds, send_message, send_with_fds};
 use motet_torture::by_hand::{DENSE, LANE, LINES, SIZE, door, greeting, sealed};
 use motet_torture::random::Random;
-use motet_torture::{LIMIT, seconds, seed, skip, system};
+use motet_torture::{LIMIT, forget_all, seconds, seed, skip, system};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,19 +62,6 @@ fn serves(node: &Node) {
         assert_eq!(node.receive(there, &mut [0; 8], Some(LIMIT)).unwrap().tag, 3);
         node.disconnect(there.link).unwrap();
     });
-}
-
-fn forget_all(node: &Node) {
-    let began = Instant::now();
-    while !node.links().unwrap().is_empty() {
-        assert!(began.elapsed() < LIMIT);
-        let _ = node.until(|| false, Some(motet::node::in_ns(200_000)));
-        for link in node.links().unwrap() {
-            if node.link_info(link).is_ok_and(|info| info.gone.is_some()) {
-                let _ = node.disconnect(link);
-            }
-        }
-    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use motet::node::{Channel, Error, From, Memory, Mode, Node, Notice, Outgoing, Serve};
 use motet_torture::by_hand::{FIRST, LANE, MESSAGE, Peer, greeting, message};
 use motet_torture::random::Random;
-use motet_torture::{LIMIT, seconds, seed};
+use motet_torture::{LIMIT, forget_all, seconds, seed};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -188,19 +188,6 @@ fn rubbish(random: &mut Random, peer: &mut Peer) {
         _ => {
             peer.write(LANE + 128, &(random.number() | 1 << 40).to_le_bytes());
             peer.read = Peer::LIED;
-        }
-    }
-}
-
-fn forget_all(node: &Node) {
-    let began = Instant::now();
-    while !node.links().unwrap().is_empty() {
-        assert!(began.elapsed() < LIMIT);
-        let _ = node.until(|| false, Some(motet::node::in_ns(200_000)));
-        for link in node.links().unwrap() {
-            if node.link_info(link).is_ok_and(|info| info.gone.is_some()) {
-                let _ = node.disconnect(link);
-            }
         }
     }
 }

@@ -6,7 +6,7 @@ use motet::node::{Node, Serve};
 use motet_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use motet_torture::mesh::way;
 use motet_torture::random::Random;
-use motet_torture::{LIMIT, seconds, seed, system};
+use motet_torture::{LIMIT, forget_all, seconds, seed, system};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -86,20 +86,6 @@ fn serves(node: &Node) {
         assert_eq!(node.receive(there, &mut [0; 8], Some(LIMIT)).unwrap().tag, 3);
         node.disconnect(there.link).unwrap();
     });
-}
-
-/// Goes on until everything that has ended is forgotten.
-fn forget_all(node: &Node) {
-    let began = Instant::now();
-    while !node.links().unwrap().is_empty() {
-        assert!(began.elapsed() < LIMIT, "{:?}", node.links().unwrap().len());
-        go_on(node, 200);
-        for link in node.links().unwrap() {
-            if node.link_info(link).is_ok_and(|info| info.gone.is_some()) {
-                let _ = node.disconnect(link);
-            }
-        }
-    }
 }
 
 /// Goes on until no more descriptors are held than these: goodbyes and guests take their time.
