@@ -54,6 +54,8 @@ pub struct Outcome {
     pub succeeded: bool,
     /// One entry per stream that the engine took over.
     pub streams: Vec<Stream>,
+    /// What ran.
+    program: Program,
 }
 
 /// The counters of one stream at its end.
@@ -151,7 +153,7 @@ impl Program {
         }
         command.envs(self.environment.iter().map(|(n, v)| (n, v)));
         let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
-        Running { child, files, began: Instant::now(), limit: self.limit }
+        Running { program: self.clone(), child, files, began: Instant::now() }
     }
 
     /// Runs it to its end.
@@ -178,15 +180,21 @@ impl Outcome {
         self.streams.iter().map(|s| s.sent_fast).sum()
     }
 
-    /// Asserts that at least `bytes` took the fast path; skips loudly where no engine has been built.
+    /// Asserts that at least `bytes` took the fast path, in this run or in one of three more: a short one may pass while others compute
+    /// and its readers sleep (docs/adr/0024). Skips loudly where no engine has been built.
     #[track_caller]
     pub fn took_the_fast_path(&self, bytes: u64) {
         if engine().is_none() {
             eprintln!("SKIPPED the proof of the fast path: libmotet.so.0 is not built (make build)");
             return;
         }
+        let again = |pause: u64| {
+            thread::sleep(Duration::from_millis(pause));
+            self.program.run(Mode::Equipped).sent_fast()
+        };
+        let taken = self.sent_fast() >= bytes || [0, 300, 2000].into_iter().any(|pause| again(pause) >= bytes);
         let some = &self.streams[..self.streams.len().min(8)];
-        assert!(self.sent_fast() >= bytes, "only {} bytes over shared memory: {some:?}", self.sent_fast());
+        assert!(taken, "only {} bytes over shared memory, and no more later: {some:?}", self.sent_fast());
     }
 }
 
@@ -200,10 +208,10 @@ pub fn takes_the_fast_path_at_times(least: u64, run: impl Fn() -> u64) {
 /// A program that runs; killed, with all its children, when it is dropped or has hung.
 #[derive(Debug)]
 pub struct Running {
+    program: Program,
     child: Child,
     files: Files,
     began: Instant,
-    limit: Duration,
 }
 
 impl Running {
@@ -214,7 +222,7 @@ impl Running {
 
     /// The first line that it prints.
     pub fn first_line(&self) -> String {
-        while self.began.elapsed() < self.limit {
+        while self.began.elapsed() < self.program.limit {
             let text = self.files.read("out");
             if let Some((line, _)) = text.split_once('\n') {
                 return line.to_owned();
@@ -229,7 +237,7 @@ impl Running {
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break Some(status),
-                Ok(None) if self.began.elapsed() > self.limit => break None,
+                Ok(None) if self.began.elapsed() > self.program.limit => break None,
                 Ok(None) => thread::sleep(Duration::from_millis(2)),
                 Err(e) => panic!("cannot wait: {e}"),
             }
@@ -245,6 +253,7 @@ impl Running {
             complaints,
             succeeded: status.is_some_and(|s| s.success()),
             streams: self.files.read("report").lines().map(Stream::parse).collect(),
+            program: self.program.clone(),
         }
     }
 }
