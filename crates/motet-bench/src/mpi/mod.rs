@@ -87,6 +87,15 @@ impl Part {
         }
     }
 
+    /// How long one measurement of it takes, ms. Which way long messages come is found out by whole ones.
+    fn ms(self, quick: bool) -> usize {
+        match (self, quick) {
+            (Part::Large, _) => 600,
+            (_, true) => 10,
+            (_, false) => 40,
+        }
+    }
+
     /// What is asked of two ranks.
     fn questions(self) -> &'static [Question] {
         match self {
@@ -102,19 +111,20 @@ impl Part {
 
 /// Everything, or only some parts. A library that is missing, and what fails, is a line that says why.
 pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
-    bench.ms = if bench.quick { 10 } else { 40 };
     bench.repetitions = bench.of_programs; // ranks take their time to begin
-    let bench = &bench;
-    let copies = crate::copies(bench);
+    bench.ms = Part::Latency.ms(bench.quick);
+    let copies = crate::copies(&bench);
     let parts = Part::value_variants().iter().filter(|part| options.parts.is_empty() || options.parts.contains(part));
     let parts: Vec<Part> = parts.copied().collect();
-    let libraries = Libraries::find(bench)?;
+    let libraries = Libraries::find(&bench)?;
     let missing = libraries.missing.iter().map(|(name, why)| Line::not_measured("", *name, why.clone()));
     let mut lines: Vec<Line> = missing.collect();
     let mut curves = Vec::new();
     let bar = crate::progress(parts.len() as u64)?;
     for part in parts {
         bar.set_message(part.title());
+        bench.ms = part.ms(bench.quick);
+        let bench = &bench;
         let found = match part {
             Part::Hosts => hosts::measure(bench, &libraries, &bar),
             Part::Crowd => crowd::measure(bench, &libraries, &bar),
@@ -131,7 +141,7 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(Report { machine: crate::machine(bench, &copies), lines, curves })
+    Ok(Report { machine: crate::machine(&bench, &copies), lines, curves })
 }
 
 /// All contenders of a part in turn, judged.
