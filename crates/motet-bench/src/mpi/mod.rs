@@ -91,6 +91,7 @@ impl Part {
     fn ms(self, quick: bool) -> usize {
         match (self, quick) {
             (Part::Large, _) => 600,
+            (Part::Bandwidth, _) => 200,
             (_, true) => 10,
             (_, false) => 40,
         }
