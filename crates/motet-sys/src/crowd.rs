@@ -42,11 +42,11 @@ pub fn is_here() -> bool {
 /// host, which is no sign of anybody here: where it would count, the kernel is asked who it was.
 pub fn yield_now() -> u64 {
     let began = clock::ticks();
-    let before = CROWD.counts(began).then(thread::displaced);
+    let before = CROWD.counts(began).then(thread::displaced).flatten();
     thread::yield_now();
     let took = clock::ticks().saturating_sub(began);
     let ticks_per_1024ns = clock::ticks_per_1024ns();
-    if took > (SLICE * ticks_per_1024ns) >> 10 && before.is_none_or(|before| thread::displaced() > before) {
+    if took > (SLICE * ticks_per_1024ns) >> 10 && before.is_none_or(|before| thread::displaced() != Some(before)) {
         CROWD.met(began, began + took, ticks_per_1024ns);
     }
     took

@@ -175,15 +175,15 @@ pub fn yield_now() {
 }
 
 /// How often the kernel has put another thread in this one's place while this one could have run on. A virtual CPU that its host takes
-/// away for a time does not count.
-pub fn displaced() -> u64 {
+/// away for a time does not count. `None`: the kernel does not say.
+pub fn displaced() -> Option<u64> {
     /// Of this thread, not of the process.
     const RUSAGE_THREAD: usize = 1;
     // `struct rusage`: two times of two words, and 14 counts, of which this is the last.
     let mut usage = [0u64; 18];
     // SAFETY: the kernel writes one `struct rusage`, of the size of the array.
-    let _ = unsafe { syscalls::syscall!(syscalls::Sysno::getrusage, RUSAGE_THREAD, usage.as_mut_ptr()) };
-    usage[17]
+    let asked = unsafe { syscalls::syscall!(syscalls::Sysno::getrusage, RUSAGE_THREAD, usage.as_mut_ptr()) };
+    asked.ok().map(|_| usage[17])
 }
 
 /// The effective user.
@@ -202,7 +202,7 @@ mod tests {
         let mut here = CpuSet::new();
         here.set(sched_getcpu());
         sched_setaffinity(None, &here).unwrap();
-        let (computes, before) = (std::sync::atomic::AtomicBool::new(true), displaced());
+        let (computes, before) = (std::sync::atomic::AtomicBool::new(true), displaced().unwrap());
         std::thread::scope(|scope| {
             // It inherits the one CPU.
             scope.spawn(|| {
@@ -212,7 +212,7 @@ mod tests {
             });
             let met = (0..1_000_000).any(|_| {
                 yield_now();
-                displaced() > before
+                displaced().unwrap() > before
             });
             computes.store(false, Ordering::Relaxed);
             assert!(met);

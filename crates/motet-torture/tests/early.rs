@@ -2,9 +2,10 @@
 //! before all of it is there.
 #![forbid(unsafe_code)]
 
-use motet::node::{Channel, Context, From, Memory, Node, Notice, OperationId, Serve, Status};
+use motet::node::{Channel, Completion, Context, Error, From, Memory, Node, Notice, OperationId, Serve, Status};
 use motet_torture::LIMIT;
 use motet_torture::by_hand::{DENSE, FIRST, MESSAGE, Peer, greeting, message};
+use std::time::Duration;
 
 const SERVICE: u64 = 1;
 const TAG: u64 = 5;
@@ -45,18 +46,12 @@ impl Pair {
 
     /// The peer shows the first part, and says that so many others follow.
     fn begin(&mut self, more: u64) {
-        let content = content();
-        let packet = message(FIRST, HEADERS as u16, 0, TAG, &(content.len() as u32).to_le_bytes());
-        self.peer.write(DENSE + self.written, &content[..PART]);
-        self.peer.line(&packet, packet.len() as u64 | more << 13 | u64::from(MESSAGE) << 16 | IN_RING);
+        begin(&mut self.peer, self.written, more);
     }
 
     /// It shows the others.
     fn finish(&mut self, more: u64) {
-        let content = content();
-        self.peer.write(DENSE + self.written + PART, &content[PART..]);
-        (0..more).for_each(|_| self.peer.line(&[], FOLLOWS));
-        self.written += content.len();
+        finish(&mut self.peer, &mut self.written, more);
     }
 
     /// The node looks, as often as it takes to have found what there is.
@@ -72,13 +67,33 @@ impl Pair {
 
     /// The operation has all of the message.
     fn has_it(&self, operation: OperationId) {
-        let end = self.node.wait_for(operation, Some(motet::node::in_ns(LIMIT.as_nanos() as u64))).unwrap();
-        assert_eq!((end.status, end.length, end.full, end.tag), (Status::Done, BODY as u64, BODY as u64, TAG));
-        assert_eq!(
-            (end.headers.as_slice(), end.memory.as_deref()),
-            content().split_at_checked(HEADERS).map(|(a, b)| (a, Some(b))).unwrap()
-        );
+        is_it(&ended(&self.node, operation));
     }
+}
+
+fn begin(peer: &mut Peer, written: usize, more: u64) {
+    let content = content();
+    let packet = message(FIRST, HEADERS as u16, 0, TAG, &(content.len() as u32).to_le_bytes());
+    peer.write(DENSE + written, &content[..PART]);
+    peer.line(&packet, packet.len() as u64 | more << 13 | u64::from(MESSAGE) << 16 | IN_RING);
+}
+
+fn finish(peer: &mut Peer, written: &mut usize, more: u64) {
+    let content = content();
+    peer.write(DENSE + *written + PART, &content[PART..]);
+    (0..more).for_each(|_| peer.line(&[], FOLLOWS));
+    *written += content.len();
+    peer.read(); // what the node owes
+}
+
+fn ended(node: &Node, operation: OperationId) -> Completion {
+    node.wait_for(operation, Some(motet::node::in_ns(LIMIT.as_nanos() as u64))).unwrap()
+}
+
+fn is_it(end: &Completion) {
+    assert_eq!((end.status, end.length, end.full, end.tag), (Status::Done, BODY as u64, BODY as u64, TAG));
+    let content = content();
+    assert_eq!((&end.headers[..], end.memory.as_deref()), (&content[..HEADERS], Some(&content[HEADERS..])));
 }
 
 #[test]
@@ -98,6 +113,38 @@ fn a_receive_that_has_part_of_its_message_is_not_cancelled_but_gets_the_rest() {
     pair.begin(2);
     pair.finish(2);
     pair.has_it(second);
+}
+
+#[test]
+fn a_receive_in_place_gets_all_of_an_open_message() {
+    let mut pair = Pair::new();
+    let from = From::Channel(pair.channel);
+    for _ in 0..100 {
+        let operation = pair.node.post_in_place(from, TAG, 0, BODY as u64, Notice::default()).unwrap();
+        // Whoever waits looks while the peer goes on.
+        let Pair { node, peer, written, .. } = &mut pair;
+        let node = &*node;
+        let end = std::thread::scope(|scope| {
+            let waits = scope.spawn(move || ended(node, operation));
+            begin(peer, *written, 2);
+            finish(peer, written, 2);
+            waits.join().unwrap()
+        });
+        is_it(&end);
+    }
+}
+
+#[test]
+fn a_receive_with_a_limit_ends_in_time_and_the_message_is_the_next_ones() {
+    let mut pair = Pair::new();
+    pair.begin(2);
+    let (limit, mut buffer) = (Some(Duration::from_millis(20)), vec![0; BODY]);
+    let from = From::Channel(pair.channel);
+    let got = pair.node.receive_with(from, TAG, 0, &mut Vec::new(), &mut buffer, limit);
+    assert!(matches!(got, Err(Error::TimedOut)), "{got:?}");
+    let next = pair.post(from, BODY);
+    pair.finish(2);
+    pair.has_it(next);
 }
 
 #[test]
@@ -123,8 +170,11 @@ fn who_divides_a_message_otherwise_is_read_when_all_of_it_is_there() {
         pair.begin(more);
         pair.look();
         assert!(pair.is_waiting(operation));
+        pair.node.cancel(operation).unwrap();
+        assert_eq!(pair.node.wait_for(operation, None).unwrap().status, Status::Cancelled, "it has got nothing");
+        let next = pair.post(From::Channel(pair.channel), BODY);
         pair.finish(more);
-        pair.has_it(operation);
+        pair.has_it(next);
     }
 }
 

@@ -63,6 +63,30 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
 }
 
 #[test]
+fn messages_of_two_lines_without_end_keep_nobody_out() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let pair = Pair::new(queue);
+    pair.calm();
+    let met = AtomicBool::new(false);
+    let send = || pair.near.send(pair.here, 1, &[1; 80], LIMIT).unwrap();
+    send(); // there is always one
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let other = Node::open("").unwrap();
+            met.store(other.connect(&pair.far.address().unwrap(), LIMIT).is_ok(), Ordering::Relaxed);
+        });
+        for count in 0.. {
+            send();
+            assert_eq!(pair.far.receive(pair.there, &mut [0; 80], LIMIT).unwrap().length, 80);
+            if met.load(Ordering::Relaxed) {
+                break;
+            }
+            assert!(count < 20_000_000, "nobody is let in");
+        }
+    });
+}
+
+#[test]
 fn headers_and_bodies_of_every_length_come_whole() {
     let pair = Pair::new(queue);
     pair.calm();

@@ -156,6 +156,9 @@ impl Node {
     ) -> Option<Got> {
         let mut core = self.core_if_calm()?;
         let calm = core.calm.as_ref()?;
+        if core.rounds.wrapping_add(2) & calm.until_slow == 0 || core.others().are_waiting() {
+            return None; // there is more to do
+        }
         let (link, at, ignore) = (calm.channel.link, calm.link, calm.asked(from, ignore)?);
         let selector = Selector { from: Source::One(calm.known.scope()?), tag, ignore };
         if !matches!(core.links.get_mut(at)?.lanes()?.inward.glance(), Glance::Other) {

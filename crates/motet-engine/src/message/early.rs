@@ -1,11 +1,13 @@
 //! Open messages: their bodies are copied while their senders still show them.
 //!
 //! What it is: the copying, for a receive that waits right there ([`super::expect`]) and for one that is posted. What it is not: a second
-//! way to match. A posted receive that has got part of a message stays posted until all of it is there, but cannot be cancelled any
-//! more; only receives from one channel are served so, where the next message is this one.
+//! way to match. A posted receive that has got part of a message stays posted until all of it is there, and is not cancelled any more
+//! unless its memory may have changed ([`super::Node::take_back`]); only receives from one channel are served so, where the next message
+//! is this one.
 
 use super::desk::View;
 use super::medium::Lanes;
+use super::operations::Seen;
 use super::packets::chunk_of;
 use motet_proto::message::{Broken, Link, stack};
 use motet_wire::lane::bulk::Run;
@@ -58,9 +60,12 @@ pub fn take(
     };
     let Some(awaited) = proto.awaits(&view.desk.table, packet.kind, front, run.len()) else { return Ok(false) };
     let Some(operation) = view.desk.operations.get(awaited.receive.operation) else { return Ok(false) };
+    if !matches!(operation.seen(), Seen::Nothing) {
+        return Ok(false); // room for a copy is made when all of the message is known
+    }
     let before = awaited.message.headers;
-    operation.begun = true;
     let whole = follow(inward, packet, run, |part| {
+        operation.begun = true;
         let start = part.start.max(before);
         if start < part.end {
             operation.place_run(start - before, run.behind(start).front(part.end - start));

@@ -61,7 +61,7 @@ impl Node {
                 std::hint::spin_loop();
                 continue;
             };
-            if packet.flags & IN_RING != 0 {
+            if packet.flags & IN_RING != 0 || packet.more() > 0 {
                 return None;
             }
             let bytes = packet.bytes(&landing.lane);

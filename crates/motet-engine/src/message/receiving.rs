@@ -179,15 +179,26 @@ impl Node {
         Ok(())
     }
 
-    /// Would like an operation not to happen any more. It ends in any case: as cancelled, or as it would have.
+    /// Would like an operation not to happen any more. It ends in any case: as cancelled, or as it would have. The memory of a receive that
+    /// was cancelled is as it was; so one that has part of its message goes on.
     ///
     /// Errors: [`Error::Unknown`] when its end has been taken note of, or told to its group.
     pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
+        self.cancel_if(operation, false)
+    }
+
+    /// The same of a receive whose memory need not be as it was: it ends whatever it has got, and the message is the next receive's.
+    pub fn take_back(&self, operation: OperationId) -> Result<(), Error> {
+        self.cancel_if(operation, true)
+    }
+
+    fn cancel_if(&self, operation: OperationId, begun_too: bool) -> Result<(), Error> {
         let mut core = self.core()?;
         let core = &mut *core;
         let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
         match (known.kind, known.channel) {
-            (Kind::Receive(Some(ticket)), _) if !known.begun && core.desk.table.cancel(ticket).is_some() => {
+            (Kind::Receive(Some(_)), _) if known.begun && !begun_too => {}
+            (Kind::Receive(Some(ticket)), _) if core.desk.table.cancel(ticket).is_some() => {
                 let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
                 core.desk.operations.complete(u64::from(operation.0), outcome);
                 core.alert();
@@ -226,7 +237,7 @@ impl Node {
         }
         core.alert();
         drop(core);
-        let _ = self.cancel(operation); // or it has just been forgotten
+        let _ = self.take_back(operation); // or it has just been forgotten
         Ok(())
     }
 }

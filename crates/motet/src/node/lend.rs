@@ -92,7 +92,7 @@ fn receive_after_all(
             }
             Error::TimedOut => {
                 // Without a message it ends at once; with one it ends when that has landed.
-                node.cancel(DIRECT)?;
+                node.take_back(DIRECT)?;
                 node.wait_direct(headers.take(), None)
             }
             Error::WouldBlock | Error::NoNode(_) => return Err(error), // in a handler, or shut meanwhile: the loan takes it back
@@ -120,7 +120,7 @@ fn receive_by_record(
     let loan = Loan { node, operation };
     let mut waited = node.wait_for(operation, deadline);
     if matches!(waited, Err(Error::TimedOut)) {
-        node.cancel(operation)?;
+        node.take_back(operation)?;
         waited = node.wait_for(operation, None);
     }
     let Completion { status, length, tag, full, headers: pushed, channel, .. } = waited?;

@@ -55,7 +55,7 @@ pub struct Operation {
     pub channel: Option<Channel>,
     /// Nobody waits for it any more.
     pub detached: bool,
-    /// It is still posted, but has part of the message that will be its own: it cannot be cancelled any more.
+    /// It is still posted, but has part of the message that will be its own: its memory is not as it was.
     pub begun: bool,
     /// It has ended, and lies in its group until somebody takes note of that.
     pub(super) told: bool,
