@@ -236,6 +236,7 @@ impl Node {
         core.outside = false;
         if std::mem::take(&mut core.asleep) {
             self.ask(core, Some(0)); // the caller has slept outside
+            core.wake_up();
         }
         let came = self.round(core);
         core.driving = std::mem::take(&mut core.ousted);
@@ -369,7 +370,7 @@ impl Node {
     /// To be called before a sleep on [`Node::descriptor`] (poll, epoll). False: there is something to do already.
     pub fn prepare_sleep(&self) -> Result<bool, Error> {
         let mut core = self.core()?;
-        let may = !core.driving && self.arm(&mut core);
+        let may = !core.driving && self.arm_outside(&mut core);
         core.asleep |= may;
         core.outside |= may;
         Ok(may)

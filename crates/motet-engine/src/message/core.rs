@@ -43,6 +43,8 @@ pub struct Core {
     pub links: Pool<Box<Joined>>,
     /// Those that are looked at in every round; the others ring, and one of them is looked at now and then.
     pub hot: Vec<LinkId>,
+    /// Those that a sleep on our descriptor has let go: busy again when it is over.
+    pub dozing: Vec<LinkId>,
     /// Where the next look at one of the others begins.
     pub sweep: u32,
     /// Whose turn it is among the busy links, and how many messages it has had in a row.
@@ -185,7 +187,7 @@ impl Core {
         let kick = Arc::new(kick);
         desk.operations.returns = Some(Arc::new(Returns::new(kick.clone())));
         let (links, calls) = (Pool::default(), Pool::default());
-        let (hot, listeners, waiters) = Default::default();
+        let (hot, dozing, listeners, waiters) = Default::default();
         let handlers = Pool::default();
         let (services, tasks, pace) = Default::default();
         Self {
@@ -195,6 +197,7 @@ impl Core {
             desk,
             links,
             hot,
+            dozing,
             sweep: 0,
             turn: (0, 0),
             rounds: 0,
@@ -360,6 +363,33 @@ impl Core {
             lanes.inward.end_sleep();
         }
         self.hot.push(link);
+    }
+
+    /// A sleep on our descriptor is about to let the busy links go. Those whose looks cost a system call are not noted, nor any of very many.
+    pub fn note_busy(&mut self) {
+        const MOST: usize = 32;
+        let Self { hot, links, dozing, asleep, .. } = self;
+        if !*asleep {
+            dozing.clear(); // of a sleep that a wait has ended
+        }
+        let mut comes_by = |link: &LinkId| links.named(Number(link.0)).is_some_and(|joined| joined.comes_by_lane());
+        for link in hot {
+            if dozing.len() < MOST && comes_by(link) && !dozing.contains(link) {
+                dozing.push(*link);
+            }
+        }
+    }
+
+    /// It is over: who polls now must find what comes on any of them in its next round, and peers need not ring.
+    pub fn wake_up(&mut self) {
+        let Self { hot, links, dozing, .. } = self;
+        for link in dozing.drain(..) {
+            let Some(joined) = links.named(Number(link.0)).filter(|joined| !joined.hot) else { continue };
+            let Some(lanes) = joined.lanes() else { continue };
+            lanes.inward.end_sleep();
+            joined.hot = true; // how long it has been silent stays: it is let go for that
+            hot.push(link);
+        }
     }
 
     /// Forgets a link that is gone and of which the program holds nothing any more.

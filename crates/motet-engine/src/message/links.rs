@@ -20,6 +20,8 @@ use std::os::fd::{AsFd, AsRawFd};
 const TURN: usize = 32;
 /// Pieces of long messages put at a time.
 const PIECES: usize = 16;
+/// Looks in vain after which a link is taken to be silent.
+pub(super) const SILENT: u32 = 20_000;
 /// Bytes of a single copy made at a time.
 pub(super) const COPY: usize = 256 << 10;
 
@@ -106,6 +108,11 @@ impl Joined {
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         !self.ending && !self.blocked && !self.back.copies_wait() && !self.proto.is_due()
+    }
+
+    /// Whether something has come lately, and comes through memory.
+    pub fn comes_by_lane(&mut self) -> bool {
+        self.silent <= SILENT && self.lanes().is_some()
     }
 
     /// When it must be looked at although nothing comes.

@@ -6,7 +6,7 @@
 
 use super::core::{Call, Core, Guard, Serve, Source};
 use super::desk::{Delivered, Delivery, Phase, Place};
-use super::links::Look;
+use super::links::{Look, SILENT};
 use super::medium::Met;
 use super::sheet::How;
 use super::{Body, LinkId, Message, Node};
@@ -26,9 +26,8 @@ const SWEEP: u32 = 4;
 /// Rounds between two looks at the clock, and time (ns) between two at the kernel.
 pub(super) const SLOW: u32 = 512;
 const ASK: u64 = 1_000_000;
-/// Busy links beyond so many are let go once they have been silent for so many looks.
+/// Busy links beyond so many are let go once they have been silent.
 const BUSY: usize = 8;
-const SILENT: u32 = 20_000;
 /// Messages for handlers taken from one link before others have their turn.
 const TURN: usize = 16;
 /// Events taken from the kernel at a time.
@@ -364,6 +363,16 @@ impl Node {
     pub(super) fn arm(&self, core: &mut Guard<'_>) -> bool {
         self.let_go(core, |_| true);
         core.hot.is_empty() && core.desk.offers.is_empty() && core.tasks.is_empty() && !core.desk.stirred
+    }
+
+    /// The same for a sleep on our descriptor.
+    pub(super) fn arm_outside(&self, core: &mut Guard<'_>) -> bool {
+        core.note_busy();
+        let may = self.arm(core);
+        if !may {
+            core.wake_up();
+        }
+        may
     }
 
     /// The peers of these links ring from now on, unless something has come meanwhile: those stay busy.

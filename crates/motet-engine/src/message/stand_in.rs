@@ -67,7 +67,7 @@ impl Node {
         }
         let came = self.make_rounds(&mut core);
         *rounds = Some(core.rounds);
-        if came || core.driving || core.is_wanted() || !self.arm(&mut core) {
+        if came || core.driving || core.is_wanted() || !self.arm_outside(&mut core) {
             return Ok(Rest::For(TURN));
         }
         core.asleep = true;
