@@ -49,15 +49,19 @@ void rest_count(struct domain *domain, const struct address *address, int more)
     domain->rests = domain->wait == RESTS_ALWAYS || (domain->wait == RESTS_IN_A_CROWD && crowded);
 }
 
+static unsigned reads_before_rest(const struct queue *queue)
+{
+    if (queue->domain->wait == RESTS_ALWAYS) return VAIN_ALWAYS;
+    return queue->rest_ms > 2 * SHORTEST_MS ? VAIN_AGAIN : VAIN_IN_A_CROWD;
+}
+
 /* A read found nothing: whether the node was armed, and its reader is to rest. The lock is held. */
 bool rest_is_due(struct queue *queue)
 {
     if (likely(!queue->domain->rests)) return false;
-    bool always = queue->domain->wait == RESTS_ALWAYS, in_vain = queue->rest_ms > SHORTEST_MS;
-    if (++queue->vain < (always ? VAIN_ALWAYS : VAIN_IN_A_CROWD)) return false;
-    bool may = domain_may_sleep(queue->domain);
-    queue->vain = may && in_vain && !always ? VAIN_IN_A_CROWD - VAIN_AGAIN : 0; /* 0 as well as soon as something is read */
-    return may;
+    if (++queue->vain < reads_before_rest(queue)) return false;
+    queue->vain = 0; /* as soon as something is read, too */
+    return domain_may_sleep(queue->domain);
 }
 
 /* Without the lock. Whoever has nothing to read afterwards tells the program so. */

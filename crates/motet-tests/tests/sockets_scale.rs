@@ -1,7 +1,7 @@
 //! Very short, very many and very different: connections that end young, ten thousand at once, tables and memory that run out,
 //! peers of another version, and what the memory between two processes is like.
 
-use motet_tests::{Mode, Outcome, Program, Running, engine, folder};
+use motet_tests::{Mode, Outcome, Program, Running, engine, folder, takes_the_fast_path_at_times};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -270,9 +270,16 @@ fn unequal_versions_stay_plain_and_both_say_why() {
             server.streams.iter().chain(&client.streams).map(|s| (s.reason, s.sent_fast > 0)).collect();
         (client.printed, streams)
     };
-    let (reference, streams) = printed(exchange(None, None, "300"));
-    assert_eq!(streams, [(0, true); 2], "one version");
-    assert_eq!(printed(exchange(Some(next), Some(next), "300")), (reference.clone(), streams), "the other");
+    let (reference, _) = printed(exchange(None, None, "300"));
+    for version in [None, Some(next)] {
+        // How many bytes find their reader awake is the scheduler's affair.
+        takes_the_fast_path_at_times(2, || {
+            let (printed, streams) = printed(exchange(version, version, "300"));
+            assert_eq!(printed, reference);
+            assert!(streams.len() == 2 && streams.iter().all(|(reason, _)| *reason == 0), "one version: {streams:?}");
+            streams.iter().filter(|(_, fast)| *fast).count() as u64
+        });
+    }
     for (server, client) in [(None, Some(next)), (Some(next), None)] {
         let (printed, streams) = printed(exchange(server, client, "300"));
         assert_eq!(printed, reference, "every byte in its place");
