@@ -1,9 +1,9 @@
 //! Open messages: their bodies are copied while their senders still show them.
 //!
 //! What it is: the copying, for a receive that waits right there ([`super::expect`]) and for one that is posted. What it is not: a second
-//! way to match. A posted receive that has got part of a message stays posted until all of it is there, and is not cancelled any more
-//! unless its memory may have changed ([`super::Node::take_back`]); only receives from one channel are served so, where the next message
-//! is this one.
+//! way to match. A posted receive that has got part of a message stays posted until all of it is there. Its memory is not as it was, so it
+//! is not cancelled any more, but may be taken back ([`super::Node::take_back`]). Only receives from one channel are served so, where the
+//! next message is this one.
 
 use super::desk::View;
 use super::medium::Lanes;
