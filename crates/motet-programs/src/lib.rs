@@ -15,6 +15,8 @@ use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Whom programs run as when whoever starts them is root, because servers refuse to be root: `daemon`, which every Debian has.
 /// `nobody` would not do: it is the kernel's overflow user, to whom Motet offers no memory.
@@ -30,12 +32,25 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, of those that the kernel gives nobody of its own accord: what others connect from or listen on
+/// without a choice does not take it meanwhile. Each call goes on where the last one stopped, and each process begins elsewhere.
 ///
 /// # Errors
-/// What the kernel says when there is none.
+/// When all of them are taken.
 pub fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+    static NEXT: OnceLock<AtomicU16> = OnceLock::new();
+    const FIRST: u16 = 10_000;
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let ephemeral = range.split_whitespace().next().and_then(|low| low.parse().ok()).unwrap_or(32_768_u16);
+    let count = ephemeral.saturating_sub(FIRST).max(1000);
+    let next = NEXT.get_or_init(|| {
+        let moment = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_micros());
+        AtomicU16::new((moment.wrapping_add(std::process::id().wrapping_mul(7919)) & 0xffff) as u16)
+    });
+    (0..count)
+        .map(|_| FIRST + next.fetch_add(1, Ordering::Relaxed) % count)
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .ok_or_else(|| io::Error::other("every port that programs may choose is taken"))
 }
 
 /// Whether this process is root.

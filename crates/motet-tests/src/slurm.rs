@@ -115,11 +115,7 @@ fn host() -> String {
 fn text(folder: &Path) -> String {
     let (host, at) = (host(), folder.display());
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut ports = [0; 2].map(|_: u16| free_port().expect("a port"));
-    if ports[0] == ports[1] {
-        ports[1] = free_port().expect("a port");
-    }
-    let [controller, node] = ports;
+    let [controller, node] = [(); 2].map(|()| free_port().expect("a port"));
     format!(
         "ClusterName=motet\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\nSlurmdUser=root\nAuthType=auth/munge\n\
          AuthInfo=socket={at}/munge.socket\nCredType=cred/munge\nSlurmctldPort={controller}\nSlurmdPort={node}\n\
