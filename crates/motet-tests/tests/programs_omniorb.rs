@@ -5,6 +5,7 @@
 use motet_tests::omniorb::{POLICIES, REPORT, Scene, built, by_the_adapter, each_way};
 use motet_tests::programs::{Started, both_ways, free_port, placed, skip};
 use motet_tests::{Built, folder};
+use std::cell::Cell;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 fn connections_are_the_adapters() {
     let test = "connections_are_the_adapters";
     let Ok(program) = built("omniorb_cases") else { return skip(test, "omniORB is not installed").unwrap_or_default() };
+    let carried = Cell::new(0);
     for policy in POLICIES {
         both_ways(test, &[], |stage| {
             let scene = Scene::new(stage, &program, policy, [&[], &[]]);
@@ -22,14 +24,12 @@ fn connections_are_the_adapters() {
             assert_eq!(loaded, stage.is_equipped(), "{mapped}");
             scene.end(server);
             let (fast, connections) = by_the_adapter(stage);
-            if stage.is_equipped() {
-                assert!(connections >= 2 && fast > 0, "{connections} connections, {fast} bytes over shared memory");
-            } else {
-                assert_eq!(connections, 0);
-            }
+            assert!(if stage.is_equipped() { connections >= 2 } else { connections == 0 }, "{connections} connections");
+            carried.update(|all| all + fast);
             told
         });
     }
+    assert!(carried.get() > 0 || motet_tests::engine().is_none(), "nothing went over shared memory");
 }
 
 #[test]
