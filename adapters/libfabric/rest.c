@@ -5,6 +5,7 @@
  *               sleep in the node's descriptor until progress would do something. Not for long at first, as the program may be waiting for
  *               something else; each sleep in vain lets the next one be longer and begin sooner, as many that wake for nothing hold each
  *               other up. Ranks of a host are known by the addresses that the program inserts.
+ *               A program that reads queues of several domains in turn does not rest: a sleep in one is deaf to the others.
  * What it isn't: a wait of libfabric's (fi_cq_sread, fi_trywait): those are the program's own choice, and as ever.
  *
  * FI_MOTET_WAIT: auto (as above, the default), poll (never), sleep (always). */
@@ -55,10 +56,17 @@ static unsigned reads_before_rest(const struct queue *queue)
     return queue->rest_ms > 2 * SHORTEST_MS ? VAIN_AGAIN : VAIN_IN_A_CROWD;
 }
 
+/* Whose queue this process has read in vain before. Nothing is read through it. */
+static _Atomic(const struct domain *) reads_in_vain;
+
 /* A read found nothing: whether the node was armed, and its reader is to rest. The lock is held. */
 bool rest_is_due(struct queue *queue)
 {
     if (likely(!queue->domain->rests)) return false;
+    if (atomic_load_explicit(&reads_in_vain, memory_order_relaxed) != queue->domain) {
+        atomic_store_explicit(&reads_in_vain, queue->domain, memory_order_relaxed);
+        queue->vain = 0;
+    }
     if (++queue->vain < reads_before_rest(queue)) return false;
     queue->vain = 0; /* as soon as something is read, too */
     return domain_may_sleep(queue->domain);

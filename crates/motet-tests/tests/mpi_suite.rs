@@ -32,6 +32,7 @@ const CHOSEN: &[(&str, &str, &[&str])] = &[
     ("openmpi4-rdma", "2", WINDOWS),
     ("openmpi5", "2", MESSAGES),
     ("openmpi5", "2", WINDOWS),
+    ("openmpi5", "4", &["^test_rma_nb"]), // by two domains of libfabric's: neither may sleep on the other's time
     ("intel", "2", MESSAGES),
     ("intel", "2", WINDOWS),
 ];
