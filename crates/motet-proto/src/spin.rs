@@ -17,6 +17,9 @@ const LENT: u64 = 1_500;
 const EAGER: u32 = 200;
 /// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
 const MAX_FAILED: u32 = 9;
+/// The same among others who compute: a look in vain takes as long as an exchange by the kernel does, and a peer that has come back to its
+/// CPU should be met soon.
+const MAX_FAILED_IN_CROWD: u32 = 6;
 /// A sleep in the kernel that was as short as this (ns) should have been a spin.
 const WAKE_UP: u64 = 20_000;
 
@@ -61,7 +64,8 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
         return Spun::Ring;
     }
     if crowded {
-        return Spun::Nothing; // which says nothing of the next spin
+        failed_up_to(record, MAX_FAILED_IN_CROWD);
+        return Spun::Nothing;
     }
     let first = base.now();
     let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
@@ -147,19 +151,27 @@ pub fn paid(record: &Record) {
 
 /// Spinning did not pay.
 pub fn failed(record: &Record) {
-    let times = (record.rx.failed.load(Relaxed) + 1).min(MAX_FAILED);
+    failed_up_to(record, MAX_FAILED);
+}
+
+fn failed_up_to(record: &Record, most: u32) {
+    let times = (record.rx.failed.load(Relaxed) + 1).min(most);
     record.rx.failed.store(times, Relaxed);
     record.rx.skip.store((1 << times) - 1, Relaxed);
     record.events.spin_miss.fetch_add(1, Relaxed);
 }
 
-/// After a blocking receive that was left to the kernel: what came soon speaks for spinning.
+/// After a blocking receive that was left to the kernel: what came soon speaks for spinning. Not among others who compute: there a peer on
+/// this very CPU answers as soon, which it cannot while this one spins.
 pub(crate) fn woke<B: Base>(record: &Record, base: &B) {
     let (rx, slept) = (&record.rx, record.rx.slept.load(Relaxed));
     if slept == 0 {
         return;
     }
     rx.slept.store(0, Relaxed);
+    if base.is_crowded() {
+        return;
+    }
     if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP) {
         rx.skip.store(rx.skip.load(Relaxed) / 4, Relaxed);
         rx.failed.store(rx.failed.load(Relaxed) / 2, Relaxed);
