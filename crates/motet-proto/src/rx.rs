@@ -8,7 +8,7 @@ use crate::gate::{
     settle, shut, widen,
 };
 use crate::lock::{Acquired, acquire};
-use crate::spin::{Spun, paid, should_spin, spin, woke};
+use crate::spin::{Spun, paid, should_spin, spin, spins_in_vain, woke};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EINTR, Errno, bulk, transfer};
 use motet_wire::gate::{Advance, HERE, INLINE};
 use motet_wire::record::{Record, State, UNORDERED};
@@ -170,6 +170,7 @@ fn begin_in_full<B: Base>(
             && (ask.blocking || record.rx.evidence.load(Relaxed) > 0)
             && !slot.inward().gate.tail().1
             && !bulk::passes(record)
+            && !spins_in_vain(record, base)
             && base.tcp_pending() > 0
             && raise(record, slot, base, &may_raise)
             && let Some(step) = take_pending(record, slot, base, bufs, ask.peek)

@@ -161,6 +161,12 @@ fn failed_up_to(record: &Record, most: u32) {
     record.events.spin_miss.fetch_add(1, Relaxed);
 }
 
+/// Whether the CPUs are others' and the last look brought nothing: the peer sleeps when its turn comes, and so does this end.
+#[inline]
+pub(crate) fn spins_in_vain<B: Base>(record: &Record, base: &B) -> bool {
+    record.rx.failed.load(Relaxed) != 0 && base.is_crowded()
+}
+
 /// After a blocking receive that was left to the kernel: what came soon speaks for spinning. Not among others who compute: there a peer on
 /// this very CPU answers as soon, which it cannot while this one spins.
 pub(crate) fn woke<B: Base>(record: &Record, base: &B) {
