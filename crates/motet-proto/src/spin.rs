@@ -133,12 +133,23 @@ fn lend<B: Base>(record: &Record, base: &mut B) -> u64 {
 }
 
 /// Whether the next wait should spin at all.
-pub fn should_spin(record: &Record) -> bool {
+pub fn should_spin<B: Base>(record: &Record, base: &B) -> bool {
     let skip = record.rx.skip.load(Relaxed);
     if skip > 0 {
         record.rx.skip.store(skip - 1, Relaxed);
     }
-    skip == 0
+    skip == 0 || base.is_crowded() && met_peer(record)
+}
+
+/// Whether what was sent since the last wait went behind the peer's open gate: it has a CPU of its own just now and looks, so both meet although
+/// each of them looks but now and then.
+fn met_peer(record: &Record) -> bool {
+    let sent = record.tx.tail.load(Relaxed);
+    if record.tx.last.load(Relaxed) == 0 || record.rx.met.load(Relaxed) == sent {
+        return false;
+    }
+    record.rx.met.store(sent, Relaxed);
+    true
 }
 
 /// Spinning paid.
