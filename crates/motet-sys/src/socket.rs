@@ -212,7 +212,9 @@ pub fn send(fd: RawFd, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno>
 pub fn receive(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usize, Errno> {
     let flags = RecvFlags::from_bits_retain(flags as u32);
     if let [one] = bufs {
-        return rustix::net::recv(crate::fds::borrow(fd), &mut **one, flags).map(|(n, _)| n).map_err(|e| e.raw_os_error());
+        return rustix::net::recv(crate::fds::borrow(fd), &mut **one, flags)
+            .map(|(n, _)| n)
+            .map_err(|e| e.raw_os_error());
     }
     rustix::net::recvmsg(crate::fds::borrow(fd), bufs, &mut RecvAncillaryBuffer::default(), flags)
         .map(|m| m.bytes)
