@@ -8,7 +8,7 @@ use crate::gate::{
     settle, shut, widen,
 };
 use crate::lock::{Acquired, acquire};
-use crate::spin::{Spun, paid, should_spin, spin, woke};
+use crate::spin::{Spun, paid, should_spin, spin, spins_in_vain, woke};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EINTR, Errno, bulk, transfer};
 use motet_wire::gate::{Advance, HERE, INLINE};
 use motet_wire::record::{Record, State, UNORDERED};
@@ -73,7 +73,7 @@ pub fn begin<B: Base>(
     if let Some(slot) = slot {
         match take(record, slot, base, bufs, ask.peek) {
             Take::Done(n) => return Step::Done(n),
-            Take::Empty if waits_simply(record, slot, bufs, ask) => {
+            Take::Empty if waits_simply(record, slot, base, bufs, ask) => {
                 let found = spin(record, slot, base, ask.spin, false);
                 if found == Spun::Ring
                     && let Take::Done(n) = take(record, slot, base, bufs, ask.peek)
@@ -90,14 +90,14 @@ pub fn begin<B: Base>(
 
 /// Whether a receive that found the ring empty has nothing to do but to spin.
 #[inline(always)]
-fn waits_simply(record: &Record, slot: &Slot, bufs: &[IoSliceMut<'_>], ask: Ask) -> bool {
+fn waits_simply<B: Base>(record: &Record, slot: &Slot, base: &B, bufs: &[IoSliceMut<'_>], ask: Ask) -> bool {
     ask.blocking
         && !ask.kernel_only
         && ask.spin > 0
         && bufs.first().is_some_and(|first| first.len() < ask.large)
         && !bulk::flows(record)
         && is_up(record, slot)
-        && should_spin(record)
+        && should_spin(record, base)
 }
 
 /// The same with all its cases. `slot`: a wire that is ready for use; `spun`: how a spin of this call has ended.
@@ -170,6 +170,7 @@ fn begin_in_full<B: Base>(
             && (ask.blocking || record.rx.evidence.load(Relaxed) > 0)
             && !slot.inward().gate.tail().1
             && !bulk::passes(record)
+            && !spins_in_vain(record, base)
             && base.tcp_pending() > 0
             && raise(record, slot, base, &may_raise)
             && let Some(step) = take_pending(record, slot, base, bufs, ask.peek)
@@ -190,7 +191,7 @@ fn begin_in_full<B: Base>(
             && !spun
             && !ask.kernel_only
             && ask.spin > 0
-            && (stay || should_spin(record))
+            && (stay || should_spin(record, base))
             && raise(record, slot, base, &may_raise)
         {
             spun = true;

@@ -17,6 +17,9 @@ const LENT: u64 = 1_500;
 const EAGER: u32 = 200;
 /// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
 const MAX_FAILED: u32 = 9;
+/// The same among others who compute: a look in vain takes as long as an exchange by the kernel does, and a peer that has come back to its
+/// CPU should be met soon.
+const MAX_FAILED_IN_CROWD: u32 = 6;
 /// A sleep in the kernel that was as short as this (ns) should have been a spin.
 const WAKE_UP: u64 = 20_000;
 
@@ -61,7 +64,8 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
         return Spun::Ring;
     }
     if crowded {
-        return Spun::Nothing; // which says nothing of the next spin
+        failed_up_to(record, MAX_FAILED_IN_CROWD);
+        return Spun::Nothing;
     }
     let first = base.now();
     let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
@@ -129,12 +133,23 @@ fn lend<B: Base>(record: &Record, base: &mut B) -> u64 {
 }
 
 /// Whether the next wait should spin at all.
-pub fn should_spin(record: &Record) -> bool {
+pub fn should_spin<B: Base>(record: &Record, base: &B) -> bool {
     let skip = record.rx.skip.load(Relaxed);
     if skip > 0 {
         record.rx.skip.store(skip - 1, Relaxed);
     }
-    skip == 0
+    skip == 0 || base.is_crowded() && met_peer(record)
+}
+
+/// Whether what was sent since the last wait went behind the peer's open gate: it has a CPU of its own just now and looks, so both meet although
+/// each of them looks but now and then.
+fn met_peer(record: &Record) -> bool {
+    let sent = record.tx.tail.load(Relaxed);
+    if record.tx.last.load(Relaxed) == 0 || record.rx.met.load(Relaxed) == sent {
+        return false;
+    }
+    record.rx.met.store(sent, Relaxed);
+    true
 }
 
 /// Spinning paid.
@@ -147,19 +162,33 @@ pub fn paid(record: &Record) {
 
 /// Spinning did not pay.
 pub fn failed(record: &Record) {
-    let times = (record.rx.failed.load(Relaxed) + 1).min(MAX_FAILED);
+    failed_up_to(record, MAX_FAILED);
+}
+
+fn failed_up_to(record: &Record, most: u32) {
+    let times = (record.rx.failed.load(Relaxed) + 1).min(most);
     record.rx.failed.store(times, Relaxed);
     record.rx.skip.store((1 << times) - 1, Relaxed);
     record.events.spin_miss.fetch_add(1, Relaxed);
 }
 
-/// After a blocking receive that was left to the kernel: what came soon speaks for spinning.
+/// Whether the CPUs are others' and the last look brought nothing: the peer sleeps when its turn comes, and so does this end.
+#[inline]
+pub(crate) fn spins_in_vain<B: Base>(record: &Record, base: &B) -> bool {
+    record.rx.failed.load(Relaxed) != 0 && base.is_crowded()
+}
+
+/// After a blocking receive that was left to the kernel: what came soon speaks for spinning. Not among others who compute: there a peer on
+/// this very CPU answers as soon, which it cannot while this one spins.
 pub(crate) fn woke<B: Base>(record: &Record, base: &B) {
     let (rx, slept) = (&record.rx, record.rx.slept.load(Relaxed));
     if slept == 0 {
         return;
     }
     rx.slept.store(0, Relaxed);
+    if base.is_crowded() {
+        return;
+    }
     if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP) {
         rx.skip.store(rx.skip.load(Relaxed) / 4, Relaxed);
         rx.failed.store(rx.failed.load(Relaxed) / 2, Relaxed);

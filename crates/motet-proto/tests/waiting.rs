@@ -64,6 +64,27 @@ fn a_short_sleep_speaks_for_spinning() {
 }
 
 #[test]
+fn beside_those_who_compute_looks_in_vain_become_rare_whatever_woke_the_sleeper_soon() {
+    let world = world();
+    world.crowded.set(true);
+    let soon = || {
+        assert_eq!(world.receive(1, 1, 100, SPIN), rx::Step::Kernel);
+        assert_eq!(world.send(0, 10, SEND), tx::Step::Kernel);
+        assert!(world.send_on(0, false) && world.receive_on(1, 1, true));
+    };
+    (0..6300).for_each(|_| soon());
+    // After the nth the next 2^n - 1 waits go straight to the kernel, 63 at most.
+    let looks = misses(&world);
+    assert!((98..=106).contains(&looks), "{looks} looks in 6300 waits");
+    let me = &world.sides[1];
+    assert!(me.record.rx.failed.load(Relaxed) == 6);
+    // They have gone: the next sleep that is short speaks for spinning again.
+    world.crowded.set(false);
+    soon();
+    assert_eq!(me.record.rx.failed.load(Relaxed), 3);
+}
+
+#[test]
 fn who_waits_for_this_very_cpu_is_given_it() {
     let world = world();
     let me = &world.sides[1];

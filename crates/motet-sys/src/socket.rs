@@ -201,6 +201,9 @@ pub fn is_nonblocking(fd: RawFd) -> bool {
 /// sendmsg with plain buffers.
 pub fn send(fd: RawFd, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
     let flags = SendFlags::from_bits_retain(flags as u32) | SendFlags::NOSIGNAL;
+    if let [one] = bufs {
+        return rustix::net::send(crate::fds::borrow(fd), one, flags).map_err(|e| e.raw_os_error()); // the kernel copies no list
+    }
     rustix::net::sendmsg(crate::fds::borrow(fd), bufs, &mut SendAncillaryBuffer::default(), flags)
         .map_err(|e| e.raw_os_error())
 }
@@ -208,6 +211,11 @@ pub fn send(fd: RawFd, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno>
 /// recvmsg with plain buffers.
 pub fn receive(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usize, Errno> {
     let flags = RecvFlags::from_bits_retain(flags as u32);
+    if let [one] = bufs {
+        return rustix::net::recv(crate::fds::borrow(fd), &mut **one, flags)
+            .map(|(n, _)| n)
+            .map_err(|e| e.raw_os_error());
+    }
     rustix::net::recvmsg(crate::fds::borrow(fd), bufs, &mut RecvAncillaryBuffer::default(), flags)
         .map(|m| m.bytes)
         .map_err(|e| e.raw_os_error())

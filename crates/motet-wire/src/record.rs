@@ -114,6 +114,8 @@ pub struct Rx {
     pub passed: AtomicU32,
     /// 1 when the last yield of a wait gave the CPU to somebody who soon gave it back.
     pub lent: AtomicU32,
+    /// What had been put into the ring when a wait last looked because the peer had been met there.
+    pub met: AtomicU64,
 }
 
 /// What becomes of a stream.

@@ -67,11 +67,13 @@ impl Node {
         }
         let came = self.make_rounds(&mut core);
         *rounds = Some(core.rounds);
+        self.trim(&mut core);
         if came || core.driving || core.is_wanted() || !self.arm_outside(&mut core) {
             return Ok(Rest::For(TURN));
         }
         core.asleep = true;
-        Ok(Rest::Armed(self.sleep_at_most(&core, None).map_or(SLEEP, |most| most.min(SLEEP))))
+        // Never at once: what is due is served by a turn, and must not have the next one begin before it is.
+        Ok(Rest::Armed(self.sleep_at_most(&core, None).map_or(SLEEP, |most| most.clamp(TURN, SLEEP))))
     }
 
     /// Rounds, until there is nothing to do, somebody else drives, or would like to have the lock. True: something has come.

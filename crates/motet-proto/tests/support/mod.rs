@@ -88,6 +88,8 @@ pub struct World {
     pub calls: Cell<u64>,
     /// How long others have the CPU at every yield, ns.
     pub lent: Cell<u64>,
+    /// Whether others compute on every CPU.
+    pub crowded: Cell<bool>,
     /// Called instead of the other end's random step: a hostile peer.
     pub scribble: Option<Scribble>,
 }
@@ -159,6 +161,7 @@ impl World {
             inside: Cell::new(false),
             calls: Cell::new(0),
             lent: Cell::new(0),
+            crowded: Cell::new(false),
             scribble: None,
         });
         for (at, side) in world.sides.iter().enumerate() {
@@ -502,6 +505,9 @@ impl Base for Woven<'_> {
     }
     fn cpu(&self) -> u32 {
         self.end.cpu()
+    }
+    fn is_crowded(&self) -> bool {
+        self.world.crowded.get()
     }
     fn yield_now(&mut self) {
         self.pause();

@@ -1,0 +1,56 @@
+//! A node whose program is elsewhere, and its memory: alone in its process, whose mappings it reads.
+
+use motet::node::{Node, Serve};
+use std::time::{Duration, Instant};
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const SERVICE: u64 = 42;
+const LENGTH: usize = 60_000;
+
+/// KiB of Motet's shared memory that are in the process's memory.
+fn resident() -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut ours, mut sum) = (false, 0);
+    for line in maps.lines() {
+        match line.split_whitespace().collect::<Vec<_>>()[..] {
+            ["Rss:", kib, "kB"] if ours => sum += kib.parse::<u64>().unwrap(),
+            [range, ..] if range.contains('-') => ours = line.contains("/memfd:motet"),
+            _ => {}
+        }
+    }
+    sum
+}
+
+/// What is due on a link that nobody uses is the stand-in's where the program makes no progress. (Left undone, it kept the stand-in from sleeping.)
+#[test]
+fn a_stand_in_gives_back_the_ring_that_a_link_does_not_use() {
+    let listen = || Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
+    let (near, far) = (listen(), listen());
+    near.serve(SERVICE, Serve::Queue).unwrap();
+    let near_address = near.address().unwrap();
+    let way = near_address.split(',').find(|way| way.starts_with("shm")).unwrap();
+    let (here, there) = std::thread::scope(|scope| {
+        let there = scope.spawn(|| near.accept(SERVICE, LIMIT).unwrap());
+        let link = far.connect(way, LIMIT).unwrap();
+        (far.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap(), there.join().unwrap())
+    });
+    let before = resident();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut bytes = vec![0; LENGTH];
+            (0..50).for_each(|tag| assert_eq!(near.receive(there, &mut bytes, LIMIT).unwrap().tag, tag));
+        });
+        (0..50).for_each(|tag| far.send(here, tag, &[7; LENGTH], LIMIT).unwrap());
+    });
+    let used = resident();
+    assert!(used >= before + 64, "nothing went through a ring: {before} and {used} KiB");
+    std::thread::scope(|scope| {
+        scope.spawn(|| far.stand_in());
+        let began = Instant::now();
+        while resident() > used - 64 {
+            assert!(began.elapsed() < Duration::from_secs(60), "{} of {used} KiB are still there", resident());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        far.shut().unwrap();
+    });
+}
