@@ -366,10 +366,11 @@ fn take_more<B: Base>(
             other => return other,
         }
     }
-    let began = base.now();
+    let wide = rx.wide.load(Relaxed) != 0;
+    let began = if wide { base.now() } else { 0 };
     let result = take_ring(record, slot, base, (head, tail), bufs, (before, room), peek);
     if let (Take::Done(n), [one], 0, false) = (result, &*bufs, before, peek)
-        && rx.wide.load(Relaxed) != 0
+        && wide
         && let Some(arriving) = base.arriving()
         && let taken = (one.as_ptr() as u64, n, room)
         && let Some(rate) = arriving.took(taken, (began, base.now()), base.ticks_per_1024ns())

@@ -180,7 +180,8 @@ pub fn send<B: Base>(
     if ahead {
         record.tx.hopeless.store(record.tx.hopeless.load(Relaxed) & !AHEAD, Relaxed);
     }
-    if !here() && !(ahead && soon(record, slot, base, (buf.len(), tail), here)) {
+    let shown = here() || ahead && soon(record, slot, base, (buf.len(), tail), here);
+    if !shown {
         return None;
     }
     let copies = may_copy(record, slot, base);
@@ -245,7 +246,7 @@ pub fn send<B: Base>(
 /// `tx.hopeless` has the sends that pass without, above them how many did so last, and [`AHEAD`].
 pub fn goes_ahead(record: &Record) -> bool {
     let word = record.tx.hopeless.load(Relaxed);
-    let due = word % HOPELESS == 0;
+    let due = word.is_multiple_of(HOPELESS);
     record.tx.hopeless.store(if due { word | AHEAD } else { word - 1 }, Relaxed);
     due
 }
