@@ -253,7 +253,7 @@ pub fn goes_ahead(record: &Record) -> bool {
 
 fn lose_hope(record: &Record) {
     let passed = (record.tx.hopeless.load(Relaxed) / HOPELESS * 2 + 1).min(MOST_PASSED);
-    record.tx.hopeless.store(passed * HOPELESS + passed, Relaxed);
+    record.tx.hopeless.store(passed * HOPELESS + passed + 1, Relaxed); // the rest of this block counts, too
 }
 
 /// Waits a little for the receiver to come back with its buffer, as long as it still looks at the ring.
