@@ -2,6 +2,7 @@
 
 use crate::engine::{Handle, Local};
 use crate::peer::Peer;
+use motet_proto::bulk::Arriving;
 use motet_proto::{Base, Errno};
 use motet_sys::{clock, copy, crowd, diag, memory, socket, thread};
 use motet_wire::mapping::Mapping;
@@ -109,6 +110,11 @@ impl Base for Kernel<'_> {
         }
         BULK.fetch_sub(ring.length(), Relaxed);
         false
+    }
+
+    #[inline(always)]
+    fn arriving(&self) -> Option<&Arriving> {
+        Some(&self.local.arriving)
     }
 
     #[inline(always)]

@@ -18,6 +18,7 @@ use crate::log::Log;
 use crate::pace::Pace;
 use crate::peer::Peer;
 use crate::set::Set;
+use motet_proto::bulk::Arriving;
 use motet_sys::fds::PrivateFd;
 use motet_sys::forkable::Forkable;
 use motet_sys::rustix::fd::OwnedFd;
@@ -106,6 +107,8 @@ pub struct Local {
     pub sleepers: Forkable<Vec<i32>>,
     /// Whether the stream is among the engine's unread ones.
     pub unread: AtomicBool,
+    /// The large block that comes.
+    pub arriving: Arriving,
 }
 
 /// A stream of this process whose wire is up.
@@ -356,14 +359,14 @@ fn reset(record: &Record) {
     let Record { tx, rx, life, events, who } = record;
     #[rustfmt::skip]
     let Tx {
-        lock: _, tail, head_seen, tcp, mark, busy, ready, alive, returned, copied, hopeful, may_copy, wide, way, window,
+        lock: _, tail, head_seen, tcp, mark, busy, ready, alive, returned, copied, hopeless, may_copy, wide, way, window,
         rates: [through, around], last, spent, lingered, review,
     } = tx;
     mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
     for word in [tail, head_seen, tcp, alive, returned, copied, spent, lingered, review] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [busy, ready, hopeful, may_copy, wide, way, window, through, around, last] {
+    for word in [busy, ready, hopeless, may_copy, wide, way, window, through, around, last] {
         word.store(0, Ordering::Relaxed);
     }
     #[rustfmt::skip]

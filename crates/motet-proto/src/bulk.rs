@@ -10,6 +10,7 @@ use crate::Base;
 use motet_wire::mapping::Mapping;
 use motet_wire::record::{Record, Tx};
 use motet_wire::slot::Slot;
+use motet_wire::sync::AtomicU64;
 use motet_wire::sync::Ordering::Relaxed;
 
 /// A transfer of this size speaks for bulk, and is timed in the large ring.
@@ -110,6 +111,45 @@ pub fn is_populated(record: &Record) -> bool {
     record.rx.bulk_ring.load(Relaxed) == u32::MAX - 1
 }
 
+/// Large blocks on their way into a receiver's memory, timed from the first bytes that are there to the last ones. It is this process's own,
+/// and guarded by the lock of the receiving half.
+///
+/// A sender alone cannot tell: a store around the caches is over for it long before its bytes can be read. (A stream whose sender waits for
+/// space tells it all the same.)
+#[derive(Debug, Default)]
+pub struct Arriving {
+    /// Where the rest of a block is wanted; 0: nothing is.
+    next: AtomicU64,
+    /// When its last bytes were taken, ticks.
+    ended: AtomicU64,
+    /// The window: bytes, and ticks that they took.
+    bytes: AtomicU64,
+    spent: AtomicU64,
+}
+
+impl Arriving {
+    /// Notes `n` bytes taken from `began` to `ended` (ticks) to address `at`, where `room` were wanted. Now and then: the rate, MB/s.
+    pub fn took(
+        &self,
+        (at, n, room): (u64, usize, usize),
+        (began, ended): (u64, u64),
+        ticks_per_1024ns: u64,
+    ) -> Option<u32> {
+        // What its sender did before a block is not the block's time; what passes between its parts is.
+        let since = if self.next.load(Relaxed) == at { self.ended.load(Relaxed) } else { began };
+        let on = n >= LARGE && n < room;
+        self.next.store(if on { at.wrapping_add(n as u64) } else { 0 }, Relaxed);
+        self.ended.store(ended, Relaxed);
+        let bytes = self.bytes.load(Relaxed) + n as u64;
+        let spent = self.spent.load(Relaxed) + ended.saturating_sub(since);
+        let full = bytes >= u64::from(WINDOW);
+        self.bytes.store(if full { 0 } else { bytes }, Relaxed);
+        self.spent.store(if full { 0 } else { spent }, Relaxed);
+        let rate = || u128::from(bytes) * 1000 * u128::from(ticks_per_1024ns) / 1024 / u128::from(spent.max(1));
+        full.then(|| u32::try_from(rate()).unwrap_or(u32::MAX).max(1))
+    }
+}
+
 /// How the writer copies large puts into the large ring: through its caches or around them, whichever has moved more bytes a
 /// second lately, waiting for the reader included. The first windows of a try bring the ring's lines where they are used; only
 /// the one after them counts.
@@ -138,11 +178,20 @@ impl Copying<'_> {
         self.0.way.load(Relaxed) & AROUND != 0
     }
 
-    /// Whether the two CPUs seem to share no cache: the way around the caches is in use, and not only as a try. (During a try of
-    /// either way they count as near, so that what could go by single copy earlier is put into the ring, and timed.)
+    /// Whether the way around the caches is in use, and not only as a try.
+    #[inline(always)]
+    pub fn stays_around(&self) -> bool {
+        self.0.way.load(Relaxed) & (AROUND | TRYING) == AROUND
+    }
+
+    /// Whether the two CPUs seem to share no cache that would do: neither way through the ring is fast. (During a try of either
+    /// way they count as near, so that what could go by single copy earlier is put into the ring, and timed.)
     #[inline(always)]
     pub fn is_far(&self) -> bool {
-        self.0.way.load(Relaxed) & (AROUND | TRYING) == AROUND
+        let tx = self.0;
+        let way = tx.way.load(Relaxed);
+        let slow = || (1..FAST).contains(&tx.rates[THROUGH as usize - 1].load(Relaxed));
+        way & TRYING == 0 && (way & AROUND != 0 || way & (CONFIRMED - SETTLING) == 0 && slow())
     }
 
     /// Notes a single copy of `n` bytes. Where such copies take the place of puts around the caches, no put would ever tell that
@@ -183,29 +232,31 @@ impl Copying<'_> {
         first
     }
 
-    /// Notes a large put of `n` bytes that took `ticks`, and decides anew when a window is full.
+    /// Notes a large put of `n` bytes that took `ticks`, and decides anew when a window is full: by that, or by the rate at which such bytes
+    /// have `landed` (0: unknown) where that is less.
     #[inline(always)]
-    pub fn note<B: Base>(&self, base: &B, n: usize, ticks: u64) {
-        self.note_at(|| base.ticks_per_1024ns(), n, ticks);
+    pub fn note<B: Base>(&self, base: &B, n: usize, ticks: u64, landed: impl FnOnce() -> u32) {
+        self.note_at(|| base.ticks_per_1024ns(), n, ticks, landed);
     }
 
     /// The same with the clock's rate alone.
     #[inline(always)]
-    pub fn note_at(&self, ticks_per_1024ns: impl FnOnce() -> u64, n: usize, ticks: u64) {
+    pub fn note_at(&self, ticks_per_1024ns: impl FnOnce() -> u64, n: usize, ticks: u64, landed: impl FnOnce() -> u32) {
         let tx = self.0;
         let bytes = tx.window.load(Relaxed).saturating_add(n as u32);
         tx.window.store(bytes, Relaxed);
         tx.spent.store(tx.spent.load(Relaxed) + ticks, Relaxed);
         if bytes >= WINDOW {
-            self.decide(ticks_per_1024ns(), bytes);
+            self.decide(ticks_per_1024ns(), bytes, landed());
         }
     }
 
     #[cold]
-    fn decide(&self, ticks_per_1024ns: u64, bytes: u32) {
+    fn decide(&self, ticks_per_1024ns: u64, bytes: u32, landed: u32) {
         let tx = self.0;
         let ns = ((tx.spent.load(Relaxed) << 10) / ticks_per_1024ns.max(1)).max(1);
         let rate = u32::try_from(u64::from(bytes) * 1000 / ns).unwrap_or(u32::MAX);
+        let rate = if landed == 0 { rate } else { rate.min(landed) };
         tx.window.store(0, Relaxed);
         tx.spent.store(0, Relaxed);
         let way = tx.way.load(Relaxed);

@@ -96,6 +96,11 @@ pub trait Base {
         true
     }
 
+    /// What this process knows of the large blocks that come.
+    fn arriving(&self) -> Option<&bulk::Arriving> {
+        None
+    }
+
     /// Nanoseconds as ticks.
     fn ticks(&self, ns: u64) -> u64 {
         (ns * self.ticks_per_1024ns()) >> 10

@@ -266,7 +266,7 @@ pub fn end<B: Base>(record: &Record, base: &mut B, received: usize) {
         bulk::took(record, received);
         bulk::came_behind(record, received);
     }
-    woke(record, base);
+    woke(record, base, received);
 }
 
 /// What [`take`] found.
@@ -367,7 +367,17 @@ fn take_more<B: Base>(
             other => return other,
         }
     }
+    let wide = rx.wide.load(Relaxed) != 0;
+    let began = if wide { base.now() } else { 0 };
     let result = take_ring(record, slot, base, (head, tail), bufs, (before, room), peek);
+    if let (Take::Done(n), [one], 0, false) = (result, &*bufs, before, peek)
+        && wide
+        && let Some(arriving) = base.arriving()
+        && let taken = (one.as_ptr() as u64, n, room)
+        && let Some(rate) = arriving.took(taken, (began, base.now()), base.ticks_per_1024ns())
+    {
+        slot.inward().consumer.landed.store(rate, Relaxed);
+    }
     match result {
         // Closed over bytes: what TCP has now follows them, as nothing else can go into the ring. (Unless it was just peeked.)
         Take::Done(n) if !open && n < room && !(peek && before > 0) => after_ring(record, slot, base, bufs, n, peek),

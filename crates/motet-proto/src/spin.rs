@@ -20,8 +20,12 @@ const MAX_FAILED: u32 = 9;
 /// The same among others who compute: a look in vain takes as long as an exchange by the kernel does, and a peer that has come back to its
 /// CPU should be met soon.
 const MAX_FAILED_IN_CROWD: u32 = 6;
-/// A sleep in the kernel that was as short as this (ns) should have been a spin.
+/// A peer that reads so many bytes between two looks is at it.
+const READS: u64 = 4 << 10;
+/// A sleep in the kernel that was as short as this (ns) should have been a spin. What was received has taken its time, too: so many bytes a
+/// ns come over TCP.
 const WAKE_UP: u64 = 20_000;
+const TCP: u64 = 2;
 
 /// How a spin ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +73,8 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
     }
     let first = base.now();
     let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
+    // When the wait for an answer began: a peer that still reads what we sent cannot have given any.
+    let (mut asked, mut read) = (first, slot.outward().consumer.seen_head());
     let result = loop {
         let looks = if near { 1 } else { 32 };
         if (0..looks).any(|_| {
@@ -93,6 +99,9 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
             record.rx.quiet.store(head, Relaxed);
             next_probe = now + probe;
             publish_cpu(slot, base);
+            if let Some(further) = reads_on(record, slot, read) {
+                (start, asked, read) = (now, now, further);
+            }
         }
         if now.saturating_sub(start) > budget {
             break Spun::Nothing;
@@ -112,7 +121,7 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
     };
     record.rx.near.store(u32::from(near), Relaxed);
     // Found at last, but a sleep would have been as quick and would have left the CPU to others.
-    let late = base.now().saturating_sub(first) > 2 * budget;
+    let late = base.now().saturating_sub(asked) > 2 * budget;
     match result {
         Spun::Ring if late => failed(record),
         Spun::Ring => paid(record),
@@ -120,6 +129,16 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
         Spun::Kernel | Spun::Woken => {}
     }
     result
+}
+
+/// How far the peer has read what we sent, if that is a good deal further than `read` (as far as there is something to read).
+fn reads_on(record: &Record, slot: &Slot, read: u64) -> Option<u64> {
+    let tail = record.tx.tail.load(Relaxed);
+    if record.tx.head_seen.load(Relaxed) == tail {
+        return None;
+    }
+    let head = slot.outward().consumer.seen_head();
+    (head <= tail && head.saturating_sub(read) >= READS).then_some(head)
 }
 
 /// Lets others have this CPU; how long they had it, ticks.
@@ -178,9 +197,9 @@ pub(crate) fn spins_in_vain<B: Base>(record: &Record, base: &B) -> bool {
     record.rx.failed.load(Relaxed) != 0 && base.is_crowded()
 }
 
-/// After a blocking receive that was left to the kernel: what came soon speaks for spinning. Not among others who compute: there a peer on
-/// this very CPU answers as soon, which it cannot while this one spins.
-pub(crate) fn woke<B: Base>(record: &Record, base: &B) {
+/// After a blocking receive that was left to the kernel and has brought `received` bytes: what came soon speaks for spinning. Not among others
+/// who compute: there a peer on this very CPU answers as soon, which it cannot while this one spins.
+pub(crate) fn woke<B: Base>(record: &Record, base: &B, received: usize) {
     let (rx, slept) = (&record.rx, record.rx.slept.load(Relaxed));
     if slept == 0 {
         return;
@@ -189,7 +208,7 @@ pub(crate) fn woke<B: Base>(record: &Record, base: &B) {
     if base.is_crowded() {
         return;
     }
-    if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP) {
+    if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP + received as u64 / TCP) {
         rx.skip.store(rx.skip.load(Relaxed) / 4, Relaxed);
         rx.failed.store(rx.failed.load(Relaxed) / 2, Relaxed);
     }

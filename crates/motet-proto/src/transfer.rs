@@ -28,8 +28,16 @@ use motet_wire::sync::{AtomicU64, relax};
 const PIECE: usize = 2 << 20;
 /// Smallest piece, bytes: below, the call costs more than the copy.
 const SMALLEST: usize = 16 << 10;
-/// A sender whose last large send met a waiting receiver waits this long (ns) for the next one.
+/// A sender waits so long (ns) for a receiver that may be about to wait: it has just read what says how much comes, and makes room for it.
+/// For a large block a ns for so many bytes, which is a small part of what the copy gains; within bounds.
 const HOPE: u64 = 3_000;
+const BYTES_OF_HOPE: u64 = 64;
+const MOST_HOPE: u64 = 100_000;
+/// A wait in vain is followed by one large send without, then by twice as many and one, up to this.
+const MOST_PASSED: u32 = 63;
+const HOPELESS: u32 = 1 << 8;
+/// A block's beginning has gone ahead.
+const AHEAD: u32 = 1 << 31;
 /// A connection on which nothing gets on for this long (ns) is looked at.
 const LOOK: u64 = 10_000_000;
 /// A sender cuts a transfer whose receiver does not get on for this long (ns).
@@ -168,8 +176,12 @@ pub fn send<B: Base>(
             && transfer.at[0].load(Relaxed) == tail
             && transfer.at[1].load(Relaxed) == record.tx.tcp.load(Relaxed)
     };
-    if !here() && (record.tx.hopeful.load(Relaxed) == 0 || !soon(base, slot, tail, here)) {
-        record.tx.hopeful.store(0, Relaxed);
+    let ahead = record.tx.hopeless.load(Relaxed) & AHEAD != 0;
+    if ahead {
+        record.tx.hopeless.store(record.tx.hopeless.load(Relaxed) & !AHEAD, Relaxed);
+    }
+    let shown = here() || ahead && soon(record, slot, base, (buf.len(), tail), here);
+    if !shown {
         return None;
     }
     let copies = may_copy(record, slot, base);
@@ -218,29 +230,51 @@ pub fn send<B: Base>(
     };
     if sent == length {
         transfer.state.store(DONE, Release);
-        record.tx.hopeful.store(1, Relaxed);
+        record.tx.hopeless.store(0, Relaxed);
     } else {
         transfer.kept.store(sent as u64, Relaxed);
         transfer.state.store(CUT, Release); // edge: cut -> receive
-        record.tx.hopeful.store(0, Relaxed);
+        lose_hope(record);
     }
     record.tx.copied.fetch_add(sent as u64, Relaxed);
     record.events.single_copy.fetch_add(1, Relaxed);
     (sent > 0).then_some(Ok(sent))
 }
 
-/// Waits a little for the receiver to come back, as long as it still looks at the ring.
-fn soon<B: Base>(base: &mut B, slot: &Slot, tail: u64, here: impl Fn() -> bool) -> bool {
-    let (start, limit) = (base.now(), base.ticks(HOPE));
+/// Whether a large block that nobody waits for should send its beginning ahead through the ring, and then wait for a receiver that shows its
+/// memory for the rest: many read a head first, and some of what follows with it. The last such waits say whether another one is due:
+/// `tx.hopeless` has the sends that pass without, above them how many did so last, and [`AHEAD`].
+pub fn goes_ahead(record: &Record) -> bool {
+    let word = record.tx.hopeless.load(Relaxed);
+    let due = word.is_multiple_of(HOPELESS);
+    record.tx.hopeless.store(if due { word | AHEAD } else { word - 1 }, Relaxed);
+    due
+}
+
+fn lose_hope(record: &Record) {
+    let passed = (record.tx.hopeless.load(Relaxed) / HOPELESS * 2 + 1).min(MOST_PASSED);
+    record.tx.hopeless.store(passed * HOPELESS + passed + 1, Relaxed); // the rest of this block counts, too
+}
+
+/// Waits a little for the receiver to come back with its buffer, as long as it still looks at the ring.
+fn soon<B: Base>(
+    record: &Record,
+    slot: &Slot,
+    base: &mut B,
+    (length, tail): (usize, u64),
+    here: impl Fn() -> bool,
+) -> bool {
+    let (start, limit) = (base.now(), base.ticks((length as u64 / BYTES_OF_HOPE).clamp(HOPE, MOST_HOPE)));
     while base.now().wrapping_sub(start) < limit {
         if here() {
             return true;
         }
         if !matches!(slot.outward().gate.mode(tail), Ok(motet_wire::gate::Mode::Ring | motet_wire::gate::Mode::Wide)) {
-            return false;
+            break;
         }
         relax();
     }
+    lose_hope(record);
     false
 }
 

@@ -39,7 +39,7 @@ pub struct Ask {
 
 /// Bytes after which a put is published, so that the consumer copies meanwhile.
 const PIECE: usize = 64 << 10;
-/// The same towards a consumer that has read all and may be waiting: the first bytes are on their way sooner.
+/// The same towards a consumer that has read all but a head, as far as is known, and may be waiting: the first bytes are on their way sooner.
 const PIECE_AWAITED: usize = 16 << 10;
 /// Values of `tx.ready` beside 0: the gate may be used; the sending direction is shut down.
 pub const READY: u32 = 1;
@@ -47,9 +47,9 @@ const FINISHED: u32 = 2;
 /// Payload up to this may be put on the strength of the last put: no more than the smallest ring has room for.
 const SHORT: usize = 4096;
 /// A sender that found the ring full waits this long (ns) for space before it spills to TCP: for the large ring, whose
-/// consumer may be copying a large piece around the caches, longer.
+/// consumer may be touching fresh memory (the kernel clears 2 MiB for a huge page), longer.
 const FULL_WAIT: u64 = 20_000;
-const FULL_WAIT_WIDE: u64 = 100_000;
+const FULL_WAIT_WIDE: u64 = 500_000;
 /// The same for a sender that must not block.
 const FULL_WAIT_NONBLOCKING: u64 = 2_000;
 /// Waiting for half the ring turns into waiting for any space after this (ns).
@@ -102,14 +102,23 @@ fn begin_in_full<B: Base>(
                 }
             }
             Ok(mode) => {
+                let large = if bulk::Copying(tx).is_far() { ask.large_far } else { ask.large };
+                let ahead;
+                let mut parts = bufs;
                 if let Some(first) = bufs.first()
-                    && first.len() >= if bulk::Copying(tx).is_far() { ask.large_far } else { ask.large }
-                    && let Some(sent) = transfer::send(record, slot, base, (first, ask.nonblocking), (tail, ask.half))
+                    && first.len() >= large
                 {
-                    bulk::Copying(tx).copied(sent.unwrap_or(0));
-                    return sent.map_or_else(Step::Failed, Step::Done);
+                    let half = ask.half;
+                    if let Some(sent) = transfer::send(record, slot, base, (first, ask.nonblocking), (tail, half)) {
+                        bulk::Copying(tx).copied(sent.unwrap_or(0));
+                        return sent.map_or_else(Step::Failed, Step::Done);
+                    }
+                    if !ask.nonblocking && first.len() > large + PIECE_AWAITED && transfer::goes_ahead(record) {
+                        ahead = [IoSlice::new(&first[..PIECE_AWAITED])];
+                        parts = &ahead;
+                    }
                 }
-                match put_all(record, slot, base, bufs, (mode, tail), ask.nonblocking) {
+                match put_all(record, slot, base, parts, (mode, tail), ask.nonblocking) {
                     Ok(0) => {}
                     Ok(n) => return Step::Done(n),
                     Err(Broken) => return broken(record),
@@ -177,7 +186,8 @@ fn put_all<B: Base>(
 ) -> Result<usize, Broken> {
     let lines = slot.outward();
     let length: usize = bufs.iter().map(|b| b.len()).sum();
-    let limit = if record.tx.head_seen.load(Relaxed) == tail { PIECE_AWAITED } else { PIECE };
+    let unheard = tail - record.tx.head_seen.load(Relaxed);
+    let limit = if unheard <= 2 * PIECE_AWAITED as u64 { PIECE_AWAITED } else { PIECE };
     let mut done = 0;
     loop {
         let piece = (length - done).min(limit);
@@ -243,8 +253,8 @@ fn put<B: Base>(
     if tail - seen == ring.size() {
         let wait = match (nonblocking, wide) {
             (true, _) => FULL_WAIT_NONBLOCKING,
-            (false, false) => FULL_WAIT,
-            (false, true) => FULL_WAIT_WIDE,
+            (false, _) if !wide || base.is_crowded() => FULL_WAIT,
+            (false, _) => FULL_WAIT_WIDE,
         };
         seen = wait_for_space(record, lines, base, tail, ring.size(), wait)?;
         if tail - seen == ring.size() {
@@ -270,7 +280,11 @@ fn put<B: Base>(
         let copying = bulk::Copying(tx);
         copying.begin(slot.bulk_out_memory(), base);
         ring.bypassing(copying.bypass()).write(tail, bufs, skip, n);
-        copying.note(base, n, base.now().wrapping_sub(start));
+        let landed = || match lines.consumer.landed.load(Relaxed) {
+            0 => 0,
+            _ => lines.consumer.landed.swap(0, Relaxed),
+        };
+        copying.note(base, n, base.now().wrapping_sub(start), landed);
     } else {
         ring.write(tail, bufs, skip, n);
     }

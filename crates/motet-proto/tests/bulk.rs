@@ -17,7 +17,7 @@ fn puts(tx: &Tx, count: usize, rates: [u64; 2]) -> [usize; 2] {
         copying.begin(None, &mut base);
         let way = usize::from(copying.bypass());
         moved[way] += 1;
-        copying.note(&base, 1 << 20, (1 << 20) * 1000 / rates[way]);
+        copying.note(&base, 1 << 20, (1 << 20) * 1000 / rates[way], || 0);
     }
     moved
 }
@@ -82,7 +82,7 @@ fn messages(tx: &Tx, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
             copying.begin(None, &mut base);
             let way = usize::from(copying.bypass());
             moved[way] += PIECE as u64;
-            copying.note(&base, PIECE, PIECE as u64 * 1000 / rates[way]);
+            copying.note(&base, PIECE, PIECE as u64 * 1000 / rates[way], || 0);
         }
     }
     moved
@@ -123,7 +123,51 @@ fn a_stream_of_single_copies_notices_that_the_cpus_are_near() {
 #[test]
 fn near_cpus_are_never_taken_for_far_ones() {
     assert_eq!(messages(&Tx::default(), 4 << 30, NEAR), [4 << 30, 0, 0]);
-    // A try of the way around the caches is no reason to leave the ring.
+    assert_eq!(messages(&Tx::default(), 4 << 30, [12_500, 6_000])[2], 0);
+}
+
+#[test]
+fn where_no_way_through_the_ring_is_fast_large_messages_are_copied() {
+    for rates in [[8_000, 6_000], [6_000, 8_000]] {
+        let [through, around, copied] = messages(&Tx::default(), 4 << 30, rates);
+        assert!((through + around) * 50 < copied, "{through} {around} {copied} {rates:?}");
+    }
+}
+
+#[test]
+fn a_way_that_writes_fast_and_lands_slowly_is_not_taken() {
     let tx = Tx::default();
-    assert_eq!(messages(&tx, 4 << 30, [8_000, 6_000])[2], 0);
+    let clock = Clock::new(0);
+    let [mut base, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
+    let copying = Copying(&tx);
+    let mut ways = Vec::new();
+    for _ in 0..2_000 {
+        copying.begin(None, &mut base);
+        let way = usize::from(copying.bypass());
+        ways.push(way);
+        copying.note(&base, 1 << 20, (1 << 20) * 1000 / [9_000, 17_000][way], || [9_000, 5_000][way]);
+    }
+    let around: usize = ways[200..].iter().sum();
+    assert!(around < 30, "{around} of 1800 around the caches");
+    assert!(ways.contains(&1), "it was tried");
+    assert!(!copying.stays_around() && copying.is_far(), "neither way is fast");
+}
+
+#[test]
+fn a_block_is_timed_from_its_first_bytes_to_its_last() {
+    const PART: usize = 64 << 10;
+    let arriving = motet_proto::bulk::Arriving::default();
+    let (mut now, mut rates) = (0, Vec::new());
+    for _ in 0..16 {
+        now += 1_000_000; // what the sender does between its blocks
+        for part in 0..4 {
+            let began = now + if part > 0 { 10_000 } else { 0 };
+            now = began + 10_000;
+            let at = (4096 + part * PART) as u64;
+            rates.extend(arriving.took((at, PART, (4 - part) * PART), (began, now), 1024));
+        }
+    }
+    // Four times 10 us of copying, three times 10 us between.
+    let expected = (4 * PART * 1000 / 70_000) as u32;
+    assert_eq!(rates, [expected; 4], "every MiB");
 }

@@ -74,7 +74,7 @@ fn a_sender_chooses_the_size_by_what_it_knows_of_the_cpus() {
         copying.begin(None, &mut base);
         while far && !copying.is_far() {
             let rate = if copying.bypass() { 16_000 } else { 3_000 };
-            copying.note(&base, 1 << 20, (1 << 20) * 1000 / rate);
+            copying.note(&base, 1 << 20, (1 << 20) * 1000 / rate, || 0);
         }
         drop(base);
         tx.review.store(1, Relaxed);
@@ -199,4 +199,34 @@ fn a_claim_counter_that_runs_backwards_ends_the_transfer() {
     let far = &world.sides[1];
     let came = transfer::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf);
     assert_eq!((came, copies.get()), (Err(ECONNRESET), 1));
+}
+
+/// A blocking send of a block that nobody waits for yet; how it went on, and what it has learnt. The receiver shows its memory when it has
+/// read the beginning, or never.
+fn sent_ahead(comes: bool) -> (u64, u32) {
+    const ASK: tx::Ask = tx::Ask { nonblocking: false, ..SEND };
+    let (mut world, shown) = waiting(Plan::new());
+    assert!(transfer::withdraw(&world.sides[1].slot));
+    let tx::Step::Done(ahead) = world.send(0, LENGTH, ASK) else { panic!("the gate is open") };
+    assert!(ahead <= 16 << 10);
+    assert_eq!(world.receive(1, 1, ahead, LOOK), rx::Step::Done(ahead));
+    if comes {
+        world.weave = 1;
+        world.scribble = Some(Box::new(move |world: &World| {
+            let far = &world.sides[1];
+            if shared(world).state.load(Relaxed) == IDLE {
+                transfer::post(&far.record, &far.slot, &mut world.base(1, 1), &shown);
+            }
+        }));
+    }
+    assert!(matches!(world.send(0, LENGTH - ahead - 1, ASK), tx::Step::Done(1..)));
+    let tx = &world.sides[0].record.tx;
+    (tx.copied.load(Relaxed) + ahead as u64, tx.hopeless.load(Relaxed))
+}
+
+#[test]
+fn the_beginning_of_a_block_goes_ahead_of_a_single_copy() {
+    assert_eq!(sent_ahead(true), (LENGTH as u64 - 1, 0), "all that did not go ahead");
+    let (copied, hopeless) = sent_ahead(false);
+    assert!(copied <= 16 << 10 && hopeless % 256 == 1, "the next one does not wait: {hopeless:x}");
 }

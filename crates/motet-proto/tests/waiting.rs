@@ -6,8 +6,10 @@ use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::Plan;
 use motet_proto::{rx, spin, tx};
 use motet_wire::sync::Ordering::Relaxed;
+use std::cell::Cell;
+use std::rc::Rc;
 use support::prng::Prng;
-use support::{SEND, SLEEP, World};
+use support::{LOOK, SEND, SLEEP, World};
 
 const SPIN: rx::Ask = rx::Ask { spin: 30_000, ..SLEEP };
 
@@ -122,4 +124,48 @@ fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
     assert_eq!((after.1, again), (0, alone), "a yield for nobody is the last");
     spin(10_000);
     assert_eq!(spin(1_000_000).1, 0, "who computes is not given the CPU first");
+}
+
+#[test]
+fn a_wait_for_an_answer_begins_when_the_peer_has_read_what_was_sent() {
+    let lasts = |reads: bool| {
+        let mut world = world();
+        let due = Rc::new(Cell::new(u64::MAX));
+        world.weave = 1;
+        let then = due.clone();
+        world.scribble = Some(Box::new(move |world: &World| {
+            if world.clock.time() >= then.get() {
+                then.set(u64::MAX);
+                assert_eq!(world.receive(0, 1, 4096, LOOK), rx::Step::Done(4096));
+            }
+        }));
+        let [peer, me] = &world.sides;
+        assert!(motet_proto::gate::raise(&peer.record, &peer.slot, &mut world.base(0, 1), || true));
+        assert_eq!(world.send(1, 4096, SEND), tx::Step::Done(4096));
+        assert!(motet_proto::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
+        let began = world.clock.time();
+        if reads {
+            due.set(began + 20_000);
+        }
+        assert_eq!(spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false), spin::Spun::Nothing);
+        world.clock.time() - began
+    };
+    let (alone, read) = (lasts(false), lasts(true));
+    assert!(alone < 40_000 && read > 50_000, "{alone} {read} ns");
+}
+
+#[test]
+fn a_long_receive_in_the_kernel_may_take_longer_and_still_speaks_for_spinning() {
+    let world = world();
+    (0..600).for_each(|_| in_vain(&world));
+    let me = &world.sides[1];
+    let skip = me.record.rx.skip.load(Relaxed);
+    assert!(skip > 4);
+    for (length, left) in [(10, skip - 1), (50_000, (skip - 2) / 4)] {
+        assert_eq!(world.receive(1, 1, length, SPIN), rx::Step::Kernel);
+        world.clock.advance(30_000);
+        assert_eq!(world.send(0, length, SEND), tx::Step::Kernel);
+        assert!(world.send_on(0, false) && world.receive_on(1, 1, true));
+        assert_eq!(me.record.rx.skip.load(Relaxed), left, "{length} bytes");
+    }
 }

@@ -78,7 +78,9 @@ pub struct ConsumerLine {
     met: AtomicU32,
     /// How the consumer receives, as far as it knows: 0, [`HERE`] or [`HERE_AND_ELSEWHERE`].
     pub receives: AtomicU32,
-    _reserved: [AtomicU32; 11],
+    /// MB/s at which large blocks have landed lately, for the producer, which takes the word away (0).
+    pub landed: AtomicU32,
+    _reserved: [AtomicU32; 10],
 }
 
 impl GateLine {
@@ -273,7 +275,8 @@ impl ConsumerLine {
             cpu: zero(),
             met: zero(),
             receives: zero(),
-            _reserved: [(); 11].map(|()| zero()),
+            landed: zero(),
+            _reserved: [(); 10].map(|()| zero()),
         }
     }
 
@@ -282,6 +285,7 @@ impl ConsumerLine {
         self.head.store(0, Ordering::Relaxed);
         self.cpu.store(0, Ordering::Relaxed);
         self.receives.store(0, Ordering::Relaxed);
+        self.landed.store(0, Ordering::Relaxed);
     }
 
     /// Consumer: `head -> head + n`, unless the producer has claimed the bytes (invariant 6).

@@ -46,8 +46,8 @@ pub struct Tx {
     pub returned: AtomicU64,
     /// Bytes that went by single copy.
     pub copied: AtomicU64,
-    /// 1 when the last large send met a receiver that waited: worth waiting a little for the next.
-    pub hopeful: AtomicU32,
+    /// Large sends that do not wait for a receiver, since the last ones did so in vain: `motet_proto::transfer`.
+    pub hopeless: AtomicU32,
     /// 1 when the kernel lets us read the peer's memory.
     pub may_copy: AtomicU32,
     /// 1 when the unread bytes lie in the large ring.

@@ -93,7 +93,7 @@ impl Outward<'_> {
         let (mut left, mut shown) = (chunk, false);
         // Around the caches only where pieces have shown that the CPUs share none: a copy that short is over before what it costs
         // the other end can be seen here.
-        let bypass = behind > PIECE && Copying(self.copying).is_far();
+        let bypass = behind > PIECE && Copying(self.copying).stays_around();
         for part in parts {
             let (first, mut rest) = part.split_at(part.len().min(packet::MESSAGE - filled));
             line[filled..][..first.len()].copy_from_slice(first);
@@ -159,7 +159,7 @@ impl Packets for Outward<'_> {
         let start = clock::ticks();
         let written = self.bulk.write(body, bypass);
         if route == Route::Any {
-            copying.note_at(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start));
+            copying.note_at(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start), || 0);
         }
         let put = self.lane.try_put(Kind::Piece as u8, IN_RING, &[head, &(written as u32).to_le_bytes()]);
         let put = self.put_was(put);
