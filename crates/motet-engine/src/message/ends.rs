@@ -12,7 +12,6 @@ use super::medium::Medium;
 use super::operations::{Ended, GroupId};
 use super::posted::{self, Taken};
 use super::progress::{SLOW, SWEEP};
-use super::vain::OTHERS;
 use super::{Node, Pin};
 use motet_proto::message::pool::Number;
 use motet_wire::lane::Glance;
@@ -85,7 +84,7 @@ impl Node {
         let Some(link) = core.only_link() else { return Lines::More };
         let Core { links, desk, rounds, now, asleep, .. } = &mut **core;
         let round = rounds.wrapping_add(1);
-        let (until, until_slow) = if links.count() > 1 { (OTHERS, SWEEP) } else { (SLOW, SLOW) };
+        let until_slow = if links.count() > 1 { SWEEP } else { SLOW };
         let Some(joined) = links.named(Number(link.0)) else { return Lines::More };
         let idle = desk.offers.is_empty() && desk.spent.is_empty();
         if *asleep || !idle || round.is_multiple_of(until_slow) {
@@ -109,7 +108,7 @@ impl Node {
                     }
                     let Some(lanes) = joined.lanes() else { return Lines::More };
                     *rounds = round;
-                    if !desk.stirred && self.be_still_but_for(group, &lanes.inward, round, until) {
+                    if !desk.stirred && self.be_still_but_for(group, &lanes.inward, round, until_slow) {
                         core.set_still();
                     }
                     return Lines::Nothing;
@@ -134,7 +133,7 @@ impl Node {
         if lanes.inward.take_wake() {
             lanes.ring();
         }
-        let still = self.be_still_but_for(group, &lanes.inward, round, until) && !kept;
+        let still = self.be_still_but_for(group, &lanes.inward, round, until_slow) && !kept;
         let quiet = joined.is_quiet();
         if desk.stirred {
             core.stir();

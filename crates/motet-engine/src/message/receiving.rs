@@ -59,8 +59,7 @@ impl Node {
             core.set_still();
         }
         core.release();
-        let posted = posted.map(|(name, _)| name);
-        posted
+        posted.map(|(name, _)| name)
     }
 
     /// Its name; and whether it simply waits, and nothing else has changed.

@@ -15,9 +15,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Most busy links of a node that is said to be still.
 const MOST: usize = 8;
-/// Looks between two at a link that is not busy. They are shorter than those with the lock, of which there are [`SWEEP`].
-pub(super) const OTHERS: u32 = 4 * SWEEP;
-
 /// What was written down before the node was said to be still; nothing of it counts when it is not.
 #[derive(Debug, Default)]
 pub struct Vain {
@@ -74,7 +71,7 @@ impl Node {
             line.follow(&lanes.inward);
         }
         let (busy, all) = (hot.len() as u32, links.count());
-        let until = if all > busy { OTHERS } else { SLOW };
+        let until = if all > busy { SWEEP } else { SLOW };
         let looks = until - 1 - core.rounds % until;
         if looks == 0 || core.driving || core.shut || core.asleep {
             return;
