@@ -418,6 +418,28 @@ struct motet_counts {
 };
 int motet_group_counts(motet_node node, motet_group group, struct motet_counts *counts);
 
+/* ---- what a library does for every short message, on a node that it has pinned
+ *
+ * As motet_message_post(), motet_message_start() of what is injected, and motet_group_wait() with deadline 0, and with their errors; but
+ * nothing is looked up to enter the node, a look in vain costs a look at the next line of each busy link, and as long as nobody else uses the
+ * node its lock costs no exchange. One call at a time on a pin, from whichever thread; other calls on the node at any time. A node is pinned
+ * until it is unpinned as often: motet_node_close() gives -EBUSY before. A pin is an address, which is not checked: it is not used after that.
+ * Nodes of a single thread are not pinned (-EINVAL). A forked child unpins, and gets -ECHILD of all else. */
+typedef struct motet_pinned *motet_pin;
+int motet_node_pin(motet_node node, motet_pin *out);
+int motet_node_unpin(motet_pin node);
+
+/* On a channel or, where that is 0, in a context. */
+int motet_pinned_post(motet_pin node, motet_channel channel, motet_context context, uint64_t tag, uint64_t ignore, void *buffer,
+                      size_t capacity, motet_group group, uint64_t notice, motet_operation *out);
+
+/* One piece and its headers, in one packet or not at all. */
+int motet_pinned_inject(motet_pin node, motet_channel channel, uint64_t tag, const void *headers, size_t headers_length, const void *body,
+                        size_t length);
+
+/* -EAGAIN: none. */
+int motet_pinned_take(motet_pin node, motet_group group, struct motet_completion *ends, unsigned most);
+
 /* Waits until at least `done` have ended as asked or more than `failed` otherwise, since the group is there. */
 int motet_group_wait_counts(motet_node node, motet_group group, uint64_t done, uint64_t failed, int64_t deadline);
 

@@ -32,11 +32,17 @@ bool requests_grow(struct domain *domain)
 
 /* ---------------------------------------------------------------- life */
 
+static void leave_node(struct domain *domain)
+{
+    if (domain->pinned) motet_node_unpin(domain->pinned);
+    motet_node_close(domain->node);
+}
+
 static int domain_close(struct fid *fid)
 {
     struct domain *domain = container(fid, struct domain, fid.fid);
     if (domain->users) return -FI_EBUSY;
-    motet_node_close(domain->node);
+    leave_node(domain);
     for (struct chunk *chunk; (chunk = domain->chunks);) {
         domain->chunks = chunk->next;
         free(chunk);
@@ -113,6 +119,10 @@ static int join(struct domain *domain)
         result = motet_node_open(&options, &domain->node);
     }
     if (result != 0) return -to_errno(result);
+    if ((result = motet_node_pin(domain->node, &domain->pinned)) != 0) {
+        leave_node(domain);
+        return -to_errno(result);
+    }
     find_way(domain);
     return 0;
 }

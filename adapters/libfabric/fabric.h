@@ -81,6 +81,7 @@ void map_free(struct map *map);
 struct domain {
     struct fid_domain fid;
     motet_node node;
+    motet_pin pinned; /* the same */
     struct address address; /* of endpoint 0 */
     uint32_t version; /* of libfabric's interface, for which the program was compiled */
     bool locked;        /* by `lock`; otherwise by `inside` and `guest` */
@@ -353,7 +354,14 @@ struct reader {       /* of a queue whose ring is empty */
     fi_addr_t *sources; /* or NULL */
     size_t taken;
 };
-void queue_pump_to(struct queue *queue, struct reader *reader); /* takes what has ended; one round of progress where nothing has. What the reader has no use for yet goes into the ring */
+#define BATCH 16 /* ends taken at a time */
+bool ends_make(struct queue *queue);
+/* What has ended, into `ends`; one round of progress where nothing has. How many, or less than 1. */
+static inline int queue_take(struct queue *queue)
+{
+    return motet_pinned_take(queue->domain->pinned, queue->group, queue->ends, BATCH);
+}
+void queue_finish(struct queue *queue, int taken, struct reader *reader); /* of what was taken, what the reader has no use for yet goes into the ring */
 void queue_pump(struct queue *queue);   /* all of it goes there */
 void domain_pump(struct domain *domain); /* of all queues */
 bool domain_may_sleep(struct domain *domain);

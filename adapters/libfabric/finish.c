@@ -1,8 +1,6 @@
 /* finish.c: how operations end: from the ends that a queue's group has to tell to events and counts. */
 #include "fabric.h"
 
-#define BATCH 16 /* ends taken at a time */
-
 int to_errno(int status)
 {
     int error = status < 0 ? -status : status;
@@ -94,18 +92,18 @@ static inline bool finish_at_once(struct queue *queue, const struct motet_comple
     struct request *request = (struct request *)(uintptr_t)end->context;
     if (reader->taken == reader->most || queue->count > 0 || end->status != 0) return false;
     if (!(request->flags & FI_RECV) || request->whole || request->many || !request->told) return false;
-    struct fi_cq_tagged_entry entry = {
-        .op_context = request->context,
-        .flags = request->flags,
-        .len = end->length,
-        .buf = request->buffer,
-        .tag = end->tag,
-    };
-    if (end->headers_length == sizeof entry.data) {
-        memcpy(&entry.data, end->headers, sizeof entry.data);
-        entry.flags |= FI_REMOTE_CQ_DATA;
-    }
-    write_entry(reader->into + reader->taken * reader->size, reader->size, &entry);
+    /* Field by field where it is wanted: what is put together elsewhere by words and copied by pairs of them is waited for. */
+    struct fi_cq_tagged_entry apart, *place = (void *)(reader->into + reader->taken * reader->size);
+    struct fi_cq_tagged_entry *entry = likely(reader->size == sizeof apart) ? place : &apart;
+    bool data = end->headers_length == sizeof entry->data;
+    entry->op_context = request->context;
+    entry->flags = request->flags | (data ? FI_REMOTE_CQ_DATA : 0);
+    entry->len = end->length;
+    entry->buf = request->buffer;
+    entry->tag = end->tag;
+    entry->data = 0;
+    if (data) memcpy(&entry->data, end->headers, sizeof entry->data);
+    if (unlikely(entry == &apart)) memcpy(place, &apart, reader->size);
     if (reader->sources) reader->sources[reader->taken] = peer_source(request->endpoint, end->channel);
     reader->taken++;
     count(request->endpoint, request->counter, 0);
@@ -114,13 +112,14 @@ static inline bool finish_at_once(struct queue *queue, const struct motet_comple
     return true;
 }
 
-void queue_pump_to(struct queue *queue, struct reader *reader)
+bool ends_make(struct queue *queue)
 {
-    if (unlikely(!queue->ends)) {
-        if (!(queue->ends = malloc(BATCH * sizeof *queue->ends))) return;
-        queue->ends[0].size = sizeof *queue->ends;
-    }
-    int taken = motet_group_wait(queue->domain->node, queue->group, queue->ends, BATCH, 0);
+    if ((queue->ends = malloc(BATCH * sizeof *queue->ends))) queue->ends[0].size = sizeof *queue->ends;
+    return queue->ends != NULL;
+}
+
+void queue_finish(struct queue *queue, int taken, struct reader *reader)
+{
     for (int i = 0; i < taken; i++)
         if (!finish_at_once(queue, &queue->ends[i], reader)) finish(queue, &queue->ends[i]);
     mail_read(queue->domain);
@@ -129,7 +128,7 @@ void queue_pump_to(struct queue *queue, struct reader *reader)
 void queue_pump(struct queue *queue)
 {
     struct reader nobody = { .most = 0 };
-    queue_pump_to(queue, &nobody);
+    queue_finish(queue, queue_take(queue), &nobody);
 }
 
 void domain_pump(struct domain *domain)

@@ -40,10 +40,10 @@ static ssize_t read_ring(struct queue *queue, struct reader *reader)
     return reader->taken == 0 && reader->most > 0 ? -FI_EAVAIL : (ssize_t)reader->taken;
 }
 
-static inline ssize_t read_locked(struct queue *queue, char *into, size_t most, fi_addr_t *sources)
+static ssize_t read_locked(struct queue *queue, char *into, size_t most, fi_addr_t *sources)
 {
     struct reader reader = { into, most, form_size(queue->format), sources, 0 };
-    if (queue->count == 0) queue_pump_to(queue, &reader);
+    if (queue->count == 0) queue_finish(queue, queue_take(queue), &reader);
     if (likely(queue->count == 0)) return likely(reader.taken == 0) ? -FI_EAGAIN : (ssize_t)reader.taken;
     return read_ring(queue, &reader);
 }
@@ -57,11 +57,21 @@ static ssize_t read_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t 
     return result;
 }
 
-/* For a program that polls. */
-static ssize_t poll_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources)
+/* What came of a look for ends, for a program that polls. The lock is held until it is over. */
+static __attribute__((noinline)) ssize_t poll_taken(struct queue *queue, int taken, void *into, size_t most, fi_addr_t *sources)
+{
+    struct reader reader = { into, most, form_size(queue->format), sources, 0 };
+    queue_finish(queue, taken, &reader);
+    ssize_t result = likely(queue->count == 0) ? (likely(reader.taken > 0) ? (ssize_t)reader.taken : -FI_EAGAIN) : read_ring(queue, &reader);
+    if (result != -FI_EAGAIN) queue->vain = 0;
+    leave(queue->domain);
+    return result;
+}
+
+/* The same of whatever is there. */
+static __attribute__((noinline)) ssize_t poll_anyhow(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources)
 {
     struct queue *queue = container(fid, struct queue, fid);
-    enter(queue->domain);
     ssize_t result = read_locked(queue, into, most, sources);
     bool rests = result == -FI_EAGAIN && rest_is_due(queue);
     if (result != -FI_EAGAIN) queue->vain = 0;
@@ -71,6 +81,19 @@ static ssize_t poll_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t 
     result = read_from(fid, into, most, sources);
     if (result != -FI_EAGAIN) queue->vain = 0;
     return result;
+}
+
+/* For a program that polls: mostly there is nothing, then an end. */
+static ssize_t poll_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources)
+{
+    struct queue *queue = container(fid, struct queue, fid);
+    enter(queue->domain);
+    if (unlikely(queue->count > 0 || queue->domain->rests)) return poll_anyhow(fid, into, most, sources);
+    int taken = queue_take(queue);
+    if (unlikely(taken > 0) || unlikely(atomic_load_explicit(&queue->domain->mail, memory_order_relaxed) != NULL))
+        return poll_taken(queue, taken, into, most, sources);
+    leave(queue->domain);
+    return -FI_EAGAIN;
 }
 
 static ssize_t read_plain(struct fid_cq *fid, void *into, size_t most) { return poll_from(fid, into, most, NULL); }
@@ -247,7 +270,8 @@ struct queue *queue_own(struct domain *domain)
     if (!queue) return NULL;
     queue->domain = domain;
     queue->wait = FI_WAIT_NONE;
-    if (motet_group_new(domain->node, &queue->group) != 0) {
+    if (!ends_make(queue) || motet_group_new(domain->node, &queue->group) != 0) {
+        free(queue->ends);
         free(queue);
         return NULL;
     }

@@ -33,12 +33,10 @@ static int source(struct endpoint *endpoint, const struct in *in, struct motet_s
 
 static int post(struct request *request, const struct motet_source *source)
 {
-    struct motet_notice notice = MOTET_INIT(struct motet_notice);
     struct endpoint *endpoint = request->endpoint;
-    notice.group = endpoint->receives->group;
-    notice.context = (uintptr_t)request;
-    int result = motet_message_post(endpoint->domain->node, source, (char *)request->buffer + request->place, request->left, &notice,
-                                    &request->operation);
+    int result = motet_pinned_post(endpoint->domain->pinned, source->channel, source->context, source->tag, source->ignore,
+                                   (char *)request->buffer + request->place, request->left, endpoint->receives->group, (uintptr_t)request,
+                                   &request->operation);
     if (likely(result == 0)) request_note(request);
     return result;
 }
@@ -179,8 +177,42 @@ static ssize_t receive(struct fid_ep *fid, const struct in *in)
 
 static uint64_t usual(struct fid_ep *fid) { return container(fid, struct endpoint, fid)->receive_flags; }
 
+/* What most receives are: of one message with a tag, from a peer that is known or from any. False, and nothing is done: any other way. */
+static inline bool posts(struct endpoint *endpoint, void *buffer, size_t length, fi_addr_t from, uint64_t tag, uint64_t ignore, void *context)
+{
+    motet_channel channel = 0;
+    enter(endpoint->domain);
+    if (from != FI_ADDR_UNSPEC && endpoint->caps & FI_DIRECTED_RECV) {
+        struct peer *peer = from < endpoint->known_count ? endpoint->known[from] : NULL;
+        channel = likely(peer != NULL) ? peer->in[TAGGED] : 0;
+        if (unlikely(channel == 0)) goto other;
+    }
+    struct request *request = request_take(endpoint);
+    if (unlikely(!request)) goto other;
+    request->context = context;
+    request->flags = FI_RECV | FI_TAGGED;
+    request->told = told(endpoint, endpoint->receive_flags);
+    request->counter = COUNT_RECEIVE;
+    request->kind = TAGGED;
+    request->buffer = buffer;
+    request->left = length;
+    request->place = 0;
+    request->from = channel;
+    if (likely(motet_pinned_post(endpoint->domain->pinned, channel, channel ? 0 : endpoint->contexts[TAGGED], tag, ignore, buffer, length,
+                                 endpoint->receives->group, (uintptr_t)request, &request->operation) == 0)) {
+        request_note(request);
+        leave(endpoint->domain);
+        return true;
+    }
+    request_give_back(request);
+other:
+    leave(endpoint->domain);
+    return false;
+}
+
 ssize_t tagged_recv(struct fid_ep *fid, void *buf, size_t length, void *desc, fi_addr_t from, uint64_t tag, uint64_t ignore, void *context)
 {
+    if (likely(posts(container(fid, struct endpoint, fid), buf, length, from, tag, ignore, context))) return 0;
     struct in in = { TAGGED, buf, length, from, tag, ignore, usual(fid), context };
     return receive(fid, &in);
 }

@@ -110,17 +110,12 @@ static inline bool goes(struct fid_ep *fid, enum kind kind, const void *buf, siz
                         void *context, bool quiet, uint64_t flags)
 {
     struct endpoint *endpoint = container(fid, struct endpoint, fid);
-    struct motet_outgoing message = { .size = sizeof message, .tag = tag, .mode = MOTET_SEND_INJECT };
-    struct iovec iov = { (void *)buf, length };
-    motet_operation none;
     if (length > INJECT_SIZE || flags & (data ? DELIVERED : DELIVERED | FI_REMOTE_CQ_DATA)) return false;
     enter(endpoint->domain);
     struct peer *peer = to < endpoint->known_count ? endpoint->known[to] : NULL;
     bool result = false;
     if (likely(peer && peer->out[kind])) {
-        message.channel = peer->out[kind];
-        if (data) message.headers = data, message.headers_length = sizeof *data;
-        result = motet_message_start(endpoint->domain->node, &message, &iov, 1, NULL, &none) == 0;
+        result = motet_pinned_inject(endpoint->domain->pinned, peer->out[kind], tag, data, data ? sizeof *data : 0, buf, length) == 0;
         if (likely(result)) gone(endpoint, kind, context, !quiet && (!endpoint->selective_sends || flags & FI_COMPLETION));
     }
     leave(endpoint->domain);

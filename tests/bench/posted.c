@@ -2,10 +2,10 @@
  * over motet.h (MPI, libfabric) does it: nothing is waited for, so that instructions can be counted.
  *
  *     cc -O2 -Iinclude tests/bench/posted.c -o posted -L target/release -lmotet -lpthread
- *     LD_LIBRARY_PATH=target/release valgrind --tool=callgrind --toggle-collect=measured ./posted WHAT SIZE COUNT
+ *     LD_LIBRARY_PATH=target/release valgrind --tool=callgrind --toggle-collect=measured ./posted WHAT SIZE COUNT [pinned]
  *
  * WHAT: `turn`, one message at a time, each way in turn; `headers`, the same with a header of 8 bytes; `window`, 64 at a time, answered
- * by one of 4 bytes; `poll`, looks for nothing. Of `turn` and `headers` there are 2 * COUNT messages, of `window` COUNT and the answers. */
+ * by one of 4 bytes; `poll`, looks for nothing; all of that by the calls of a pinned node where one asks for it. Of `turn` and `headers` there are 2 * COUNT messages, of `window` COUNT and the answers. */
 #include "motet.h"
 
 #include <errno.h>
@@ -19,12 +19,14 @@ enum { SERVICE = 1, WINDOW = 64, LONGEST = 1 << 14, BATCH = 16, ANSWER = 4 };
 /* One of the two. */
 struct end {
     motet_node node;
+    motet_pin pin;
     motet_group group;
     motet_context context;
     motet_channel channel;
 };
 static struct end ends[2];
 static struct motet_completion told[BATCH];
+static bool pinned;
 static char body[LONGEST], buffers[WINDOW][LONGEST];
 
 static void must(int result, const char *what)
@@ -43,6 +45,10 @@ static void post(const struct end *end, uint64_t tag, void *buffer, size_t size)
     notice.context = (uintptr_t)buffer;
     source.context = end->context;
     source.tag = tag;
+    if (pinned) {
+        must(motet_pinned_post(end->pin, 0, end->context, tag, 0, buffer, size, end->group, (uintptr_t)buffer, &operation), "post");
+        return;
+    }
     must(motet_message_post(end->node, &source, buffer, size, &notice, &operation), "post");
 }
 
@@ -52,6 +58,10 @@ static void put(const struct end *end, uint64_t tag, size_t size, uint32_t heade
     struct iovec vector = { body, size };
     uint64_t header = tag;
     motet_operation none;
+    if (pinned) {
+        must(motet_pinned_inject(end->pin, end->channel, tag, &header, headers, body, size), "inject");
+        return;
+    }
     message.channel = end->channel;
     message.tag = tag;
     message.mode = MOTET_SEND_INJECT;
@@ -63,7 +73,7 @@ static void put(const struct end *end, uint64_t tag, size_t size, uint32_t heade
 static int look(const struct end *end)
 {
     told[0].size = sizeof told[0];
-    int count = motet_group_wait(end->node, end->group, told, BATCH, 0);
+    int count = pinned ? motet_pinned_take(end->pin, end->group, told, BATCH) : motet_group_wait(end->node, end->group, told, BATCH, 0);
     if (count != -EAGAIN) must(count, "wait");
     for (int i = 0; i < count; i++)
         must(told[i].status, "a message");
@@ -112,10 +122,12 @@ int main(int argc, char **argv)
     pthread_t thread;
     motet_link link;
     char name[128];
-    if (argc != 4 || strtoul(argv[2], NULL, 10) > LONGEST) return 2;
+    pinned = argc == 5 && !strcmp(argv[4], "pinned");
+    if (argc != 4 + pinned || strtoul(argv[2], NULL, 10) > LONGEST) return 2;
     for (int i = 0; i < 2; i++) {
         struct end *end = &ends[i];
         must(motet_node_open(NULL, &end->node), "a node");
+        must(pinned ? motet_node_pin(end->node, &end->pin) : 0, "a pin");
         must(motet_group_new(end->node, &end->group), "a group");
         must(motet_context_new(end->node, &end->context), "a context");
         receptions[i] = (struct motet_reception){ sizeof receptions[i], MOTET_RECEIVE_TAGGED, 0, end->context };
@@ -127,7 +139,9 @@ int main(int argc, char **argv)
     must(motet_channel_open(ends[0].node, link, SERVICE, &receptions[0], INT64_MAX, &ends[0].channel), "a channel");
     pthread_join(thread, NULL);
     measured(argv[1], strtoul(argv[2], NULL, 10), strtol(argv[3], NULL, 10));
-    must(motet_node_close(ends[0].node), "the end");
-    must(motet_node_close(ends[1].node), "the end");
+    for (int i = 0; i < 2; i++) {
+        must(pinned ? motet_node_unpin(ends[i].pin) : 0, "a pin");
+        must(motet_node_close(ends[i].node), "the end");
+    }
     return 0;
 }

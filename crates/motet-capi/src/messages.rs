@@ -12,6 +12,7 @@
 //! | [`regions`], [`remote`] | memory that others reach by key; operations on theirs |
 //! | [`loans`], [`holdings`] | messages that are read in place; memory that the program holds by handle |
 //! | [`operations`] | ends: one, any, groups |
+//! | [`pinned`] | the three calls of every short message, on a node that nothing is looked up to enter |
 //! | [`handlers`] | functions that get messages, and work put off |
 //! | [`shape`] | the structs |
 
@@ -21,6 +22,7 @@ mod links;
 mod loans;
 mod nodes;
 mod operations;
+mod pinned;
 mod receiving;
 mod regions;
 mod remote;
@@ -34,6 +36,7 @@ use motet_proto::message::ChannelId;
 
 const EAGAIN: i32 = 11;
 const EBADF: i32 = 9;
+const EBUSY: i32 = 16;
 const ECHILD: i32 = 10;
 const EDEADLK: i32 = 35;
 const EINVAL: i32 = 22;

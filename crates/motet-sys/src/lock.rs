@@ -5,6 +5,13 @@
 //!
 //! A holder may say that the value is *calm*: that something it knows of it stays true until somebody takes the lock otherwise than by
 //! [`Lock::lock_if_calm`]. Whoever takes it so relies on that, and does nothing that would change it.
+//!
+//! One user may be *favoured*: it takes the lock by a store and a load, and nobody else's exchange is in its way. Whoever else comes closes
+//! that way first: with the exchanged word in hand it says so, reaches every CPU with a barrier, and waits until the favoured one is out. The
+//! way is opened again after so many turns of the favoured one alone that the barrier is nothing beside them.
+//!
+//! And a holder may say that the value is *still*: until anybody takes the lock, in whatever way, whoever does not have it may go by what was
+//! written down about it before that was said ([`Lock::is_still`]).
 
 use crate::{barrier, thread};
 use rustix::thread::futex;
@@ -15,6 +22,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
 
 /// Looks at the lock before a sleep for it.
 const PATIENCE: u32 = 200;
+/// Turns of the favoured user by the word before its own way is opened again.
+const TURNS: u32 = 1000;
+/// Looks at a favoured user inside before a nap, and how long that is, ns: it may have lost its CPU there.
+const LOOKS: u32 = 1000;
+const MOMENT: u64 = 20_000;
+/// What there is of a way for a favoured user.
+const NO_WAY: u32 = 0;
+const CLOSED: u32 = 1;
+const OPEN: u32 = 2;
 /// A sleep ends by itself after so long (ns), where the system has no barrier.
 const NAP: i64 = 200_000;
 
@@ -31,6 +47,14 @@ pub struct Lock<T> {
     owner: usize,
     /// Nobody has had it since it was calm but who takes it as such. Written by holders only.
     calm: AtomicBool,
+    /// Nobody has had it at all since this was said. Written by holders only.
+    still: AtomicBool,
+    /// Whether the favoured user's way is open. Written by holders of the word only.
+    way: AtomicU32,
+    /// It has the lock by that way, or is about to find out that it is closed.
+    inside: AtomicBool,
+    /// Its turns by the word until the way is opened. Of holders of the word.
+    turns: AtomicU32,
     /// Giving it back needs no fence.
     barrier: bool,
     /// Never dropped.
@@ -43,7 +67,15 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 
 /// The value, while it is ours.
 #[derive(Debug)]
-pub struct Guard<'a, T>(&'a Lock<T>);
+pub struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+    /// By the favoured user's way.
+    favoured: bool,
+}
+
+/// That one user is favoured: whoever has this, for a turn at a time.
+#[derive(Debug)]
+pub struct Favour(usize);
 
 /// Whoever else waits for the lock.
 #[derive(Debug, Clone, Copy)]
@@ -67,8 +99,10 @@ impl<T> Lock<T> {
         let zero = || AtomicU32::new(0);
         let barrier = owner == 0 && barrier::join_threads();
         let value = UnsafeCell::new(ManuallyDrop::new(value));
-        let calm = AtomicBool::new(false);
-        Self { word: zero(), wanted: zero(), asleep: zero(), owner, calm, barrier, abandoned: false, value }
+        let (calm, still) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (word, wanted, asleep, way, turns) = (zero(), zero(), zero(), zero(), zero());
+        let inside = AtomicBool::new(false);
+        Self { word, wanted, asleep, owner, calm, still, way, inside, turns, barrier, abandoned: false, value }
     }
 
     /// For this thread alone: nobody else gets the value.
@@ -93,7 +127,17 @@ impl<T> Lock<T> {
     pub fn lock(&self) -> Guard<'_, T> {
         self.take();
         self.calm.store(false, Ordering::Relaxed);
-        Guard(self)
+        Guard { lock: self, favoured: false }
+    }
+
+    /// The same; and whether it was still, which whoever has changed nothing of what that was said of may say again.
+    #[inline(always)]
+    pub fn lock_as_found(&self) -> (Guard<'_, T>, bool) {
+        self.take_word();
+        self.calm.store(false, Ordering::Relaxed);
+        let still = self.still.load(Ordering::Relaxed);
+        self.still.store(false, Ordering::Relaxed);
+        (Guard { lock: self, favoured: false }, still)
     }
 
     /// The value, if it is calm; waits for it no longer than [`Lock::lock`].
@@ -103,18 +147,111 @@ impl<T> Lock<T> {
             return None; // without a look at the lock
         }
         self.take();
-        let guard = Guard(self);
+        let guard = Guard { lock: self, favoured: false };
         if self.calm.load(Ordering::Relaxed) { Some(guard) } else { None }
+    }
+
+    /// Whether nobody has had the value since it was said to be [still](Guard::set_still). What the one who said so had written before
+    /// is seen then. It may be over by the time that this returns, as may any answer that takes a lock.
+    #[inline(always)]
+    pub fn is_still(&self) -> bool {
+        self.still.load(Ordering::Acquire) // edge: still
     }
 
     #[inline(always)]
     fn take(&self) {
+        self.take_word();
+        self.still.store(false, Ordering::Relaxed);
+    }
+
+    /// As [`Lock::lock_as_found`], for the one who is favoured.
+    #[inline(always)]
+    pub fn lock_favoured(&self, favour: &mut Favour) -> (Guard<'_, T>, bool) {
+        // That it is exclusive is the borrow's doing: nobody else is on this way.
+        if favour.0 != self.address() {
+            return self.lock_as_found();
+        }
+        self.inside.store(true, Ordering::Relaxed);
+        // Whoever closes the way makes a barrier here, between the two: see `close`.
+        compiler_fence(Ordering::SeqCst);
+        // edge: inside <-> way; edge: close -> favoured
+        let favoured = self.way.load(Ordering::Acquire) == OPEN;
+        if !favoured {
+            self.take_otherwise();
+        }
+        self.calm.store(false, Ordering::Relaxed);
+        let still = self.still.load(Ordering::Relaxed);
+        self.still.store(false, Ordering::Relaxed);
+        (Guard { lock: self, favoured }, still)
+    }
+
+    /// Favours one user from now on, who has what this returns. `None`: there is one, or the system has no barrier.
+    pub fn favour(&self) -> Option<Favour> {
+        let _word = self.lock();
+        if !self.barrier || self.way.load(Ordering::Relaxed) != NO_WAY {
+            return None;
+        }
+        self.turns.store(TURNS, Ordering::Relaxed);
+        self.way.store(CLOSED, Ordering::Relaxed);
+        Some(Favour(self.address()))
+    }
+
+    /// Favours nobody.
+    pub fn end_favour(&self, favour: Favour) {
+        if favour.0 == self.address() {
+            let _word = self.lock(); // which closes the way
+            self.way.store(NO_WAY, Ordering::Relaxed);
+        }
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// The favoured user comes by the word, and opens its way again when nobody else has come for long.
+    #[cold]
+    fn take_otherwise(&self) {
+        self.inside.store(false, Ordering::Release);
+        self.take_word();
+        let turns = self.turns.load(Ordering::Relaxed).saturating_sub(1);
+        self.turns.store(turns, Ordering::Relaxed);
+        if turns == 0 {
+            self.way.store(OPEN, Ordering::Relaxed); // for its next turn: it has the word, and is the only one on that way
+        }
+    }
+
+    /// Closes the favoured user's way, by whoever has the word.
+    #[cold]
+    fn close(&self) {
+        self.turns.store(TURNS, Ordering::Relaxed);
+        self.way.store(CLOSED, Ordering::Release); // edge: close -> favoured
+        // Either the favoured user has said that it is inside before the barrier, which is seen below, or it looks at the way behind it.
+        // edge: inside <-> way
+        barrier::among_threads();
+        fence(Ordering::SeqCst);
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let mut looks = 0;
+        // edge: favoured -> close
+        while self.inside.load(Ordering::Acquire) {
+            looks += 1;
+            if looks < LOOKS { std::hint::spin_loop() } else { thread::nap(MOMENT) }
+        }
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn take_word(&self) {
         if self.owner != 0 {
             let mine = thread::here() == self.owner && self.word.load(Ordering::Relaxed) == 0;
             assert!(mine, "made for one thread, used by another or from within");
             self.word.store(1, Ordering::Relaxed);
-        } else if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return;
+        }
+        if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait();
+        }
+        if self.way.load(Ordering::Relaxed) == OPEN {
+            self.close();
         }
     }
 
@@ -147,7 +284,11 @@ impl<T> Lock<T> {
     }
 
     #[inline(always)]
-    fn unlock(&self) {
+    fn unlock(&self, favoured: bool) {
+        if favoured {
+            self.inside.store(false, Ordering::Release); // edge: favoured -> close
+            return;
+        }
         if self.owner != 0 {
             self.word.store(0, Ordering::Relaxed);
             return;
@@ -188,20 +329,26 @@ impl<'a, T> Guard<'a, T> {
     /// Gives it back right here: to drop it does the same, by a call.
     #[inline(always)]
     pub fn release(self) {
-        self.0.unlock();
+        self.lock.unlock(self.favoured);
         std::mem::forget(self);
     }
 
     /// Says that the value is calm from now on, or that it is not.
     #[inline(always)]
     pub fn set_calm(&mut self, calm: bool) {
-        self.0.calm.store(calm, Ordering::Relaxed);
+        self.lock.calm.store(calm, Ordering::Relaxed);
+    }
+
+    /// Says that the value is still until anybody takes the lock again.
+    #[inline(always)]
+    pub fn set_still(&mut self) {
+        self.lock.still.store(true, Ordering::Release); // edge: still
     }
 
     /// To ask the same while the value is borrowed.
     #[inline(always)]
     pub fn others(&self) -> Others<'a> {
-        Others(&self.0.wanted)
+        Others(&self.lock.wanted)
     }
 
     /// Runs `f` without the lock.
@@ -212,8 +359,8 @@ impl<'a, T> Guard<'a, T> {
                 std::mem::forget(self.0.lock());
             }
         }
-        self.0.unlock();
-        let again = Again(self.0);
+        self.lock.unlock(std::mem::take(&mut self.favoured)); // it comes back as anybody
+        let again = Again(self.lock);
         let result = f();
         drop(again);
         result
@@ -237,7 +384,7 @@ impl<T> Deref for Guard<'_, T> {
     #[inline(always)]
     fn deref(&self) -> &T {
         // SAFETY: the lock is held.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.lock.value.get() }
     }
 }
 
@@ -245,14 +392,14 @@ impl<T> DerefMut for Guard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held, and the guard borrowed mutably.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.0.unlock();
+        self.lock.unlock(self.favoured);
     }
 }
 
@@ -354,6 +501,107 @@ mod tests {
         }
         assert_eq!(calmly(), None);
         assert_eq!(*value.lock(), 1);
+    }
+
+    #[test]
+    fn it_is_still_until_somebody_has_it() {
+        let value = Lock::new(1);
+        let stilly = |value: &Lock<i32>| {
+            let mut guard = value.lock();
+            guard.set_calm(true);
+            guard.set_still();
+        };
+        assert!(!value.is_still());
+        stilly(&value);
+        assert!(value.is_still() && value.is_still(), "who looks leaves it so");
+        drop(value.lock());
+        assert!(!value.is_still());
+        stilly(&value);
+        drop(value.lock_if_calm());
+        assert!(!value.is_still(), "a calm one has it, too");
+        stilly(&value);
+        let (mut guard, still) = value.lock_as_found();
+        assert!(still && !value.is_still());
+        guard.set_still();
+        drop(guard);
+        assert!(value.is_still(), "said again");
+        drop(value.lock());
+        assert!(!value.lock_as_found().1);
+        let mut guard = value.lock();
+        guard.set_still();
+        guard.unlocked(|| assert!(value.is_still()));
+        drop(guard);
+        assert!(!value.is_still(), "who has lent it comes back");
+    }
+
+    #[test]
+    fn the_favoured_one_and_others_take_turns() {
+        let counter = Lock::new(0u64);
+        let mut favour = counter.favour().expect("the first one, where there is a barrier");
+        assert!(counter.favour().is_none(), "one at a time");
+        std::thread::scope(|scope| {
+            for pause in [0, 1, 20] {
+                let counter = &counter;
+                scope.spawn(move || {
+                    for _ in 0..2000 {
+                        *counter.lock() += 1;
+                        (0..pause * 100).for_each(|_| std::hint::spin_loop());
+                    }
+                });
+            }
+            // Its way is opened and closed all the time: there are turns enough for that between those of the others.
+            for turn in 0..3_000_000u32 {
+                let (mut guard, _) = counter.lock_favoured(&mut favour);
+                *guard += 1;
+                match turn % 100_000 {
+                    0 => guard.unlocked(|| *counter.lock() += 1),
+                    1 => drop(guard),
+                    _ => guard.release(),
+                }
+            }
+        });
+        assert_eq!(*counter.lock(), 3 * 2000 + 3_000_000 + 30);
+        counter.end_favour(favour);
+        assert_eq!(*counter.lock(), 3_006_030);
+    }
+
+    #[test]
+    fn a_way_is_open_after_so_many_turns_and_closed_by_anybody() {
+        let value = Lock::new(0u32);
+        let mut favour = value.favour().expect("the first one, where there is a barrier");
+        let mut turn = |value: &Lock<u32>| value.lock_favoured(&mut favour).0.favoured;
+        assert!((0..TURNS).all(|_| !turn(&value)));
+        assert!(turn(&value) && turn(&value));
+        drop(value.lock());
+        assert!(!turn(&value));
+        assert!((1..TURNS).all(|_| !turn(&value)) && turn(&value));
+        let other = Lock::new(0u32);
+        assert!(!turn(&other), "somebody else's lock is taken as by anybody");
+        value.end_favour(favour);
+        assert!(value.favour().is_some());
+    }
+
+    #[test]
+    fn what_was_written_before_it_is_still_is_seen() {
+        let (value, note) = (Lock::new(0u32), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 1..=20_000 {
+                    let mut guard = value.lock();
+                    *guard = turn;
+                    note.store(turn, Ordering::Relaxed);
+                    guard.set_still();
+                }
+            });
+            let mut before = 0;
+            while before < 20_000 {
+                if value.is_still() {
+                    let seen = note.load(Ordering::Relaxed);
+                    assert!(seen >= before);
+                    before = seen;
+                }
+            }
+        });
     }
 
     #[test]

@@ -37,6 +37,13 @@ fn loans_come_back() {
     }
 }
 
+#[test]
+fn what_is_pinned_stays() {
+    if let Some(program) = Native::compile("cc", "tests/messages/pinned.c") {
+        assert_eq!(program.run(&[]), "what is pinned stays\n");
+    }
+}
+
 /// `MOTET_FUZZ_ROUNDS=n` makes n calls with each seed.
 #[test]
 fn made_up_handles_do_no_harm() {

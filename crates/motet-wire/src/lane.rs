@@ -35,9 +35,11 @@ mod gather;
 mod producer;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod watch;
 
 pub use consumer::{Buffer, Consumer, Glance, Packet, Short};
 pub use producer::{Producer, Put};
+pub use watch::Watch;
 
 pub use crate::gate::Broken;
 

@@ -37,7 +37,7 @@ pub use motet_engine::message::remote::{RemoteLimits, Target};
 pub use motet_engine::message::sending::Outgoing;
 pub use motet_engine::message::{
     Bodies, Body, Channel, Completion, Context, Ended, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode,
-    Node as Inner, NodeOptions, Notice, OperationId, Serve, Stack, Status, Task, pop,
+    Node as Inner, NodeOptions, Notice, OperationId, Pin, Serve, Stack, Status, Task, pop,
 };
 pub use motet_sys::span::{Memory, Span};
 

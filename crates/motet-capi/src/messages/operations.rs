@@ -2,7 +2,7 @@
 
 use super::holdings;
 use super::shape::{self, CompletionShape, End, GroupCounts};
-use super::table::{Entered, enter};
+use super::table::{Entered, Record, enter};
 use super::{Deadline, EAGAIN, EINVAL, Errno, call, errno, number};
 use motet_api::node::{Completion, Ended, Error, GroupId, OperationId};
 
@@ -10,7 +10,8 @@ fn operation(handle: u64) -> Result<OperationId, Errno> {
     number(handle).map(OperationId)
 }
 
-fn group(handle: u64) -> Result<GroupId, Errno> {
+#[inline(always)]
+pub fn group(handle: u64) -> Result<GroupId, Errno> {
     number(handle).map(GroupId)
 }
 
@@ -18,7 +19,7 @@ fn group(handle: u64) -> Result<GroupId, Errno> {
 ///
 /// # Safety
 /// As of [`shape::End::write`].
-unsafe fn tell(entered: &Entered, mut completion: Completion, end: *mut CompletionShape, room: usize) {
+unsafe fn tell(entered: &Record, mut completion: Completion, end: *mut CompletionShape, room: usize) {
     let told = holdings::end_of(entered, &mut completion, shape::tells_in_place(room));
     // SAFETY: the caller's promise.
     unsafe { told.write(end, room) };
@@ -127,16 +128,16 @@ pub extern "C" fn motet_group_free(node: u64, handle: u64) -> i32 {
 
 /// The caller's ends, so far apart. (Only the first one's size is read.)
 #[derive(Clone, Copy)]
-struct Ends {
-    first: *mut CompletionShape,
-    distance: usize,
+pub struct Ends {
+    pub first: *mut CompletionShape,
+    pub distance: usize,
 }
 
 impl Ends {
     /// # Safety
     /// There are more than `at`.
     #[inline(always)]
-    unsafe fn at(self, at: usize) -> *mut CompletionShape {
+    pub unsafe fn at(self, at: usize) -> *mut CompletionShape {
         // SAFETY: the caller's promise.
         unsafe { self.first.byte_add(at * self.distance) }
     }
@@ -148,7 +149,7 @@ impl Ends {
 /// There are `most` ends.
 #[cold]
 #[inline(never)]
-unsafe fn tell_kept(entered: &Entered, group: GroupId, ends: Ends, mut taken: usize, most: usize) -> usize {
+pub unsafe fn tell_kept(entered: &Record, group: GroupId, ends: Ends, mut taken: usize, most: usize) -> usize {
     while taken < most {
         let Some(completion) = entered.node.test_group(group).unwrap_or(None) else { break };
         // SAFETY: the caller's promise.

@@ -6,7 +6,7 @@
 //!
 //! A handle is the place in the table under a number that is never given twice, so that one made up or outlived is noticed.
 
-use super::{EBADF, ECHILD, EDEADLK, EMFILE, EPERM, Errno};
+use super::{EBADF, EBUSY, ECHILD, EDEADLK, EINVAL, EMFILE, EPERM, Errno};
 use crate::messages::handlers::Registered;
 use crate::messages::holdings::Holding;
 use motet_api::node::Node;
@@ -60,8 +60,10 @@ struct Slot {
     /// 0: closed, or not open yet.
     handle: AtomicU64,
     record: AtomicPtr<Record>,
-    /// Threads inside that have no mark for it.
+    /// Threads inside that have no mark for it, and whoever has pinned it.
     strangers: AtomicU32,
+    /// How often it is pinned.
+    pins: AtomicU32,
 }
 
 static SLOTS: [Slot; MOST] = [const {
@@ -70,6 +72,7 @@ static SLOTS: [Slot; MOST] = [const {
         handle: AtomicU64::new(0),
         record: AtomicPtr::new(ptr::null_mut()),
         strangers: AtomicU32::new(0),
+        pins: AtomicU32::new(0),
     }
 }; MOST];
 
@@ -220,7 +223,27 @@ pub fn keep(node: Node, single: bool) -> Result<u64, Errno> {
     Ok(handle)
 }
 
-/// Closes a node, once nobody is in it any more.
+/// Has the node of a handle stay until it is unpinned as often. Not one of a single thread, whose calls are to be checked.
+pub fn pin(entered: &Entered) -> Result<&'static Record, Errno> {
+    if entered.owner != 0 {
+        return Err(EINVAL);
+    }
+    entered.slot.strangers.fetch_add(1, SeqCst);
+    entered.slot.pins.fetch_add(1, SeqCst);
+    // SAFETY: `close` frees the record when nobody is in it any more, and whoever has pinned it is until `unpin`.
+    Ok(unsafe { &*entered.record })
+}
+
+/// Lets it go.
+pub fn unpin(record: &Record) -> Result<(), Errno> {
+    let at = SLOTS.iter().find(|slot| ptr::eq(slot.record.load(Acquire), record)).ok_or(EINVAL)?;
+    let less = |pins: u32| pins.checked_sub(1);
+    at.pins.fetch_update(SeqCst, SeqCst, less).map_err(|_| EINVAL)?;
+    at.strangers.fetch_sub(1, SeqCst);
+    Ok(())
+}
+
+/// Closes a node, once nobody is in it any more. Not one that is pinned.
 pub fn close(handle: u64) -> Result<(), Errno> {
     let inside = mine().is_some_and(|mark| mark.inside().any(|node| node == handle));
     if inside {
@@ -228,6 +251,9 @@ pub fn close(handle: u64) -> Result<(), Errno> {
     }
     let entered = enter(handle)?;
     let slot = entered.slot;
+    if slot.pins.load(SeqCst) != 0 {
+        return Err(EBUSY); // (one that is pinned right now is waited for)
+    }
     // edge: handle <-> marks
     slot.handle.compare_exchange(handle, 0, SeqCst, SeqCst).map_err(|_| EBADF)?;
     let shut = entered.node.shut();

@@ -8,7 +8,7 @@
 use super::core::{Call, Core, Guard, Service};
 use super::desk::Phase;
 use super::medium::NodeId;
-use super::operations::{Completion, Ended, Group, GroupId};
+use super::operations::{Completion, Group, GroupId};
 use super::sheet::How;
 use super::{Channel, Context, Error, Handler, LinkId, Node, OperationId, Serve, Task};
 use crate::driver::Driver;
@@ -280,20 +280,6 @@ impl Node {
     /// The next end in a group, if there is one; progress is not made.
     pub fn test_group(&self, group: GroupId) -> Result<Option<Completion>, Error> {
         self.core()?.desk.operations.next_end(group)
-    }
-
-    /// Tells up to `most` of the next ends in a group, one after the other, where their records lie; where there is none, after one
-    /// round of progress, unless another thread makes some. How many; and whether the next one has memory, or a message in place, that
-    /// is the program's to keep: [`Node::test_group`] takes that. `tell` may not use the node.
-    #[inline]
-    pub fn take_ends(&self, group: GroupId, most: usize, tell: impl FnMut(&Ended<'_>)) -> Result<(usize, bool), Error> {
-        let mut core = self.core()?;
-        if !core.driving && core.desk.operations.nothing_has_ended(group)? {
-            self.look_around(&mut core);
-        }
-        let told = core.desk.operations.tell_ends(group, most, tell);
-        core.release();
-        told
     }
 
     /// Waits until `done` operations of a group have ended as asked, or more than `failed` otherwise.

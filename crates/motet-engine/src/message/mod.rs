@@ -14,6 +14,7 @@
 //! | `expect` | the short way of a message that somebody waits for right there |
 //! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
 //! | [`stand_in`] | who drives it while the program does not |
+//! | [`ends`], `vain` | the ends of many, told as messages arrive; looks that find nothing without the lock |
 //! | `core`, `links`, `desk`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
 //! | [`medium`] | what a driver brings: lanes or frames |
 //! | `sheet` | what `motet why` reads of a node and its links |
@@ -31,6 +32,7 @@ mod core;
 mod desk;
 pub mod direct;
 mod early;
+pub mod ends;
 pub mod error;
 mod expect;
 mod expect_lent;
@@ -53,6 +55,7 @@ pub mod segments;
 pub mod sending;
 mod sheet;
 pub mod stand_in;
+mod vain;
 mod wait;
 
 pub use self::core::Serve;
@@ -69,7 +72,7 @@ use motet_proto::message::matching;
 use motet_proto::message::{ChannelId, Held, Limits};
 use motet_sys::birth::Birth;
 use motet_sys::fds::{self, PrivateFd};
-use motet_sys::lock::Lock;
+use motet_sys::lock::{Favour, Lock};
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::{crowd, memory, socket};
@@ -221,6 +224,10 @@ pub struct NodeOptions {
     pub spin: u64,
 }
 
+/// Whoever has this makes calls on a node as the one who is favoured there ([`Node::pin`]).
+#[derive(Debug)]
+pub struct Pin(Option<Favour>);
+
 /// A process that has joined: the messages' half of the engine.
 pub struct Node {
     core: Lock<Core>,
@@ -228,6 +235,7 @@ pub struct Node {
     process: u32,
     spin: u64,
     poll: PrivateFd,
+    vain: vain::Vain,
 }
 
 impl std::fmt::Debug for Node {
@@ -267,7 +275,7 @@ impl Node {
         core.listen(&options.drivers)?;
         core.sheet = Sheet::open(&core.identity, &core.drivers, &core.address());
         let process = birth.process();
-        Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer })
+        Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer, vain: vain::Vain::default() })
     }
 
     /// Longest wait outside the kernel now, ns.
@@ -295,6 +303,29 @@ impl Node {
             return Err(Error::NoNode(ECHILD)); // forked from the process that has it
         }
         Ok(self.core.lock())
+    }
+
+    /// The same; and whether it was [still](vain), which it is again when a call that changes nothing of what that means says so.
+    #[inline(always)]
+    fn core_as_found(&self, pin: Option<&mut Pin>) -> Result<(Guard<'_>, bool), Error> {
+        match pin {
+            _ if self.is_inherited() => self.core().map(|core| (core, false)),
+            Some(Pin(Some(favour))) => Ok(self.core.lock_favoured(favour)),
+            _ => Ok(self.core.lock_as_found()),
+        }
+    }
+
+    /// Favours whoever has what this returns, for one call at a time: its calls with it pay for no exchange while nobody else uses the
+    /// node. Where there is one already, or the system has no barrier, they are as any others.
+    pub fn pin(&self) -> Result<Pin, Error> {
+        if self.is_inherited() { self.core().map(|_| Pin(None)) } else { Ok(Pin(self.core.favour())) }
+    }
+
+    /// Ends that.
+    pub fn unpin(&self, pin: Pin) {
+        if let (Some(favour), false) = (pin.0, self.is_inherited()) {
+            self.core.end_favour(favour);
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! The short way of a short message for which a receive is posted: from the line where it lies to the receive's memory, and its end into the
-//! group.
+//! group, or straight to whoever looks for the ends of that.
 //!
 //! What it is: a step of a [look](super::links::Joined::look). What it is not: it decides nothing. Whatever is not plainly such a message is
 //! left as it is, to the protocol's [`Link::arrived`].
 
 use super::Channel;
 use super::desk::View;
+use super::operations::{Ended, GroupId};
 use motet_proto::message::packet;
 use motet_proto::message::posted::Matched;
 use motet_proto::message::{Envelope, Link};
@@ -23,11 +24,53 @@ pub fn take(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> b
     let bytes = short.behind::<WORDS>();
     let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
     let channel = Channel { link: view.link, id: matched.channel };
+    keep(view, channel, &matched, pushed, body);
+    true
+}
+
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// It is another one than a message for the receive that was posted first, and nothing has been done.
+    Nothing,
+    /// It was that; its end lies with its operation.
+    Kept,
+    /// The same, and its end was told.
+    Told,
+}
+
+/// Takes the message of a line that is still to be consumed, and tells its end if the receive is one of this group. What has ended in that
+/// group before must have been told.
+#[inline(always)]
+pub fn tell(
+    short: &Short,
+    proto: &mut Link,
+    view: &mut View<'_>,
+    group: GroupId,
+    now: u64,
+    tell: &mut impl FnMut(&Ended<'_>),
+) -> Taken {
+    let Some(length) = short.length().checked_sub(packet::MESSAGE) else { return Taken::Nothing };
+    let words = [short.word(0), short.word(1)];
+    let Some(matched) = proto.match_short(view, short.kind, words, length, now) else { return Taken::Nothing };
+    let bytes = short.behind::<WORDS>();
+    let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
+    let channel = Channel { link: view.link, id: matched.channel };
+    let operations = &mut view.desk.operations;
+    if operations.tell_line(matched.receive, channel, matched.tag, [pushed, body], group, tell) {
+        return Taken::Told;
+    }
+    keep(view, channel, &matched, pushed, body);
+    Taken::Kept
+}
+
+/// The end of its receive lies with its operation from now on.
+#[inline(always)]
+fn keep(view: &mut View<'_>, channel: Channel, matched: &Matched, pushed: &[u8], body: &[u8]) {
     if !view.desk.operations.receive_line(matched.receive, channel, matched.tag, [pushed, body]) {
-        receive(view, channel, &matched, pushed, body);
+        receive(view, channel, matched, pushed, body);
     }
     view.desk.stirred = true;
-    true
 }
 
 /// Any other receive than those of groups.

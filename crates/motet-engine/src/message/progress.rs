@@ -22,7 +22,7 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Rounds between two looks at one of the links that are not busy.
-const SWEEP: u32 = 4;
+pub(super) const SWEEP: u32 = 4;
 /// Rounds between two looks at the clock, and time (ns) between two at the kernel.
 pub(super) const SLOW: u32 = 512;
 const ASK: u64 = 1_000_000;

@@ -3,7 +3,7 @@
 use super::core::Core;
 use super::desk::Desk;
 use super::operations::{DIRECT, Got, Kind, Notice, Operation};
-use super::{Channel, Context, Error, LinkId, Node, OperationId};
+use super::{Channel, Context, Error, LinkId, Node, OperationId, Pin};
 use crate::reason::Reason;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source};
 use motet_proto::message::{Broken, Held, Outcome, Reception};
@@ -39,14 +39,30 @@ impl Node {
         memory: Memory,
         notice: Notice,
     ) -> Result<OperationId, Error> {
-        let mut core = self.core()?;
+        self.post_by((from, tag, ignore), memory, notice, None)
+    }
+
+    /// The same by the one who is favoured.
+    #[inline(always)]
+    pub fn post_by(
+        &self,
+        (from, tag, ignore): (From, u64, u64),
+        memory: Memory,
+        notice: Notice,
+        pin: Option<&mut Pin>,
+    ) -> Result<OperationId, Error> {
+        let (mut core, still) = self.core_as_found(pin)?;
         let capacity = memory.len() as u64;
         let make = || Operation::new(memory, Kind::Receive(None), None, notice);
         let posted = self.post_here(&mut core, (from, tag, ignore), notice, make, capacity);
+        if still && posted.is_ok_and(|(_, waits)| waits) {
+            core.set_still();
+        }
         core.release();
-        posted
+        posted.map(|(name, _)| name)
     }
 
+    /// Its name; and whether it simply waits, and nothing else has changed.
     #[inline(always)]
     pub(super) fn post_here(
         &self,
@@ -55,16 +71,17 @@ impl Node {
         notice: Notice,
         make: impl FnOnce() -> Operation,
         capacity: u64,
-    ) -> Result<OperationId, Error> {
+    ) -> Result<(OperationId, bool), Error> {
         let selector = core.selector(from, tag, ignore)?;
         let Desk { operations, table, .. } = &mut core.desk;
         let (name, record) = operations.begin_here(notice, make)?;
         let receive = Receive { operation: u64::from(name.0), capacity };
-        match table.post_simply(selector, receive) {
+        let ticket = table.post_simply(selector, receive);
+        match ticket {
             Some(ticket) => record.kind = Kind::Receive(Some(ticket)),
             None => core.post_begun(selector, name, receive),
         }
-        Ok(name)
+        Ok((name, ticket.is_some()))
     }
 
     /// Receives the next message whose tag is `tag` but for the bits in `ignore`, and waits for it. Of several threads that do so at

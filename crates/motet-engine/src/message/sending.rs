@@ -5,7 +5,7 @@
 
 use super::core::{Core, Guard};
 use super::operations::{Kind, Notice, Operation};
-use super::{Channel, Error, LinkId, Mode, Node, OperationId};
+use super::{Channel, Error, LinkId, Mode, Node, OperationId, Pin};
 use motet_proto::message::packet;
 use motet_proto::message::{Outcome, Refusal, Send, Sent};
 use motet_sys::span::Memory;
@@ -131,10 +131,19 @@ impl Node {
     /// The same, and does not wait: [`Error::WouldBlock`].
     #[inline]
     pub fn try_inject(&self, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
-        let mut core = self.core()?;
+        self.try_inject_by(message, body, None)
+    }
+
+    /// The same by the one who is favoured.
+    #[inline(always)]
+    pub fn try_inject_by(&self, message: &Outgoing<'_>, body: &[&[u8]], pin: Option<&mut Pin>) -> Result<(), Error> {
+        let (mut core, still) = self.core_as_found(pin)?;
         if let &[body] = body
             && core.inject_line(message, body)
         {
+            if still {
+                core.set_still();
+            }
             core.release();
             return Ok(());
         }

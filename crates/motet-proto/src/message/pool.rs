@@ -111,6 +111,7 @@ impl<T, const N: usize> Pool<T, N> {
         let given = if self.given == u32::MAX >> INDEX_BITS { 1 } else { self.given + 1 };
         let number = Number(given << INDEX_BITS | index);
         let place = self.nodes.get_mut(index as usize)?;
+        place.value = None; // it is that already, and is now known to be: nothing is dropped below, and the record is made where it stays
         place.value = Some(make());
         self.free = std::mem::replace(&mut place.next_free, NIL);
         (place.number, place.around) = (number, [[NIL; 2]; N]);
@@ -141,7 +142,7 @@ impl<T, const N: usize> Pool<T, N> {
     }
 
     /// The same, and drops it where it is.
-    #[inline]
+    #[inline(always)]
     pub fn forget(&mut self, index: u32) {
         if let Some(node) = self.nodes.get_mut(index as usize)
             && node.value.is_some()

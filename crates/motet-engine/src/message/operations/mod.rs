@@ -258,6 +258,38 @@ impl Operations {
         true
     }
 
+    /// The same, and its end is told instead of put into its group, which must be this one, of which nothing waits to be told.
+    #[inline(always)]
+    pub fn tell_line(
+        &mut self,
+        receive: Receive,
+        channel: Channel,
+        tag: u64,
+        [headers, body]: [&[u8]; 2],
+        group: GroupId,
+        tell: &mut impl FnMut(&Ended<'_>),
+    ) -> bool {
+        let Self { pool, groups, .. } = self;
+        let number = Number(receive.operation as u32);
+        let known = pool.named(number).filter(|_| receive.operation < LOAN);
+        let Some(operation) = known else { return false };
+        let Memory::Span(span) = operation.memory else { return false };
+        let ours = operation.notice.group.is_some_and(|known| known.0 == group.0);
+        if !ours || !operation.is_bare() {
+            return false;
+        }
+        let context = operation.notice.context;
+        let Some(group) = groups.named(Number(group.0)).filter(|group| group.ended.is_empty()) else { return false };
+        let landed = span.fill(0, body);
+        let status = if landed < body.len() { Status::Truncated } else { Status::Done };
+        group.under_way -= 1;
+        group.counts[usize::from(status != Status::Done)] += 1;
+        let (operation, length, full) = (OperationId(number.0), landed as u64, body.len() as u64);
+        tell(&Ended { operation, context, status, length, tag, full, headers, channel: Some(channel) });
+        pool.forget(number.index());
+        true
+    }
+
     /// A receive has its message, all of which is here.
     #[inline(always)]
     pub fn receive(&mut self, receive: Receive, channel: Channel, envelope: &Envelope<'_>, body: &[u8]) {

@@ -1,0 +1,148 @@
+//! The ends of many operations, for a program that posts receives and polls.
+//!
+//! What it is: one look, with the lock taken once, that tells what has ended; and the shortest way of a short message for a posted receive,
+//! whose end is told while it is taken out of its line, without lying in its group between. What it is not: it decides nothing. Whatever is
+//! not plainly such a message goes the posted way (`posted`) or the general one, and its end through its group.
+
+use super::core::{Core, Guard};
+use super::desk::View;
+use super::error::Error;
+use super::links::Joined;
+use super::medium::Medium;
+use super::operations::{Ended, GroupId};
+use super::posted::{self, Taken};
+use super::progress::{SLOW, SWEEP};
+use super::{Node, Pin};
+use motet_proto::message::pool::Number;
+use motet_wire::lane::Glance;
+
+/// Most messages taken in one look.
+const TURN: usize = 32;
+
+/// What came of a look at the one busy link.
+enum Lines {
+    /// So many messages were told.
+    Told(usize),
+    /// Nothing has come, and that is all that there was to look at.
+    Nothing,
+    /// There is more to do than that; nothing was told.
+    More,
+}
+
+impl Node {
+    /// Tells up to `most` of the next ends in a group, one after the other, where their records lie; where there is none, after one
+    /// round of progress, unless another thread makes some. How many; and whether the next one has memory, or a message in place, that
+    /// is the program's to keep: [`Node::test_group`] takes that. `tell` may not use the node.
+    #[inline]
+    pub fn take_ends(&self, group: GroupId, most: usize, tell: impl FnMut(&Ended<'_>)) -> Result<(usize, bool), Error> {
+        if self.is_vain(group) { Ok((0, false)) } else { self.look_for_ends(group, most, tell, None) }
+    }
+
+    /// The same where it is not [plain](Node::is_vain) that there is none, by the one who is favoured if that is so.
+    #[inline(always)]
+    pub fn look_for_ends(
+        &self,
+        group: GroupId,
+        most: usize,
+        mut tell: impl FnMut(&Ended<'_>),
+        pin: Option<&mut Pin>,
+    ) -> Result<(usize, bool), Error> {
+        let (mut core, _) = self.core_as_found(pin)?;
+        self.count_vain(&mut core);
+        let mut came = true;
+        if !core.driving && core.desk.operations.nothing_has_ended(group)? {
+            match self.take_lines(&mut core, group, most.min(TURN), &mut tell) {
+                Lines::Told(told) => {
+                    core.release();
+                    return Ok((told, false));
+                }
+                Lines::Nothing => {
+                    core.release();
+                    return Ok((0, false));
+                }
+                Lines::More => came = self.look_around(&mut core),
+            }
+        }
+        let told = core.desk.operations.tell_ends(group, most, tell);
+        if !came && told == Ok((0, false)) {
+            self.be_still(&mut core, group);
+        }
+        core.release();
+        told
+    }
+
+    /// A round where one link is busy and nobody but the caller waits for anything, as long as nothing comes on it but short messages for
+    /// receives of this group.
+    #[inline(always)]
+    fn take_lines(
+        &self,
+        core: &mut Guard<'_>,
+        group: GroupId,
+        most: usize,
+        tell: &mut impl FnMut(&Ended<'_>),
+    ) -> Lines {
+        let Some(link) = core.only_link() else { return Lines::More };
+        let Core { links, desk, rounds, now, asleep, .. } = &mut **core;
+        let round = rounds.wrapping_add(1);
+        let until_slow = if links.count() > 1 { SWEEP } else { SLOW };
+        let Some(joined) = links.named(Number(link.0)) else { return Lines::More };
+        let idle = desk.offers.is_empty() && desk.spent.is_empty();
+        if *asleep || !idle || round.is_multiple_of(until_slow) {
+            return Lines::More;
+        }
+        let Joined { medium: Some(Medium::Lanes(lanes)), proto, back, silent, .. } = &mut **joined else {
+            return Lines::More;
+        };
+        let mut view = View::of(desk, back, link);
+        let (mut told, mut kept) = (0, false);
+        while told < most {
+            let short = match lanes.inward.glance() {
+                Glance::Short(short) => short,
+                Glance::Nothing if told == 0 => {
+                    *silent = silent.saturating_add(1);
+                    if lanes.inward.take_wake() {
+                        lanes.ring();
+                    }
+                    if !joined.is_quiet() {
+                        return Lines::More;
+                    }
+                    let Some(lanes) = joined.lanes() else { return Lines::More };
+                    *rounds = round;
+                    if !desk.stirred && self.be_still_but_for(group, &lanes.inward, round, until_slow) {
+                        core.set_still();
+                    }
+                    return Lines::Nothing;
+                }
+                Glance::Nothing | Glance::Other => break,
+            };
+            let taken = posted::tell(&short, proto, &mut view, group, *now, tell);
+            if taken != Taken::Nothing {
+                lanes.inward.consume_short();
+            }
+            if taken != Taken::Told {
+                kept = taken == Taken::Kept;
+                break; // behind one whose end lies in its group come others
+            }
+            told += 1;
+        }
+        if told == 0 {
+            return Lines::More;
+        }
+        *rounds = round;
+        *silent = 0;
+        if lanes.inward.take_wake() {
+            lanes.ring();
+        }
+        let still = self.be_still_but_for(group, &lanes.inward, round, until_slow) && !kept;
+        let quiet = joined.is_quiet();
+        if desk.stirred {
+            core.stir();
+        }
+        if !quiet {
+            self.look_everywhere(core); // the peer may wait for what is owed, and nobody look here again for long
+        } else if still {
+            core.set_still();
+        }
+        Lines::Told(told)
+    }
+}
