@@ -424,7 +424,8 @@ int motet_group_counts(motet_node node, motet_group group, struct motet_counts *
  * nothing is looked up to enter the node, a look in vain costs a look at the next line of each busy link, and as long as nobody else uses the
  * node its lock costs no exchange. One call at a time on a pin, from whichever thread; other calls on the node at any time. A node is pinned
  * until it is unpinned as often: motet_node_close() gives -EBUSY before. A pin is an address, which is not checked: it is not used after that.
- * Nodes of a single thread are not pinned (-EINVAL). A forked child unpins, and gets -ECHILD of all else. */
+ * While it is plain that there is none, motet_pinned_take() says -EAGAIN without a look at its other words. Handlers, which may run inside a
+ * call on a pin, use none. Nodes of a single thread are not pinned (-EINVAL). A forked child unpins, and gets -ECHILD of all else. */
 typedef struct motet_pinned *motet_pin;
 int motet_node_pin(motet_node node, motet_pin *out);
 int motet_node_unpin(motet_pin node);

@@ -56,15 +56,15 @@ static unsigned reads_before_rest(const struct queue *queue)
     return queue->rest_ms > 2 * SHORTEST_MS ? VAIN_AGAIN : VAIN_IN_A_CROWD;
 }
 
-/* Whose queue this process has read in vain before. Nothing is read through it. */
-static _Atomic(const struct domain *) reads_in_vain;
+/* Whose queue this thread has read in vain before. Nothing is read through it. */
+static _Thread_local const struct domain *reads_in_vain;
 
 /* A read found nothing: whether the node was armed, and its reader is to rest. The lock is held. */
 bool rest_is_due(struct queue *queue)
 {
     if (likely(!queue->domain->rests)) return false;
-    if (atomic_load_explicit(&reads_in_vain, memory_order_relaxed) != queue->domain) {
-        atomic_store_explicit(&reads_in_vain, queue->domain, memory_order_relaxed);
+    if (reads_in_vain != queue->domain) {
+        reads_in_vain = queue->domain;
         queue->vain = 0;
     }
     if (++queue->vain < reads_before_rest(queue)) return false;

@@ -35,7 +35,7 @@ impl Local {
 impl Engine {
     /// Sends everything, unless the call must not block.
     pub fn send(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
-        let nonblocking = flags & MSG_DONTWAIT != 0;
+        let nonblocking = self.never_blocks(handle, bufs, flags);
         match (self.send_begin(handle, bufs, false, nonblocking), bufs) {
             (tx::Step::Done(n), [one]) if n == one.len() => Ok(n),
             (step, _) => self.send_on(handle, bufs, flags, step),
@@ -86,8 +86,15 @@ impl Engine {
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(errno),
             }
-            begun = self.send_begin(handle, left, false, flags & MSG_DONTWAIT != 0);
+            begun = self.send_begin(handle, left, false, self.never_blocks(handle, left, flags));
         }
+    }
+
+    /// Whether a step of this send may not wait for the peer. Only one of a large buffer would, so only there the stream is asked.
+    fn never_blocks(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32) -> bool {
+        let asks = || bufs.first().is_some_and(|first| first.len() > PIECE);
+        let by_itself = || self.look_up(handle).is_some_and(|(record, _)| record.life.nonblocking.load(Relaxed) != 0);
+        flags & MSG_DONTWAIT != 0 || asks() && by_itself()
     }
 
     /// Receives what is there; waits for the first byte (for all with MSG_WAITALL) unless the call must not block.

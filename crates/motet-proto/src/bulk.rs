@@ -26,6 +26,8 @@ const FAST: u32 = 12_000;
 
 /// So many bytes that went over TCP past an open gate show that the sender means it: it sends files, say, whose heads alone would fit the ring.
 const PASSING: u32 = 1 << 20;
+/// A pause of so many times 1024 ns between two parts of a block is its sender's or its reader's own: some 100 us.
+const PAUSE: u64 = 98;
 /// A byte from the ring outweighs so many of those.
 const USE: u32 = 64;
 /// Of bytes received over TCP behind a closed gate, one in so many speaks for another look.
@@ -135,8 +137,10 @@ impl Arriving {
         (began, ended): (u64, u64),
         ticks_per_1024ns: u64,
     ) -> Option<u32> {
-        // What its sender did before a block is not the block's time; what passes between its parts is.
-        let since = if self.next.load(Relaxed) == at { self.ended.load(Relaxed) } else { began };
+        // What its sender did before a block is not the block's time; what passes between its parts is, but for pauses of either end.
+        let before = self.ended.load(Relaxed);
+        let goes_on = self.next.load(Relaxed) == at && began.saturating_sub(before) < PAUSE * ticks_per_1024ns;
+        let since = if goes_on { before } else { began };
         let on = n >= LARGE && n < room;
         self.next.store(if on { at.wrapping_add(n as u64) } else { 0 }, Relaxed);
         self.ended.store(ended, Relaxed);

@@ -22,6 +22,8 @@ const MAX_FAILED: u32 = 9;
 const MAX_FAILED_IN_CROWD: u32 = 6;
 /// A peer that reads so many bytes between two looks is at it.
 const READS: u64 = 4 << 10;
+/// Its reading prolongs a spin up to so many times.
+const PROLONGED: u64 = 64;
 /// A sleep in the kernel that was as short as this (ns) should have been a spin. What was received has taken its time, too: so many bytes a
 /// ns come over TCP.
 const WAKE_UP: u64 = 20_000;
@@ -73,8 +75,9 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
     }
     let first = base.now();
     let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
-    // When the wait for an answer began: a peer that still reads what we sent cannot have given any.
-    let (mut asked, mut read) = (first, slot.outward().consumer.seen_head());
+    // When the wait for an answer began: a peer that still reads what we sent before cannot have given any.
+    let sent = record.tx.tail.load(Relaxed);
+    let (mut asked, mut read) = (first, record.tx.head_seen.load(Relaxed));
     let result = loop {
         let looks = if near { 1 } else { 32 };
         if (0..looks).any(|_| {
@@ -99,7 +102,9 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
             record.rx.quiet.store(head, Relaxed);
             next_probe = now + probe;
             publish_cpu(slot, base);
-            if let Some(further) = reads_on(record, slot, read) {
+            if now.saturating_sub(first) < PROLONGED * budget
+                && let Some(further) = reads_on(slot, read, sent)
+            {
                 (start, asked, read) = (now, now, further);
             }
         }
@@ -131,14 +136,13 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
     result
 }
 
-/// How far the peer has read what we sent, if that is a good deal further than `read` (as far as there is something to read).
-fn reads_on(record: &Record, slot: &Slot, read: u64) -> Option<u64> {
-    let tail = record.tx.tail.load(Relaxed);
-    if record.tx.head_seen.load(Relaxed) == tail {
-        return None;
+/// How far the peer has read of what was sent, if that is a good deal further than `read`.
+fn reads_on(slot: &Slot, read: u64, sent: u64) -> Option<u64> {
+    if read >= sent {
+        return None; // without a look at its line
     }
     let head = slot.outward().consumer.seen_head();
-    (head <= tail && head.saturating_sub(read) >= READS).then_some(head)
+    (head <= sent && head.saturating_sub(read) >= READS).then_some(head)
 }
 
 /// Lets others have this CPU; how long they had it, ticks.

@@ -167,7 +167,7 @@ pub fn send<B: Base>(
     record: &Record,
     slot: &Slot,
     base: &mut B,
-    (buf, nonblocking): (&[u8], bool),
+    (buf, nonblocking, ahead): (&[u8], bool, bool),
     (tail, half): (u64, usize),
 ) -> Option<Result<usize, Errno>> {
     let transfer = &slot.outward().transfer;
@@ -176,24 +176,16 @@ pub fn send<B: Base>(
             && transfer.at[0].load(Relaxed) == tail
             && transfer.at[1].load(Relaxed) == record.tx.tcp.load(Relaxed)
     };
-    let ahead = record.tx.hopeless.load(Relaxed) & AHEAD != 0;
-    if ahead {
-        record.tx.hopeless.store(record.tx.hopeless.load(Relaxed) & !AHEAD, Relaxed);
-    }
-    let shown = here() || ahead && soon(record, slot, base, (buf.len(), tail), here);
+    let shown = here() || ahead && !nonblocking && soon(record, slot, base, (buf.len(), tail), here);
     if !shown {
         return None;
     }
     let copies = may_copy(record, slot, base);
-    if !ours(record, base) || !(copies || transfer.may_copy.load(Acquire) != 0) {
-        return None;
-    }
-    if !base.tcp_alive() {
-        return None; // its pid may be somebody else's by now
-    }
     let into = transfer.into.load(Relaxed);
     let length = buf.len().min(usize::try_from(transfer.into_length.load(Relaxed)).unwrap_or(0));
-    if length == 0 {
+    // The pid of a peer that is gone may be somebody else's by now.
+    if length == 0 || !is_possible(record, slot, base, copies) || !base.tcp_alive() {
+        lose_hope(record); // nothing need go ahead for it
         return None;
     }
     let one = length.max(SMALLEST);
@@ -202,6 +194,7 @@ pub fn send<B: Base>(
     transfer.length.store(length as u64, Relaxed);
     transfer.piece.store(piece as u64, Relaxed);
     if transfer.state.compare_exchange(POSTED, ACTIVE, AcqRel, Relaxed).is_err() {
+        lose_hope(record);
         return None; // edge: send -> receive; the receiver has just given up
     }
     let plan = Plan { length, piece };
@@ -244,11 +237,33 @@ pub fn send<B: Base>(
 /// Whether a large block that nobody waits for should send its beginning ahead through the ring, and then wait for a receiver that shows its
 /// memory for the rest: many read a head first, and some of what follows with it. The last such waits say whether another one is due:
 /// `tx.hopeless` has the sends that pass without, above them how many did so last, and [`AHEAD`].
-pub fn goes_ahead(record: &Record) -> bool {
+pub fn goes_ahead<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     let word = record.tx.hopeless.load(Relaxed);
-    let due = word.is_multiple_of(HOPELESS);
-    record.tx.hopeless.store(if due { word | AHEAD } else { word - 1 }, Relaxed);
-    due
+    if !word.is_multiple_of(HOPELESS) {
+        record.tx.hopeless.store(word - 1, Relaxed);
+        return false;
+    }
+    let copies = may_copy(record, slot, base);
+    if !is_possible(record, slot, base, copies) {
+        lose_hope(record);
+        return false;
+    }
+    record.tx.hopeless.store(word | AHEAD, Relaxed);
+    true
+}
+
+/// Whether the last step of this half sent the beginning of a block ahead. The next one, whatever it is, is told so once.
+pub fn went_ahead(record: &Record) -> bool {
+    let word = record.tx.hopeless.load(Relaxed);
+    if word & AHEAD != 0 {
+        record.tx.hopeless.store(word & !AHEAD, Relaxed);
+    }
+    word & AHEAD != 0
+}
+
+/// Whether either end may copy for this process, which `copies` or not.
+fn is_possible<B: Base>(record: &Record, slot: &Slot, base: &B, copies: bool) -> bool {
+    ours(record, base) && (copies || slot.outward().transfer.may_copy.load(Acquire) != 0)
 }
 
 fn lose_hope(record: &Record) {

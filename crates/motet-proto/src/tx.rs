@@ -91,6 +91,7 @@ fn begin_in_full<B: Base>(
     _held: Held<'_>,
 ) -> Step {
     let tx = &record.tx;
+    let went_ahead = transfer::went_ahead(record);
     if let Some(slot) = slot {
         let lines = slot.outward();
         let tail = tx.tail.load(Relaxed);
@@ -108,12 +109,15 @@ fn begin_in_full<B: Base>(
                 if let Some(first) = bufs.first()
                     && first.len() >= large
                 {
-                    let half = ask.half;
-                    if let Some(sent) = transfer::send(record, slot, base, (first, ask.nonblocking), (tail, half)) {
+                    let how = (&**first, ask.nonblocking, went_ahead);
+                    if let Some(sent) = transfer::send(record, slot, base, how, (tail, ask.half)) {
                         bulk::Copying(tx).copied(sent.unwrap_or(0));
                         return sent.map_or_else(Step::Failed, Step::Done);
                     }
-                    if !ask.nonblocking && first.len() > large + PIECE_AWAITED && transfer::goes_ahead(record) {
+                    if !ask.nonblocking
+                        && first.len() > large + PIECE_AWAITED
+                        && transfer::goes_ahead(record, slot, base)
+                    {
                         ahead = [IoSlice::new(&first[..PIECE_AWAITED])];
                         parts = &ahead;
                     }

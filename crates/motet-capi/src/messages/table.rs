@@ -218,18 +218,26 @@ pub fn keep(node: Node, single: bool) -> Result<u64, Errno> {
     let owner = if single { thread::token() } else { 0 };
     let (messages, holdings, handlers) = Default::default();
     let record = Box::new(Record { node, owner, messages, holdings, handlers });
+    SLOTS[at].pins.store(0, Relaxed);
     SLOTS[at].record.store(Box::into_raw(record), Release);
     SLOTS[at].handle.store(handle, Release);
     Ok(handle)
 }
+
+/// What `Slot::pins` says of a node that is being closed.
+const CLOSING: u32 = u32::MAX;
 
 /// Has the node of a handle stay until it is unpinned as often. Not one of a single thread, whose calls are to be checked.
 pub fn pin(entered: &Entered) -> Result<&'static Record, Errno> {
     if entered.owner != 0 {
         return Err(EINVAL);
     }
-    entered.slot.strangers.fetch_add(1, SeqCst);
-    entered.slot.pins.fetch_add(1, SeqCst);
+    let more = |pins: u32| (pins != CLOSING).then_some(pins + 1);
+    entered.slot.strangers.fetch_add(1, SeqCst); // before this thread's mark goes: see `close`
+    if entered.slot.pins.fetch_update(SeqCst, SeqCst, more).is_err() {
+        entered.slot.strangers.fetch_sub(1, SeqCst);
+        return Err(EBADF);
+    }
     // SAFETY: `close` frees the record when nobody is in it any more, and whoever has pinned it is until `unpin`.
     Ok(unsafe { &*entered.record })
 }
@@ -251,9 +259,9 @@ pub fn close(handle: u64) -> Result<(), Errno> {
     }
     let entered = enter(handle)?;
     let slot = entered.slot;
-    if slot.pins.load(SeqCst) != 0 {
-        return Err(EBUSY); // (one that is pinned right now is waited for)
-    }
+    slot.pins
+        .compare_exchange(0, CLOSING, SeqCst, SeqCst)
+        .map_err(|pins| if pins == CLOSING { EBADF } else { EBUSY })?;
     // edge: handle <-> marks
     slot.handle.compare_exchange(handle, 0, SeqCst, SeqCst).map_err(|_| EBADF)?;
     let shut = entered.node.shut();
@@ -265,7 +273,8 @@ pub fn close(handle: u64) -> Result<(), Errno> {
             barrier::among_threads();
         }
         // edge: handle <-> marks
-        while slot.strangers.load(SeqCst) != 0 || marks().any(|mark| mark.inside().any(|node| node == handle)) {
+        // Marks first: who has pinned the node, or goes on as a stranger, is one before its mark goes.
+        while marks().any(|mark| mark.inside().any(|node| node == handle)) || slot.strangers.load(SeqCst) != 0 {
             thread::nap(NAP);
         }
     }

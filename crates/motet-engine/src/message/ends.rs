@@ -108,7 +108,9 @@ impl Node {
                     }
                     let Some(lanes) = joined.lanes() else { return Lines::More };
                     *rounds = round;
-                    if !desk.stirred && self.be_still_but_for(group, &lanes.inward, round, until_slow) {
+                    if desk.stirred {
+                        core.stir();
+                    } else if self.be_still_but_for(group, &lanes.inward, round, until_slow) {
                         core.set_still();
                     }
                     return Lines::Nothing;

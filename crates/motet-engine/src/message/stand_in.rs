@@ -11,7 +11,7 @@
 use super::core::Guard;
 use super::{Error, Node};
 use motet_sys::socket::{self, READABLE};
-use motet_sys::thread;
+use motet_sys::{clock, thread};
 
 /// Without rounds for so long (ns), the program is taken to be elsewhere.
 const LOOK: u64 = 10_000_000;
@@ -66,6 +66,7 @@ impl Node {
                 _ => LOOK,
             }));
         }
+        core.now = clock::nanoseconds(); // what is due from here on is due from now
         let came = self.make_rounds(&mut core);
         *rounds = Some(core.rounds);
         self.trim(&mut core);

@@ -83,7 +83,7 @@ impl Node {
         core.set_still();
     }
 
-    /// Counts the looks that nobody has taken the lock for.
+    /// Counts the looks that nobody has taken the lock for. Not past a round in which more is due: others may have made rounds meanwhile.
     #[inline(always)]
     pub(super) fn count_vain(&self, core: &mut Core) {
         let Vain { left, given, .. } = &self.vain;
@@ -91,7 +91,8 @@ impl Node {
         if looks != 0 {
             let looks = looks.saturating_sub(left.load(Ordering::Relaxed));
             given.store(0, Ordering::Relaxed);
-            core.rounds = core.rounds.wrapping_add(looks);
+            let until = if core.links.count() as usize > core.hot.len() { SWEEP } else { SLOW };
+            core.rounds = core.rounds.wrapping_add(looks.min(until - 1 - core.rounds % until));
         }
     }
 }

@@ -1,0 +1,41 @@
+//! Looks in vain that take no lock count as rounds, and what is due every so many rounds is done whatever other calls are between them.
+
+use motet::node::{Node, Serve};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const SERVICE: u64 = 42;
+
+/// Whoever calls is met in a round that asks the kernel, one of many.
+#[test]
+fn a_node_that_looks_for_ends_and_makes_progress_in_turn_meets_who_calls() {
+    let listen = || Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
+    let (near, far, over) = (listen(), listen(), AtomicBool::new(false));
+    near.serve(SERVICE, Serve::Queue).unwrap();
+    let address = near.address().unwrap();
+    let way = address.split(',').find(|way| way.starts_with("shm")).unwrap();
+    let group = near.add_group().unwrap();
+    // One link that is busy: what comes on it is looked for without the lock.
+    std::thread::scope(|scope| {
+        scope.spawn(|| near.accept(SERVICE, LIMIT).unwrap());
+        let link = far.connect(way, LIMIT).unwrap();
+        far.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+    });
+    for (looks, phase) in [3, 7].into_iter().flat_map(|looks| (0..8).map(move |phase| (looks, phase))) {
+        over.store(false, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                (0..phase).for_each(|_| assert!(near.progress().is_ok()));
+                while !over.load(Ordering::Relaxed) {
+                    (0..looks).for_each(|_| assert_eq!(near.take_ends(group, 1, |_| {}).unwrap(), (0, false)));
+                    near.progress().unwrap();
+                }
+            });
+            let caller = Node::open("").unwrap();
+            let met = caller.connect(way, Some(Duration::from_secs(5)));
+            over.store(true, Ordering::Relaxed);
+            assert!(met.is_ok(), "{looks} looks, {phase} rounds before: {met:?}");
+        });
+    }
+}
