@@ -70,6 +70,7 @@ static ssize_t go(struct fid_ep *fid, const struct change *change)
     if (change->count > most) return -FI_EMSGSIZE;
     bool told = !change->quiet && (!endpoint->selective_sends || change->flags & FI_COMPLETION);
     enter(endpoint->domain);
+    endpoint->domain->begun++;
     struct peer *peer = peer_at(endpoint, change->peer);
     int result = unlikely(!peer) ? -FI_EINVAL : likely(peer->link != 0) ? 0 : peer_link(endpoint, peer);
     struct request *request = result != 0 ? NULL : request_whole(endpoint, change->context, FI_ATOMIC | (change->form == CHANGE ? FI_WRITE : FI_READ),

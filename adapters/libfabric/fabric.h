@@ -97,6 +97,7 @@ struct domain {
     long neighbours;
     long cpus;
     bool rests;          /* who reads a queue in vain sleeps there */
+    unsigned begun;      /* sends and remote accesses, ever */
     unsigned users; /* objects that are open */
     struct queue *queues;
     struct endpoint *endpoints;
@@ -143,6 +144,9 @@ struct queue {
     int pipe[2]; /* wakes who waits; where there is a wait object */
     unsigned users;
     unsigned vain;      /* reads in a row */
+    unsigned begun;     /* what the domain had begun by the last one */
+    atomic_llong used;  /* CPU time of its thread then, ns; 0: not known */
+    unsigned elsewhere; /* more than so many reads speak for a program that waits */
     atomic_int rest_ms; /* of the next sleep */
     struct motet_completion *ends;
 };
@@ -263,6 +267,13 @@ enum rests rests_wanted(void);
 void rest_count(struct domain *domain, const struct address *address, int more);
 bool rest_is_due(struct queue *queue);
 void rest(struct queue *queue);
+
+/* A read found something: reads in vain and sleeps begin anew. */
+static inline void rest_is_over(struct queue *queue)
+{
+    queue->vain = 0;
+    queue->rest_ms = 0;
+}
 
 /* As much of an event as the form has: the forms are beginnings of one another. */
 static inline void write_entry(char *into, size_t size, const struct fi_cq_tagged_entry *entry)

@@ -63,7 +63,7 @@ static __attribute__((noinline)) ssize_t poll_taken(struct queue *queue, int tak
     struct reader reader = { into, most, form_size(queue->format), sources, 0 };
     queue_finish(queue, taken, &reader);
     ssize_t result = likely(queue->count == 0) ? (likely(reader.taken > 0) ? (ssize_t)reader.taken : -FI_EAGAIN) : read_ring(queue, &reader);
-    if (result != -FI_EAGAIN) queue->vain = 0;
+    if (result != -FI_EAGAIN) rest_is_over(queue);
     leave(queue->domain);
     return result;
 }
@@ -74,12 +74,12 @@ static __attribute__((noinline)) ssize_t poll_anyhow(struct fid_cq *fid, void *i
     struct queue *queue = container(fid, struct queue, fid);
     ssize_t result = read_locked(queue, into, most, sources);
     bool rests = result == -FI_EAGAIN && rest_is_due(queue);
-    if (result != -FI_EAGAIN) queue->vain = 0;
+    if (result != -FI_EAGAIN) rest_is_over(queue);
     leave(queue->domain);
     if (likely(!rests)) return result;
     rest(queue);
     result = read_from(fid, into, most, sources);
-    if (result != -FI_EAGAIN) queue->vain = 0;
+    if (result != -FI_EAGAIN) rest_is_over(queue);
     return result;
 }
 

@@ -77,6 +77,7 @@ static ssize_t go(struct fid_ep *fid, const struct transfer *transfer)
     if (transfer->count > VECTORS || transfer->remote_count > VECTORS || transfer->flags & FI_REMOTE_CQ_DATA) return -FI_EINVAL;
     bool told = !transfer->quiet && (!endpoint->selective_sends || transfer->flags & FI_COMPLETION);
     enter(endpoint->domain);
+    endpoint->domain->begun++;
     struct peer *peer = peer_at(endpoint, transfer->peer);
     int reached = unlikely(!peer) ? -FI_EINVAL : likely(peer->link != 0) ? 0 : peer_link(endpoint, peer);
     struct request *request = unlikely(reached != 0) ? NULL : request_whole(endpoint, transfer->context, FI_RMA | (transfer->put ? FI_WRITE : FI_READ),

@@ -82,6 +82,7 @@ static ssize_t send_out(struct fid_ep *fid, const struct out *out)
         length += out->iov[i].iov_len;
     if (unlikely(out->count > VECTORS || (out->flags & FI_INJECT && length > INJECT_SIZE))) return -FI_EINVAL;
     enter(endpoint->domain);
+    endpoint->domain->begun++;
     struct peer *peer = peer_at(endpoint, out->to);
     int result = unlikely(!peer) ? -FI_EINVAL : likely(peer->out[out->kind] != 0) ? 0 : peer_out(endpoint, peer, out->kind);
     if (unlikely(result != 0)) {
@@ -112,6 +113,7 @@ static inline bool goes(struct fid_ep *fid, enum kind kind, const void *buf, siz
     struct endpoint *endpoint = container(fid, struct endpoint, fid);
     if (length > INJECT_SIZE || flags & (data ? DELIVERED : DELIVERED | FI_REMOTE_CQ_DATA)) return false;
     enter(endpoint->domain);
+    endpoint->domain->begun++;
     struct peer *peer = to < endpoint->known_count ? endpoint->known[to] : NULL;
     bool result = false;
     if (likely(peer && peer->out[kind])) {
