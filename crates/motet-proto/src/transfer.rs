@@ -236,7 +236,7 @@ pub fn send<B: Base>(
 
 /// Whether a large block that nobody waits for should send its beginning ahead through the ring, and then wait for a receiver that shows its
 /// memory for the rest: many read a head first, and some of what follows with it. The last such waits say whether another one is due:
-/// `tx.hopeless` has the sends that pass without, above them how many did so last, and [`AHEAD`].
+/// `tx.hopeless` has the sends that pass without, above them how many did so last, and `AHEAD`.
 pub fn goes_ahead<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     let word = record.tx.hopeless.load(Relaxed);
     if !word.is_multiple_of(HOPELESS) {
