@@ -146,7 +146,7 @@ struct queue {
     unsigned vain;      /* reads in a row */
     unsigned begun;     /* what the domain had begun by the last one */
     atomic_llong used;  /* CPU time of its thread then, ns; 0: not known */
-    unsigned elsewhere; /* more than so many reads speak for a program that waits */
+    unsigned elsewhere; /* a score: up where its thread has computed since the read before, down by each that follows at once */
     atomic_int rest_ms; /* of the next sleep */
     struct motet_completion *ends;
 };

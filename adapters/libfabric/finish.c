@@ -103,7 +103,7 @@ static inline bool finish_at_once(struct queue *queue, const struct motet_comple
     entry->tag = end->tag;
     entry->data = 0;
     if (data) memcpy(&entry->data, end->headers, sizeof entry->data);
-    if (unlikely(entry == &apart)) memcpy(place, &apart, reader->size);
+    if (unlikely(entry == &apart)) write_entry((char *)place, reader->size, &apart);
     if (reader->sources) reader->sources[reader->taken] = peer_source(request->endpoint, end->channel);
     reader->taken++;
     count(request->endpoint, request->counter, 0);
