@@ -163,7 +163,9 @@ impl Engine {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
         let may_raise = || (!blocking || local.pace.is_lively(|| false)) && local.sets_may_raise(handle);
-        let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_| self.may_linger());
+        let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_, may_spin| {
+            self.may_linger(may_spin)
+        });
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
             rx::Step::Failed(ECONNRESET) => self.reset(record, local),
@@ -263,10 +265,10 @@ impl Engine {
         self.leave_nothing_unread(false);
     }
 
-    /// The same for a thread that can just as well spin: true when it should, as a peer is reading what we sent.
+    /// The same for a thread that may be able to spin instead: true when it should, as a peer is reading what we sent.
     #[inline]
-    pub(crate) fn may_linger(&self) -> bool {
-        self.leave_nothing_unread(self.options.spin > 0)
+    pub(crate) fn may_linger(&self, may_spin: bool) -> bool {
+        self.leave_nothing_unread(may_spin && self.options.spin > 0)
     }
 
     #[inline]

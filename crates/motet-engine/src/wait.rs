@@ -137,7 +137,7 @@ impl<'a> Wait<'a> {
                     None => self.phase = Phase::Tired,
                 },
                 Phase::Tired => {
-                    if engine.may_linger() {
+                    if engine.may_linger(true) {
                         if self.raise(engine) {
                             self.begin_spin();
                             continue;

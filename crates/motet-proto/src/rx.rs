@@ -56,7 +56,8 @@ const PATIENCE: u32 = 64;
 const ABANDONED: u64 = 50_000_000;
 
 /// Begins a receive into `bufs`. `may_raise` is asked before the gate opens; `before_sleep` runs before [`Step::Kernel`] or
-/// [`Step::Poll`] of a blocking call; it answers whether waiting outside the kernel is better for now.
+/// [`Step::Poll`] of a blocking call (invariant 6). It is told whether this receive could wait outside the kernel instead, and answers
+/// whether that is better for now; only then may it leave bytes unread.
 #[inline(always)]
 pub fn begin<B: Base>(
     record: &Record,
@@ -65,7 +66,7 @@ pub fn begin<B: Base>(
     bufs: &mut [IoSliceMut<'_>],
     ask: Ask,
     may_raise: impl Fn() -> bool,
-    before_sleep: impl FnMut(&mut B) -> bool,
+    before_sleep: impl FnMut(&mut B, bool) -> bool,
 ) -> Step {
     let slot = slot.filter(|_| record.rx.ready.load(Relaxed) != 0);
     let mut spun = None;
@@ -111,7 +112,7 @@ fn begin_in_full<B: Base>(
     ask: Ask,
     spun: Option<Spun>,
     may_raise: impl Fn() -> bool,
-    mut before_sleep: impl FnMut(&mut B) -> bool,
+    mut before_sleep: impl FnMut(&mut B, bool) -> bool,
 ) -> Step {
     let Some(slot) = slot else {
         return match hold(record, base) {
@@ -159,7 +160,7 @@ fn begin_in_full<B: Base>(
             Take::InFlight if recount(record, slot, base) => continue,
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight | Take::Retry => {
-                before_sleep(base);
+                before_sleep(base, false);
                 enter_anyway(record, base);
                 return Step::Poll;
             }
@@ -207,7 +208,7 @@ fn begin_in_full<B: Base>(
             }
         }
         if ask.blocking {
-            let linger = before_sleep(base) && ask.spin > 0 && !ask.kernel_only;
+            let linger = before_sleep(base, ask.spin > 0 && !ask.kernel_only);
             if record.state() == State::Broken {
                 return Step::Failed(ECONNRESET);
             }

@@ -190,6 +190,19 @@ fn invariant_6_unread_bytes_go_back_to_tcp_before_a_sleep() {
     assert_eq!(world.undelivered(1), 0);
 }
 
+/// Whoever could spin waits for a peer that is reading. Whoever cannot, sleeps, and a reader may go on where Motet cannot see it.
+#[test]
+fn invariant_6_a_sleeper_that_cannot_spin_leaves_nothing_to_a_peer_that_reads() {
+    for ask in [SLEEP, rx::Ask { spin: 1000, kernel_only: true, ..SLEEP }] {
+        let world = world(10_000);
+        assert!(raise(&world, 1));
+        put(&world, 0, 3000);
+        assert_eq!(world.receive(1, 1, 2000, LOOK), rx::Step::Done(2000));
+        assert_eq!(world.receive(0, 0, 10, ask), rx::Step::Kernel);
+        assert_eq!(world.in_ring(1), 0);
+    }
+}
+
 #[test]
 fn invariant_6_a_consumer_in_the_middle_of_a_receive_meets_the_claim() {
     // The producer takes 50 bytes back after the consumer has read 20 of them.

@@ -103,7 +103,7 @@ impl Honest<'_> {
             &mut bufs,
             ask,
             || true,
-            |_| tx::is_being_read(&self.record, slot),
+            |_, may_spin| may_spin && tx::is_being_read(&self.record, slot),
         ) {
             rx::Step::Kernel => {
                 let n = self.end.connection(|c| c.receive(0, &mut bufs, usize::MAX, peek)).unwrap_or(0);

@@ -256,8 +256,8 @@ impl World {
         let mut data = vec![0; length];
         let cut = length / 4;
         let mut base = self.base(side, thread);
-        let sweep = |_: &mut Woven<'_>| {
-            let linger = tx::is_being_read(&me.record, &me.slot);
+        let sweep = |_: &mut Woven<'_>, may_spin: bool| {
+            let linger = may_spin && tx::is_being_read(&me.record, &me.slot);
             if !linger {
                 self.before_sleep(side, thread);
             }
