@@ -163,9 +163,8 @@ impl Engine {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
         let may_raise = || (!blocking || local.pace.is_lively(|| false)) && local.sets_may_raise(handle);
-        let step = rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_, may_spin| {
-            self.may_linger(may_spin)
-        });
+        let step =
+            rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_, may_spin| self.may_linger(may_spin));
         match step {
             rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
             rx::Step::Failed(ECONNRESET) => self.reset(record, local),
