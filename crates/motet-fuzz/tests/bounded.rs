@@ -73,6 +73,33 @@ fn slot() {
     run(target("slot"));
 }
 
+/// So many mutations, each of a seed.
+fn mutated(seeds: &[Vec<u8>], rounds: u64) -> impl Iterator<Item = Vec<u8>> {
+    let mut prng = Prng(2);
+    (0..rounds).map(move |_| {
+        let mut input = seeds[prng.below(seeds.len())].clone();
+        mutate(&mut input, &mut prng);
+        input
+    })
+}
+
+/// What streams do with large blocks is done, over the seeds and over what becomes of them.
+#[test]
+fn slots_are_tried_where_blocks_are_large() {
+    use motet_fuzz::slot::{Reached, play, seeds};
+    let seeds = seeds();
+    let sum =
+        |inputs: &mut dyn Iterator<Item = Vec<u8>>| inputs.fold(Reached::default(), |all, input| all.and(play(&input)));
+    let (plain, after) = (sum(&mut seeds.iter().cloned()), sum(&mut mutated(&seeds, 2_000)));
+    let enough = |reached: Reached, least: u64| {
+        let Reached { landed, said, ahead, copied_out, copied_in, unfinished, prolonged } = reached;
+        let all = [landed, said, ahead, copied_out, copied_in, unfinished, prolonged];
+        assert!(all.iter().all(|&times| times >= least), "{reached:?}");
+    };
+    enough(plain, 3);
+    enough(after, 30);
+}
+
 #[test]
 fn message() {
     run(target("message"));
