@@ -73,6 +73,58 @@ fn slot() {
     run(target("slot"));
 }
 
+/// So many mutations, each of a seed.
+fn mutated(seeds: &[Vec<u8>], rounds: u64) -> impl Iterator<Item = Vec<u8>> {
+    let mut prng = Prng(2);
+    (0..rounds).map(move |_| {
+        let mut input = seeds[prng.below(seeds.len())].clone();
+        mutate(&mut input, &mut prng);
+        input
+    })
+}
+
+/// What streams do with large blocks is done, over the seeds and over what becomes of them.
+#[test]
+fn slots_are_tried_where_blocks_are_large() {
+    use motet_fuzz::slot::{Reached, play, seeds};
+    let seeds = seeds();
+    let sum =
+        |inputs: &mut dyn Iterator<Item = Vec<u8>>| inputs.fold(Reached::default(), |all, input| all.and(play(&input)));
+    let (plain, after) = (sum(&mut seeds.iter().cloned()), sum(&mut mutated(&seeds, 2_000)));
+    let enough = |reached: Reached, least: u64| {
+        let Reached { landed, said, ahead, copied_out, copied_in, unfinished, prolonged } = reached;
+        let all = [landed, said, ahead, copied_out, copied_in, unfinished, prolonged];
+        assert!(all.iter().all(|&times| times >= least), "{reached:?}");
+    };
+    enough(plain, 3);
+    enough(after, 30);
+}
+
+#[test]
+fn ends() {
+    run(target("ends"));
+}
+
+/// Ends are told straight out of lines and looked for in vain, by honest peers and others; those that lie break their links.
+#[test]
+fn ends_are_tried_where_they_are_told_out_of_lines() {
+    use motet_fuzz::ends::{Reached, honest_ones, play, seeds};
+    let seeds = seeds();
+    let sum =
+        |inputs: &mut dyn Iterator<Item = Vec<u8>>| inputs.fold(Reached::default(), |all, input| all.and(play(&input)));
+    let (honest, lies) = seeds.split_at(honest_ones());
+    let [honest, lies] = [honest, lies].map(|seeds| sum(&mut seeds.iter().cloned()));
+    let after = sum(&mut mutated(&seeds, 500));
+    let enough = |reached: Reached, told: u64| {
+        assert!(reached.told >= told && reached.turns >= told / 4 && reached.vain >= 5 * told, "{reached:?}");
+    };
+    enough(honest, 40);
+    assert!(honest.truncated >= 12 && honest.kept >= 3 && honest.broken == 0, "{honest:?}");
+    assert!(lies.broken >= 30 && lies.woven >= 9, "{lies:?}");
+    enough(after, 100);
+    assert!(after.kept >= 5 && after.broken >= 100 && after.woven >= 20, "{after:?}");
+}
+
 #[test]
 fn message() {
     run(target("message"));

@@ -3,8 +3,9 @@
 //! What it is: the targets ([`TARGETS`]), their seeds, and a small repeatable mutator for a bounded run on the stable
 //! toolchain (`tests/bounded.rs`, `scripts/fuzz-short`). What it is not: a fuzzer; `fuzz/` hands the same functions to
 //! cargo-fuzz for long runs.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // but for ends/lent.rs: memory that receives fill
 
+pub mod ends;
 pub mod lane;
 pub mod message;
 pub mod mutate;
@@ -42,11 +43,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "greeting", run: greeting, seeds: greeting_seeds, rounds: 200_000 },
     Target { name: "diag_answer", run: diag_answer, seeds: diag_seeds, rounds: 200_000 },
     Target { name: "profile", run: profile, seeds: profile_seeds, rounds: 50_000 },
-    Target { name: "slot", run: slot::run, seeds: slot::seeds, rounds: 200_000 },
+    Target { name: "slot", run: slot::run, seeds: slot::seeds, rounds: 500_000 },
     Target { name: "lane", run: lane::run, seeds: lane::seeds, rounds: 200_000 },
     Target { name: "message", run: message::run, seeds: message::seeds, rounds: 200_000 },
     Target { name: "calm", run: message::calm::run, seeds: message::calm::seeds, rounds: 50_000 },
     Target { name: "ring", run: ring::run, seeds: ring::seeds, rounds: 200_000 },
+    Target { name: "ends", run: ends::run, seeds: ends::seeds, rounds: 10_000 },
     Target { name: "session", run: session::run, seeds: session::seeds, rounds: 200_000 },
 ];
 

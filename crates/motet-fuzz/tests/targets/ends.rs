@@ -1,0 +1,433 @@
+//! Short messages for receives that are posted, told straight out of lines that the peer writes (`motet_engine::message::ends`), and looks in
+//! vain at those lines without the lock (`vain`, `motet_wire::lane::Watch`).
+//!
+//! What it is: two whole nodes of the engine with the driver of shared memory, as no smaller part of that code can be reached: what decides
+//! is behind the node's lock. Both meet peers made by hand, get the same bytes in the same places of those peers' memory, and are asked for
+//! the same receives and sends. The one is pinned and looks in vain, then for the ends of many; the other takes packets the long way, and looks
+//! for one end at a time, which lies in its group before. After every look at all that has come they must agree on what has ended, how, with which bytes, and on which
+//! links are broken. What it is not: it does not write while another thread looks (`motet-torture` does), but for writes in the middle of a
+//! look, when an end is told.
+//!
+//! ```text
+//!   settings 1 byte: see `Settings`, then operations
+//!   op 1 byte: 0-3 message · 4 line · 5 packet · 6 write · 7 write when an end is told · 8 receive · 9 look · 10 send · else the peer reads
+//!   message: bytes of headers 1, grant 1, tag 1, length 1 · line: upper half of its word 4, bytes of all of it 56 · packet: kind 1, length 1, bytes
+//!   write: where 2, value 8 · receive: how 1, tag 1, bits that are ignored 1, room 1 · look: most 1 · send: tag 1, headers 1, length 1
+//! ```
+
+mod lent;
+mod peer;
+mod seeds;
+
+pub use seeds::{honest_ones, seeds};
+
+use lent::Lent;
+use motet_driver_shm::Shm;
+use motet_engine::driver::Driver;
+use motet_engine::message::receiving::From;
+use motet_engine::message::sending::Outgoing;
+use motet_engine::message::{
+    Bodies, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice, Pin, Serve,
+    Status,
+};
+use motet_sys::span::Memory;
+use peer::{FIRST, Peer};
+
+/// Operations of one input, and receives.
+const MOST: usize = 150;
+const RECEIVES: usize = 64;
+/// Where each receive's memory is, and how much of it the receive may have: behind that nothing may be written.
+const PLACE: usize = 256;
+const ROOM: usize = 200;
+const UNTOUCHED: u8 = 0xee;
+const SERVICE: u64 = 1;
+/// Looks in a row that find nothing: after those nothing is there. (A round takes 16 packets of a link; there are 64 lines.)
+const NOTHING: u32 = 6;
+/// Bytes of headers that a line has room for.
+const HEADERS: usize = 40;
+
+/// How often an input went where it should be able to go.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Reached {
+    /// Looks that told ends straight out of lines; not all such are known.
+    pub told: u64,
+    /// Those with more than one end.
+    pub turns: u64,
+    /// Looks that were in vain without the lock.
+    pub vain: u64,
+    /// Ends of messages that did not fit.
+    pub truncated: u64,
+    /// Ends of receives with memory of their own, behind which a look stops.
+    pub kept: u64,
+    /// Links that were broken by what was written.
+    pub broken: u64,
+    /// Writes in the middle of a look.
+    pub woven: u64,
+}
+
+impl Reached {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            told: self.told + other.told,
+            turns: self.turns + other.turns,
+            vain: self.vain + other.vain,
+            truncated: self.truncated + other.truncated,
+            kept: self.kept + other.kept,
+            broken: self.broken + other.broken,
+            woven: self.woven + other.woven,
+        }
+    }
+}
+
+/// What the nodes and their peers are like.
+struct Settings(u8);
+
+impl Settings {
+    /// Links of each node, and whether messages are received in order on each channel, not by tag on any.
+    const TWO: u8 = 1;
+    const ORDERED: u8 = 2;
+
+    fn links(&self) -> usize {
+        1 + usize::from(self.0 & Self::TWO != 0)
+    }
+
+    fn serve(&self, context: Context) -> Serve {
+        if self.0 & Self::ORDERED != 0 { Serve::Queue } else { Serve::Tagged(context) }
+    }
+}
+
+/// An end, as it must be told either way.
+#[derive(Debug, PartialEq, Eq)]
+struct End {
+    receive: u64,
+    status: Status,
+    length: u64,
+    tag: u64,
+    full: u64,
+    headers: Vec<u8>,
+    channel: Option<Channel>,
+    /// Of a receive whose memory was its own.
+    bytes: Option<Vec<u8>>,
+}
+
+impl End {
+    fn of(end: &Ended<'_>) -> Self {
+        let &Ended { context: receive, status, length, tag, full, headers, channel, .. } = end;
+        assert!(headers.len() <= 256, "no more than there can be");
+        Self { receive, status, length, tag, full, headers: headers.to_vec(), channel, bytes: None }
+    }
+
+    fn of_completion(end: Completion) -> Self {
+        let Completion { context: receive, status, length, tag, full, headers, channel, memory, .. } = end;
+        // Memory of no bytes is not kept for the program.
+        let bytes = memory.filter(|bytes| !bytes.is_empty()).map(|bytes| bytes[..length as usize].to_vec());
+        Self { receive, status, length, tag, full, headers, channel, bytes }
+    }
+}
+
+/// A node, and its peers.
+struct Side {
+    peers: Vec<Peer>,
+    channels: Vec<Channel>,
+    context: Context,
+    /// Those of receives: the one that is looked at for many ends, and another.
+    groups: [GroupId; 2],
+    pin: Option<Pin>,
+    /// Writes for when an end is told: link, where, value.
+    later: Vec<(usize, usize, [u8; 8])>,
+    node: Node,
+}
+
+impl Side {
+    fn new(settings: &Settings, pinned: bool) -> Self {
+        static SHM: Shm = Shm;
+        let drivers: Vec<&'static dyn Driver> = vec![&SHM];
+        // What a peer may send ahead is little, so that it is soon too much; nothing is copied out of a peer's memory, which is this process's.
+        let limits = MessageLimits {
+            window: 16 << 10,
+            longs: 4,
+            channels: 4,
+            bodies: Bodies::Ring,
+            pool: 1 << 20,
+            ..MessageLimits::default()
+        };
+        let node = Node::open(&NodeOptions { drivers, name: String::new(), listen: None, limits, spin: 10_000 })
+            .expect("a node");
+        let context = node.context().expect("a context");
+        node.serve(SERVICE, settings.serve(context)).expect("a service");
+        let links = 0..settings.links();
+        let (peers, channels): (Vec<_>, Vec<_>) = links.map(|number| Peer::open(&node, SERVICE, number as u8)).unzip();
+        let groups = [(); 2].map(|()| node.add_group().expect("a group"));
+        let mut side = Self { peers, channels, context, groups, pin: None, later: Vec::new(), node };
+        side.make_busy();
+        if !pinned {
+            // Posted first, and for something else: no message is taken without being matched with all that wait.
+            let elsewhere = From::Any(side.node.context().expect("a context"));
+            side.node.post(elsewhere, 0, 0, Memory::Owned(Vec::new()), Notice::default()).expect("a receive");
+        }
+        side.pin = pinned.then(|| side.node.pin().expect("a pin"));
+        side
+    }
+
+    /// Meeting may have slept. From now on all links are busy: what comes on them is looked for in every round, and no bell is rung.
+    fn make_busy(&mut self) {
+        let notice = Notice { group: Some(self.groups[1]), context: 0, quiet: false };
+        for (peer, &channel) in self.peers.iter_mut().zip(&self.channels) {
+            let memory = Memory::Owned(vec![0; 8]);
+            self.node.post(From::Channel(channel), 0, u64::MAX, memory, notice).expect("a receive");
+            peer.packet(peer::MESSAGE, &peer::message(FIRST, 0, 0, 0, &[0; 8]));
+            let came = (0..1000).any(|_| {
+                self.node.progress().expect("a node");
+                self.node.test_group(self.groups[1]).expect("a group").is_some()
+            });
+            assert!(came, "a link that is not busy is looked at now and then");
+        }
+    }
+
+    /// All ends of the groups that there are now.
+    fn ends(&mut self, most: usize, reached: &mut Reached) -> Vec<End> {
+        let mut ends = Vec::new();
+        let mut empty = 0;
+        while empty < NOTHING {
+            let before = ends.len();
+            if self.pin.is_some() {
+                self.look(most, &mut ends, reached);
+            } else {
+                self.node.progress().expect("a node");
+                ends.extend(std::iter::from_fn(|| self.test(0)));
+            }
+            empty = if ends.len() == before { empty + 1 } else { 0 };
+        }
+        ends.extend(std::iter::from_fn(|| self.test(1)));
+        ends
+    }
+
+    /// Takes one that lies in its group.
+    fn test(&self, group: usize) -> Option<End> {
+        self.node.test_group(self.groups[group]).expect("a group").map(End::of_completion)
+    }
+
+    /// The one without the lock, and then with it for many.
+    fn look(&mut self, most: usize, ends: &mut Vec<End>, reached: &mut Reached) {
+        let group = self.groups[0];
+        let Self { node, pin, later, peers, .. } = &mut *self;
+        let vain = node.is_vain(group);
+        let before = ends.len();
+        let tell = |end: &Ended<'_>| {
+            ends.push(End::of(end));
+            for (link, at, value) in later.drain(..) {
+                peers[link].write(at, &value);
+                reached.woven += 1;
+            }
+        };
+        let (told, kept) = node.look_for_ends(group, most, tell, pin.as_mut()).expect("a group");
+        assert!(told == ends.len() - before && told <= most, "{told} of at most {most}");
+        assert!(!vain || told == 0 && !kept, "what is there is not looked for in vain");
+        reached.vain += u64::from(vain);
+        // Such a look leaves a node still only if what it has told came out of lines.
+        if told > 0 && node.is_vain(group) {
+            reached.told += 1;
+            reached.turns += u64::from(told > 1);
+        }
+        if kept {
+            ends.push(self.test(0).expect("one that is kept"));
+            reached.kept += 1;
+        }
+    }
+
+    fn gone(&self) -> Vec<bool> {
+        self.channels.iter().map(|channel| self.node.link_info(channel.link).expect("a link").gone.is_some()).collect()
+    }
+}
+
+thread_local! {
+    static LENT: [Lent; 2] = [(); 2].map(|()| Lent::new(RECEIVES * PLACE));
+}
+
+/// Runs one input.
+pub fn run(input: &[u8]) {
+    let _reached = play(input);
+}
+
+/// Runs one input; what it has reached.
+pub fn play(input: &[u8]) -> Reached {
+    let Some((&settings, input)) = input.split_first() else { return Reached::default() };
+    let settings = Settings(settings);
+    LENT.with(|lent| {
+        let sides = [true, false].map(|pinned| Side::new(&settings, pinned));
+        let game = Game { sides, lent, receives: Vec::new(), puts: 0, agree: true, reached: Reached::default() };
+        game.play(input)
+    })
+}
+
+/// A receive.
+struct Receive {
+    /// From which link, how long a body it has room for, and whether that is memory of its own.
+    link: usize,
+    room: usize,
+    owned: bool,
+    /// Whether it has ended, on each side.
+    ended: [bool; 2],
+}
+
+/// Everything of one input.
+struct Game<'a> {
+    sides: [Side; 2],
+    lent: &'a [Lent; 2],
+    receives: Vec<Receive>,
+    puts: u8,
+    /// Nothing was written that only one of the two has seen.
+    agree: bool,
+    reached: Reached,
+}
+
+impl Game<'_> {
+    fn play(mut self, mut input: &[u8]) -> Reached {
+        for _ in 0..MOST {
+            let Some(()) = self.step(&mut input) else { break };
+        }
+        self.look(32);
+        for (side, sent) in self.sides.iter().enumerate() {
+            let counts = sent.groups.map(|group| sent.node.group_counts(group).expect("a group"));
+            let under_way = counts.iter().map(|counts| counts[2]).sum::<u64>();
+            let left = self.receives.iter().filter(|receive| !receive.ended[side]).count();
+            assert_eq!(under_way, left as u64, "every receive ends once, or waits");
+        }
+        self.reached
+    }
+
+    fn step(&mut self, input: &mut &[u8]) -> Option<()> {
+        let mut take = |length: usize| {
+            let (bytes, rest) = input.split_at_checked(length)?;
+            *input = rest;
+            Some(bytes)
+        };
+        let &[op] = take(1)? else { return None };
+        let links = self.sides[0].peers.len();
+        match op {
+            0..=3 => {
+                let &[headers, grant, tag, length] = take(4)? else { return None };
+                self.puts = self.puts.wrapping_add(1);
+                let bytes = [self.puts; 56];
+                let to = if op & 2 == 0 { FIRST } else { FIRST + u32::from(grant >> 4) };
+                let packet = peer::message(to, headers, grant & 15, tag, &bytes[..usize::from(length) % (HEADERS + 1)]);
+                self.put(usize::from(op) % links, |peer| peer.packet(peer::MESSAGE, &packet));
+            }
+            4 => {
+                let word = u32::from_le_bytes(*take(4)?.first_chunk()?);
+                let bytes = take(56)?;
+                self.put(0, |peer| peer.line(bytes, word.into()));
+            }
+            5 => {
+                let &[kind, length] = take(2)? else { return None };
+                let bytes = take(usize::from(length) % 57)?;
+                self.put(0, |peer| peer.packet(kind, bytes));
+            }
+            6 | 7 => {
+                let at = u16::from_le_bytes(*take(2)?.first_chunk()?);
+                let value = *take(8)?.first_chunk()?;
+                let link = usize::from(at) % links;
+                let at = self.sides[0].peers[link].place(at);
+                if op == 6 {
+                    self.put(link, |peer| peer.write(at, &value));
+                    self.agree &= !peer::is_outward(at);
+                } else if self.sides[0].later.len() < 8 {
+                    self.sides[0].later.push((link, at, value));
+                    self.agree = false;
+                }
+            }
+            8 => {
+                let &[how, tag, ignore, room] = take(4)? else { return None };
+                self.receive(how, tag, ignore, usize::from(room));
+            }
+            9 => {
+                let &[most] = take(1)? else { return None };
+                self.look(1 + usize::from(most) % 40);
+            }
+            10 => {
+                let &[tag, headers, length] = take(3)? else { return None };
+                self.send(tag, usize::from(headers) % 60, usize::from(length));
+            }
+            _ => {
+                let [one, other] =
+                    self.sides.each_mut().map(|side| side.peers.iter_mut().map(Peer::read).collect::<Vec<_>>());
+                assert!(!self.agree || one == other, "the same messages");
+            }
+        }
+        Some(())
+    }
+
+    /// The same to both.
+    fn put(&mut self, link: usize, put: impl Fn(&mut Peer)) {
+        self.sides.iter_mut().for_each(|side| put(&mut side.peers[link]));
+    }
+
+    fn receive(&mut self, how: u8, tag: u8, ignore: u8, room: usize) {
+        let (number, room) = (self.receives.len(), room % (ROOM + 1));
+        if number == RECEIVES {
+            return;
+        }
+        // Which of two links is looked at first is nobody's promise: a receive is for one of them.
+        let links = self.sides[0].channels.len();
+        let (owned, other, any, link) =
+            (how & 1 != 0, how & 2 != 0, how & 4 != 0 && links == 1, usize::from(how >> 3) % links);
+        let ignore = if ignore == 255 { u64::MAX } else { ignore.into() };
+        let posted = [0, 1].map(|side| {
+            let (lent, Side { node, pin, groups, channels, context, .. }) = (&self.lent[side], &mut self.sides[side]);
+            lent.fill(number * PLACE, PLACE, UNTOUCHED);
+            let memory = if owned {
+                Memory::Owned(vec![UNTOUCHED; room])
+            } else {
+                Memory::Span(lent.span(number * PLACE, room))
+            };
+            let from = if any { From::Any(*context) } else { From::Channel(channels[link]) };
+            let notice = Notice { group: Some(groups[usize::from(other)]), context: number as u64, quiet: false };
+            node.post_by((from, tag.into(), ignore), memory, notice, pin.as_mut()).map(drop)
+        });
+        assert!(!self.agree || posted[0] == posted[1], "{posted:?}");
+        self.receives.push(Receive { link, room, owned, ended: posted.map(|posted| posted.is_err()) });
+    }
+
+    fn send(&mut self, tag: u8, headers: usize, length: usize) {
+        let content = [tag; 256];
+        let sent = self.sides.each_mut().map(|Side { node, pin, channels, .. }| {
+            let (headers, mode) = (&content[..headers], Mode::Inject);
+            let message = Outgoing { channel: channels[0], tag: tag.into(), headers, mode };
+            node.try_inject_by(&message, &[&content[..length]], pin.as_mut())
+        });
+        assert!(!self.agree || sent[0] == sent[1], "{sent:?}");
+    }
+
+    /// What has come is taken and told, on both sides.
+    fn look(&mut self, most: usize) {
+        let [one, other] = &mut self.sides;
+        let mut ends = [one.ends(most, &mut self.reached), other.ends(most, &mut self.reached)];
+        for (side, end) in ends.iter().enumerate().flat_map(|(side, ends)| ends.iter().map(move |end| (side, end))) {
+            let number = end.receive as usize;
+            let Receive { room, owned, ended, .. } = &mut self.receives[number];
+            assert!(!std::mem::replace(&mut ended[side], true), "a receive ends once");
+            assert!(end.length <= *room as u64 && end.length <= end.full, "{end:?} has room for {room}");
+            if *owned {
+                assert_eq!(end.bytes.as_ref().map_or(0, Vec::len) as u64, end.length);
+            } else {
+                let place = self.lent[side].bytes(number * PLACE, PLACE);
+                assert!(place[*room..].iter().all(|&byte| byte == UNTOUCHED), "nothing beyond what is its own");
+            }
+            self.reached.truncated += u64::from(end.status == Status::Truncated);
+        }
+        let gone = [self.sides[0].gone(), self.sides[1].gone()];
+        if !self.agree {
+            return;
+        }
+        ends.iter_mut().for_each(|ends| ends.sort_by_key(|end| self.receives[end.receive as usize].link));
+        assert_eq!(ends[0], ends[1], "ends are the same, whichever way they are told");
+        assert_eq!(gone[0], gone[1], "and so are the links that are broken");
+        for end in ends[0].iter().filter(|end| end.bytes.is_none()) {
+            let bytes = [0, 1].map(|side| self.lent[side].bytes(end.receive as usize * PLACE, end.length as usize));
+            assert_eq!(bytes[0], bytes[1], "and the bytes");
+        }
+        self.reached.broken = gone[0].iter().filter(|&&gone| gone).count() as u64;
+    }
+}
