@@ -108,7 +108,7 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         tx::finish(record, slot, &mut base);
         assert!(!tx::take_back(record, slot, &mut base));
         let ask = rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
-        let step = rx::begin(record, None, &mut base, &mut [IoSliceMut::new(&mut [0; 64])], ask, || true, |_| false);
+        let step = rx::begin(record, None, &mut base, &mut [IoSliceMut::new(&mut [0; 64])], ask, || true, |_, _| false);
         assert_eq!(step, rx::Step::Failed(EBADF));
         rx::end(record, &mut base, 64);
         gate::raise(record, slot, &mut base, || true); // may say that it is open: it only looks
