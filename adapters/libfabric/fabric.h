@@ -220,6 +220,8 @@ struct endpoint {
     struct map by_address, by_channel;
     struct request *requests; /* under way */
     struct claimed *claimed;
+    unsigned looked; /* what the domain had begun by the last look at messages from anybody */
+    bool put_off;    /* which has not told what it found */
 };
 
 /* ---- guest.c: who is in a domain */

@@ -79,6 +79,18 @@ static struct claimed **claimed_by(struct endpoint *endpoint, const void *contex
 
 static void push(struct endpoint *endpoint, const struct event *event) { tell(endpoint, endpoint->receives, event, true, COUNTED); }
 
+/* Whether a look at messages from anybody may tell that it has found one. MPICH keeps messages of a rank to itself in a queue of its own: it looks
+ * there, then here, and makes progress there only then; its receives from anybody look there first. So MPI_Dist_graph_create, which looks and
+ * then receives from anybody, took a message of its own that it had not seen yet for the one that was found here. It sends before it looks:
+ * the first look after a send tells nothing, the next one everything. (But no two are put off one after the other, or who sends before each
+ * look would never be told.) */
+static bool may_tell(struct endpoint *endpoint, bool found)
+{
+    bool first = endpoint->looked != endpoint->domain->begun;
+    endpoint->looked = endpoint->domain->begun;
+    return !(endpoint->put_off = found && first && !endpoint->put_off);
+}
+
 /* FI_PEEK, and with FI_CLAIM or FI_DISCARD it is taken from the others, too. What there is, is an event; so is that there is nothing. */
 static int peek(struct endpoint *endpoint, const struct in *in, const struct motet_source *source)
 {
@@ -90,6 +102,7 @@ static int peek(struct endpoint *endpoint, const struct in *in, const struct mot
     struct claimed *claimed = takes ? malloc(sizeof *claimed) : NULL;
     if (takes && !claimed) return -FI_EAGAIN;
     int found = takes ? motet_message_claim(node, source, &seen, &message) : motet_message_peek(node, source, &seen);
+    if (!takes && source->context && !may_tell(endpoint, found == 1)) found = 0;
     if (found == 1) {
         event.length = seen.full;
         event.tag = seen.tag;
@@ -100,8 +113,7 @@ static int peek(struct endpoint *endpoint, const struct in *in, const struct mot
         }
     } else {
         event.error = FI_ENOMSG;
-        /* For the next look, as this one's event is read without any. Not before a look: MPICH asks here for what it has not yet found in its own
-         * queue of messages to itself, and its receive looks there first. */
+        /* For the next look, as this one's event is read without any. */
         motet_node_progress(node);
     }
     if (found == 1 && in->flags & FI_DISCARD) motet_message_discard(node, message);

@@ -358,10 +358,12 @@ fn give_away(path: &Path) {
 }
 
 /// Copies a program. Not with a descriptor of our own: a child that another test forks meanwhile would keep it open, and the
-/// program would be "text file busy".
+/// program would be "text file busy". Nor over one that may still run.
 pub fn copy(from: &Path, to: &Path) {
-    let done = Command::new("cp").arg("-L").arg(from).arg(to).status().expect("cp");
+    let fresh = to.with_extension("new");
+    let done = Command::new("cp").arg("-L").arg(from).arg(&fresh).status().expect("cp");
     assert!(done.success(), "{} is not copied", from.display());
+    fs::rename(&fresh, to).expect("the copy in its place");
 }
 
 /// The folder of a whole build: command, engine and sockets voice.
