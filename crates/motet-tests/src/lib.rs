@@ -169,7 +169,8 @@ impl Program {
         loop {
             let before = ticks();
             let (plain, equipped) = (self.run(Mode::Plain), self.run(Mode::Equipped));
-            let robbed = ticks().1.saturating_sub(before.1) * 10 > ticks().0.saturating_sub(before.0);
+            let after = ticks();
+            let robbed = after.1.saturating_sub(before.1) * 10 > after.0.saturating_sub(before.0);
             let same = plain.printed == equipped.printed && plain.complaints == equipped.complaints;
             if !(plain.succeeded && equipped.succeeded && same)
                 && robbed
