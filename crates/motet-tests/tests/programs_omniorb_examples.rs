@@ -172,17 +172,21 @@ fn servers_are_found_by_name() {
             let own = [("MOTET_OMNIORB", "on"), ("MOTET_SHIM_REPORT", report.as_str())];
             let names = scene.stage.start_with(&start, &own).listens(port);
             let root = format!("NameService=corbaloc:iiop:127.0.0.1:{port}/NameService");
-            let running = scene.start(server, &["-ORBInitRef", &root]);
-            let began = Instant::now();
-            // It says nothing once it has entered itself: the naming service does.
-            let told = loop {
-                let client = scene.start("echo/eg3_clt", &["-ORBInitRef", &root]);
-                let told = client.ended();
-                if told.contains("I said") {
-                    break told;
+            let asked_until = |text: &str| {
+                let began = Instant::now();
+                loop {
+                    let told = scene.start("echo/eg3_clt", &["-ORBInitRef", &root]).ended();
+                    if told.contains(text) {
+                        break told;
+                    }
+                    assert!(began.elapsed() < LIMIT, "never '{text}'; {start:?} says {}\n{told}", names.printed());
                 }
-                assert!(began.elapsed() < LIMIT, "{told}");
             };
+            // It listens before it has its first context; servers give up then.
+            asked_until("Context not found");
+            let running = scene.start(server, &["-ORBInitRef", &root]);
+            // It says nothing once it has entered itself: the naming service does.
+            let told = asked_until("I said");
             running.stop(15);
             names.stop(15);
             lasting(&told)
