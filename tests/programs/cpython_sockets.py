@@ -1,8 +1,8 @@
 """CPython's own tests of sockets and selectors: one share of them, and what became of each test that did not just pass.
 
-cpython_sockets.py SHARE SHARES
+cpython_sockets.py SHARE SHARES [TEST...]
 
-The tests of VSOCK are left out: they hang where the host of a virtual machine does not answer."""
+Named tests are run alone, as one share. The tests of VSOCK are left out: they hang where the host of a virtual machine does not answer."""
 import os
 import sys
 import tempfile
@@ -19,7 +19,7 @@ def cases(suite):
 
 
 def main():
-    share, shares = int(sys.argv[1]), int(sys.argv[2])
+    share, shares, named = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     try:
         import test.test_selectors
         import test.test_socket
@@ -28,6 +28,8 @@ def main():
         return
     whole = unittest.defaultTestLoader.loadTestsFromNames(["test.test_socket", "test.test_selectors"])
     mine = [c for c in cases(whole) if "VSOCK" not in c.id() and zlib.crc32(c.id().encode()) % shares == share]
+    if named:
+        mine = [c for c in mine if c.id() in named]
     result = unittest.TestResult()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -12,6 +12,7 @@ use common::{Folder, finish, json, motet};
 const PAIR: &str = r#"
 import os, socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
+had, has = os.pipe()
 child = os.fork()
 stream = socket.create_connection(listener.getsockname()) if child == 0 else listener.accept()[0]
 for _ in range(200):
@@ -21,8 +22,10 @@ for _ in range(200):
     else:
         stream.sendall(stream.recv(500, socket.MSG_WAITALL))
 if child == 0:
+    os.write(has, b"x")
     stream.recv(1)
 else:
+    os.read(had, 1)  # the last bytes have come
     print(os.getpid(), child, listener.getsockname()[1], flush=True)
     sys.stdin.readline()
     stream.sendall(b"x")

@@ -1,6 +1,7 @@
 //! MPI libraries (`motet_programs::mpi`) in tests: skipped loudly where they are missing, one job at a time, under `motet run` without a
 //! further word.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -47,12 +48,20 @@ pub fn root() -> PathBuf {
 }
 
 impl Mpi {
-    /// Compiles a program of `tests/mpi`.
+    /// A program of `tests/mpi`; compiled once per test process, and put in its place when it is whole: another test may be about to start it.
     pub fn compile(&self, name: &str) -> PathBuf {
+        static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
         let program = crate::folder(&format!("mpi-{}", self.name.replace(' ', "-"))).join(name);
+        if done.contains(&program) {
+            return program;
+        }
         let source = root().join("tests/mpi").join(format!("{name}.c"));
-        let compiled = self.compiler(&source, &program).output().expect("a compiler");
+        let fresh = program.with_extension(std::process::id().to_string());
+        let compiled = self.compiler(&source, &fresh).output().expect("a compiler");
         assert!(compiled.status.success(), "{}: {}", self.name, String::from_utf8_lossy(&compiled.stderr));
+        std::fs::rename(&fresh, &program).expect("the compiled program in its place");
+        done.insert(program.clone());
         program
     }
 

@@ -3,10 +3,14 @@
 use crate::mpi::skip;
 use motet_programs::{find, free_port, is_root};
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// A daemon that is not ready by then has hung.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Ends with this value.
 #[derive(Debug)]
@@ -18,7 +22,7 @@ pub struct Slurm {
 impl Slurm {
     /// Starts it; `None`, loudly, where a program is missing or this is not root.
     pub fn up(test: &str) -> Option<Self> {
-        let programs = ["munged", "slurmctld", "slurmd", "srun", "sinfo"];
+        let programs = ["munged", "slurmctld", "slurmd", "srun", "sinfo", "scontrol"];
         // Debian has daemons where only root looks.
         let path =
             |name: &str| find(name).or_else(|| Some(Path::new("/usr/sbin").join(name)).filter(|path| path.exists()));
@@ -61,15 +65,17 @@ impl Slurm {
             format!("{option}={}", folder.join(name).display())
         });
         this.start(path("munged")?, &munge);
+        let socket = folder.join("munge.socket");
+        this.until("munged listens", |_| UnixStream::connect(&socket).is_ok());
         let at = this.configuration.display().to_string();
         this.start(path("slurmctld")?, &["-D".into(), "-f".into(), at.clone()]);
+        let says = |this: &Self, words: &[&str]| {
+            let said = this.equip(Command::new(words[0]).args(&words[1..])).output();
+            said.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default()
+        };
+        this.until("slurmctld is up", |this| says(this, &["scontrol", "ping"]).contains(" is UP"));
         this.start(path("slurmd")?, &["-D".into(), "-f".into(), at, "-N".into(), host()]);
-        let idle = (0..300).any(|_| {
-            sleep(Duration::from_millis(100));
-            let said = this.equip(&mut Command::new("sinfo")).args(["--noheader", "--format=%T"]).output();
-            said.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).trim() == "idle")
-        });
-        assert!(idle, "Slurm's node does not become idle; its logs were in {}", folder.display());
+        this.until("the node is idle", |this| says(this, &["sinfo", "--noheader", "--format=%T"]) == "idle");
         Some(this)
     }
 
@@ -79,13 +85,34 @@ impl Slurm {
     }
 
     fn start(&mut self, program: PathBuf, words: &[String]) {
-        let log = self.configuration.with_file_name(format!("{}.out", self.daemons.len()));
-        let log = fs::File::create(log).expect("a log");
+        let log = fs::File::create(self.log(self.daemons.len())).expect("a log");
         let mut daemon = Command::new(program);
         let copy = log.try_clone().expect("a descriptor");
         daemon.args(words).stdin(Stdio::null()).stdout(log).stderr(copy).env("SLURM_CONF", &self.configuration);
         self.daemons.push(daemon.spawn().expect("a daemon of Slurm"));
-        sleep(Duration::from_millis(200)); // each wants the one before it, and tries again by itself
+    }
+
+    /// What the daemon of this number prints.
+    fn log(&self, number: usize) -> PathBuf {
+        self.configuration.with_file_name(format!("{number}.out"))
+    }
+
+    /// Waits, while all daemons that have been started run.
+    #[track_caller]
+    fn until(&mut self, what: &str, reached: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        while !reached(self) {
+            let ended = self
+                .daemons
+                .iter_mut()
+                .map(|daemon| daemon.try_wait().expect("its status"))
+                .position(|end| end.is_some());
+            let said = |number: usize| fs::read_to_string(self.log(number)).unwrap_or_default();
+            assert!(ended.is_none(), "a daemon of Slurm ended before {what}: {}", said(ended.unwrap_or(0)));
+            let all: String = (0..self.daemons.len()).map(said).collect();
+            assert!(began.elapsed() < LIMIT, "not after {LIMIT:?}: {what}; {all}");
+            sleep(Duration::from_millis(100));
+        }
     }
 }
 

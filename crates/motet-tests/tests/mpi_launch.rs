@@ -278,12 +278,14 @@ fn why_tells_the_way_of_a_rank_and_shows_its_link() {
     for (name, way) in [(OPEN_MPI_4, ours), (MPICH, ours), (MPICH_BY_UCX, "no libfabric is loaded")] {
         for mpi in installed(test, &[name]) {
             let program = mpi.compile("carried");
-            // They stay until this test has looked, and are ended by the launcher's end.
-            let mut job = mpi.run(&motet, &[], &words(mpi.launcher(2, &[]), &program, &["200"]));
-            let mut job = Ends(job.stdout(Stdio::piped()).spawn().expect("timeout"));
-            let mut said = [0; 5];
-            std::io::Read::read_exact(job.0.stdout.as_mut().expect("a pipe"), &mut said).expect("what rank 0 says");
-            let why = Command::new(&motet).args(["why", "--json"]).output().expect("motet");
+            // They stay until this test has looked, and are ended by the launcher's end. Alone: others run the same program.
+            let why = alone(|| {
+                let mut job = mpi.run(&motet, &[], &words(mpi.launcher(2, &[]), &program, &["200"]));
+                let mut job = Ends(job.stdout(Stdio::piped()).spawn().expect("timeout"));
+                let mut said = [0; 5];
+                std::io::Read::read_exact(job.0.stdout.as_mut().expect("a pipe"), &mut said).expect("what rank 0 says");
+                Command::new(&motet).args(["why", "--json"]).output().expect("motet")
+            });
             let why: serde_json::Value = serde_json::from_slice(&why.stdout).expect("JSON");
             let ours = |process: &&serde_json::Value| {
                 let command = process["command"].as_str().unwrap_or_default();

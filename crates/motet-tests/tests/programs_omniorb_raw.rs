@@ -2,6 +2,7 @@
 //!
 //! What such a peer sees, and the server's or client's state afterwards, is what it is over TCP (`tests/programs/giop_raw.py`).
 
+use motet_tests::machine::{Watch, succeeds_at_times};
 use motet_tests::omniorb::{Held, Scene, ends_each_way, without_logs};
 use motet_tests::programs::{Counters, Started, find, free_port, skip, source};
 use motet_tests::script;
@@ -26,18 +27,18 @@ fn a_server_stays_whatever_its_clients_send() {
         ("ORBserverCallTimeOutPeriod", "700"),
         ("ORBgiopMaxMsgSize", "100000000"),
     ];
-    // Whether a short connection comes to shared memory in its time is a matter of what else the machine does: some must, in one of three runs.
+    // Whether a short connection comes to shared memory in its time is a matter of what else the machine does: some must, in one of three runs,
+    // or of five where the machine was robbed.
     let mut lines = String::new();
-    for _ in 0..3 {
-        let Some(counters) = stays(test, &options, &cases) else { return };
+    let carried = succeeds_at_times(Watch::start(), &[0; 3], &[5, 20], || {
+        let Some(counters) = stays(test, &options, &cases) else { return true };
         counters.went_over_shared_memory(cases.len() as u64);
         let fast = |line: &&str| line.contains("python3") && !line.contains("\"sent_fast\":0,");
-        if counters.lines.lines().filter(fast).count() > 3 {
-            return;
-        }
+        let some = counters.lines.lines().filter(fast).count() > 3;
         lines = counters.lines;
-    }
-    panic!("raw bytes stayed on TCP:\n{lines}");
+        some
+    });
+    assert!(carried, "raw bytes stayed on TCP:\n{lines}");
 }
 
 /// All cases, with and without Motet, beside a client that does nothing wrong: the server stays, and gives everything back.

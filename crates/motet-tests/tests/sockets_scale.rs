@@ -15,10 +15,8 @@ const MANY: usize = 10_000;
 struct Counts(Vec<serde_json::Value>);
 
 impl Counts {
-    fn of(file: &Path) -> Self {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        let _ = std::fs::remove_file(file);
-        Self(text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect())
+    fn of(run: &Outcome) -> Self {
+        Self(run.counts.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect())
     }
 
     /// The largest of a counter: that of the process that all others are connected to.
@@ -40,12 +38,11 @@ impl Counts {
 static MANY_AT_ONCE: Mutex<()> = Mutex::new(());
 
 /// Runs a program plainly and equipped, with these variables; what the equipped processes counted.
-fn counted(name: &str, program: Program, environment: &[(&str, &str)]) -> (Outcome, Counts) {
-    let file = folder("scale").join(name);
-    let _ = std::fs::remove_file(&file);
+fn counted(program: Program, environment: &[(&str, &str)]) -> (Outcome, Counts) {
     let program = environment.iter().fold(program, |program, (name, value)| program.with(name, value));
-    let outcome = program.with("MOTET_STATS", file.to_str().expect("UTF-8")).same_both_ways();
-    (outcome, Counts::of(&file))
+    let outcome = program.counted().same_both_ways();
+    let counts = Counts::of(&outcome);
+    (outcome, counts)
 }
 
 /// The command `motet` beside the engine; nothing where either is not built.
@@ -88,10 +85,10 @@ fn connections_of_one_message_are_never_handed_over() {
 
 #[test]
 fn connections_that_keep_ending_young_are_soon_left_alone() {
-    let (_, counts) = counted("young", Program::c("short", &["300", "10"]), &[]);
+    let (_, counts) = counted(Program::c("short", &["300", "10"]), &[]);
     assert!(counts.sum("streams") <= 2 * 8, "{} streams of 300 connections", counts.sum("streams"));
     // Where they live longer they go on being upgraded.
-    let (_, counts) = counted("older", Program::c("short", &["100", "100"]), &[]);
+    let (_, counts) = counted(Program::c("short", &["100", "100"]), &[]);
     if engine().is_some() {
         assert!(counts.sum("upgraded") >= 100, "{} of 100 connections", counts.sum("upgraded"));
     }
@@ -114,10 +111,10 @@ fn many() -> usize {
     found
 }
 
-fn all_upgraded(name: &str, how: &str, count: usize, peers: usize) {
+fn all_upgraded(how: &str, count: usize, peers: usize) {
     let _one_at_a_time = MANY_AT_ONCE.lock().unwrap_or_else(PoisonError::into_inner);
     let program = Program::c("scale", &[how, &count.to_string(), &peers.to_string()]).within(LONG);
-    let (outcome, counts) = counted(name, program, &[]);
+    let (outcome, counts) = counted(program, &[]);
     if engine().is_none() {
         return;
     }
@@ -130,18 +127,18 @@ fn all_upgraded(name: &str, how: &str, count: usize, peers: usize) {
 
 #[test]
 fn ten_thousand_connections_to_one_peer_are_all_upgraded() {
-    all_upgraded("one", "epoll", many(), 1);
+    all_upgraded("epoll", many(), 1);
 }
 
 #[test]
 fn ten_thousand_connections_to_a_few_peers_are_all_upgraded() {
-    all_upgraded("few", "epoll", many(), 4);
+    all_upgraded("epoll", many(), 4);
 }
 
 #[test]
 fn thousands_of_edge_triggered_and_one_shot_connections_are_all_upgraded() {
-    all_upgraded("edge", "edge", 3000, 2);
-    all_upgraded("oneshot", "oneshot", 3000, 2);
+    all_upgraded("edge", 3000, 2);
+    all_upgraded("oneshot", 3000, 2);
 }
 
 #[test]
@@ -186,7 +183,7 @@ fn memory_for_each_connection_follows_the_size_of_its_rings() {
 
 #[test]
 fn connections_beyond_the_table_stay_plain_and_are_counted() {
-    let (_, counts) = counted("table", Program::c("scale", &["epoll", "200", "1"]), &[("MOTET_STREAMS", "64")]);
+    let (_, counts) = counted(Program::c("scale", &["epoll", "200", "1"]), &[("MOTET_STREAMS", "64")]);
     if engine().is_some() {
         assert_eq!(counts.0.iter().map(|line| line["streams"].as_u64().unwrap()).collect::<Vec<_>>(), [64, 64]);
         assert_eq!(counts.plain(11), 2 * (200 - 64), "reason 11: the table is full");
@@ -197,7 +194,7 @@ fn connections_beyond_the_table_stay_plain_and_are_counted() {
 fn connections_beyond_the_memory_stay_plain_and_are_counted_at_both_ends() {
     // Room for segments of 1, 4 and 16 slots; what is left takes neither one of 16 nor of 4, but two of 1.
     let memory = (4096 * 5 + (1 + 4 + 16 + 2) * (4096 + 2 * 65536)).to_string();
-    let (_, counts) = counted("memory", Program::c("scale", &["epoll", "100", "1"]), &[("MOTET_MEMORY", &memory)]);
+    let (_, counts) = counted(Program::c("scale", &["epoll", "100", "1"]), &[("MOTET_MEMORY", &memory)]);
     if engine().is_some() {
         assert_eq!(counts.0.iter().map(|line| line["upgraded"].as_u64().unwrap()).collect::<Vec<_>>(), [23, 23]);
         assert_eq!(counts.plain(26), 2 * (100 - 23), "reason 26: the limit of memory");
@@ -209,7 +206,7 @@ fn connections_beyond_the_descriptors_that_are_tracked_stay_plain_and_are_counte
     if !may_open(66_560) {
         return skip("too high descriptors", "the limit of descriptors cannot be raised to 66560");
     }
-    let (_, counts) = counted("high", Program::c("high", &[]), &[]);
+    let (_, counts) = counted(Program::c("high", &[]), &[]);
     if engine().is_some() {
         assert_eq!((counts.sum("upgraded"), counts.plain(27)), (2, 1), "reason 27: the number is too high");
     }

@@ -3,6 +3,7 @@
 use motet::node::{
     Atomic, Datatype, Error, From, LinkId, Memory, Node, Notice, Operation, Rights, Serve, Target, in_ns,
 };
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -12,6 +13,9 @@ use std::time::Duration;
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
+/// Tags of what the other process says: that an operation was done, and that one met nothing.
+const DONE: u64 = 2;
+const GONE: u64 = 3;
 const WAYS: [&str; 2] = ["shm", "tcp"];
 const ROLE: &str = "MOTET_TEST_FILES";
 /// Bytes of the file that is cut short, and of the region in it, which does not begin at a page.
@@ -263,12 +267,14 @@ fn the_other_process() {
     let mut key = [0; 8];
     node.receive(channel, &mut key, LIMIT).unwrap();
     let reach = Reach { node: &node, link, key: motet::node::Key(u64::from_le_bytes(key)) };
-    let (mut done, mut gone) = (0u64, 0u64);
-    let mut note = |end: Result<(), Error>| match end {
-        Ok(()) => done += 1,
-        Err(Error::Outside) => gone += 1,
+    let (done, gone) = (Cell::new(0u64), Cell::new(0u64));
+    let note = |end: Result<(), Error>| match end {
+        Ok(()) => done.update(|done| done + 1),
+        Err(Error::Outside) => gone.update(|gone| gone + 1),
         Err(error) => panic!("{error}"),
     };
+    // What the owner waits to hear, each once.
+    let mut unsaid = vec![(DONE, &done), (GONE, &gone)];
     // In long strides and in short ones, until the owner has seen enough.
     for round in 0.. {
         for (at, length) in
@@ -278,13 +284,20 @@ fn the_other_process() {
             note(reach.get(at, length).map(drop));
         }
         note(reach.add(3 << 20, 1).map(drop));
+        unsaid.retain(|(tag, count)| {
+            let seen = count.get() > 0;
+            if seen {
+                node.send(channel, *tag, &[], LIMIT).unwrap();
+            }
+            !seen
+        });
         if node.peek(From::Channel(channel), 0, u64::MAX).unwrap().is_some() {
             break;
         }
     }
     node.receive(channel, &mut [0; 8], LIMIT).unwrap();
     reach.put(0, &pattern(1 << 20, 99)).unwrap();
-    let said = [done, gone].map(u64::to_le_bytes).concat();
+    let said = [done.get(), gone.get()].map(u64::to_le_bytes).concat();
     node.send(channel, 1, &said, LIMIT).unwrap();
     node.receive(channel, &mut [0; 8], LIMIT).unwrap();
 }
@@ -318,9 +331,15 @@ fn a_file_that_is_cut_short_under_way_kills_nobody() {
                 shorter.set_len(WHOLE).unwrap();
                 std::thread::yield_now();
             }
-            shorter.set_len(0).unwrap();
-            let _ = node.until(|| false, Some(in_ns(200_000_000)));
-            shorter.set_len(WHOLE).unwrap();
+            // Until the other has met nothing, and once more something.
+            let mut heard = Vec::new();
+            for (length, tag) in [(0, GONE), (WHOLE, DONE)] {
+                shorter.set_len(length).unwrap();
+                let _ = node.until(|| false, Some(in_ns(100_000_000)));
+                while !heard.contains(&tag) {
+                    heard.push(node.receive(channel, &mut [], LIMIT).unwrap().tag);
+                }
+            }
         });
         node.send(channel, 1, &[0; 8], LIMIT).unwrap();
         let mut said = [0; 16];

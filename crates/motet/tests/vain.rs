@@ -33,7 +33,7 @@ fn a_node_that_looks_for_ends_and_makes_progress_in_turn_meets_who_calls() {
                 }
             });
             let caller = Node::open("").unwrap();
-            let met = caller.connect(way, Some(Duration::from_secs(5)));
+            let met = caller.connect(way, LIMIT);
             over.store(true, Ordering::Relaxed);
             assert!(met.is_ok(), "{looks} looks, {phase} rounds before: {met:?}");
         });
