@@ -4,9 +4,13 @@
 //! which asks what it saw since an instant; and the tries that follow from the answer. A robbed test may fail by nobody's fault, and is run
 //! again, later. On a machine that had its CPUs a failure is a failure, at once.
 //!
-//! What it is not: a way to pass. Every further try runs all of a test's checks, and says why there is one; the last failure stands.
+//! What it is not: a way to pass. Every further try runs all of a test's checks, and says why there is one; the last failure stands. What failed
+//! before a success is not lost: it goes to the file [`LOG`], which the end of `make test` shows.
 
+use std::any::Any;
 use std::fs;
+use std::io::Write;
+use std::panic::Location;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +29,9 @@ const FEW: u64 = 2;
 const LATER: [u64; 4] = [1, 5, 20, 40];
 /// The same, of what has been tried several times already.
 pub const MUCH_LATER: [u64; 5] = [5, 10, 20, 40, 60];
+
+/// Names the file to which every further try appends a line.
+const LOG: &str = "MOTET_AGAIN_LOG";
 
 /// One look at the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +70,7 @@ impl Watch {
 ///
 /// # Errors
 /// The last attempt's.
-pub fn tried_again<T, E>(what: &str, mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+pub fn tried_again<T, E: Words>(what: &str, mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let watched = || {
         let watch = Watch::start();
         attempt().map_err(|error| (error, watch.robbed()))
@@ -73,12 +80,14 @@ pub fn tried_again<T, E>(what: &str, mut attempt: impl FnMut() -> Result<T, E>) 
 
 /// Whether one of several attempts succeeds: those after these pauses (ms), of which all may be needed on a machine that has its CPUs, and if it
 /// was robbed since the watch began, some more that come after those (s).
+#[track_caller]
 pub fn succeeds_at_times(watch: Watch, pauses: &[u64], later: &[u64], attempt: impl FnMut() -> bool) -> bool {
     let pauses: Vec<Duration> = pauses.iter().copied().map(Duration::from_millis).collect();
     let later: Vec<Duration> = later.iter().copied().map(Duration::from_secs).collect();
     succeeds(&pauses, &later, || watch.robbed(), attempt)
 }
 
+#[track_caller]
 fn succeeds(
     pauses: &[Duration],
     later: &[Duration],
@@ -93,12 +102,13 @@ fn succeeds(
         return true;
     }
     let Some(why) = robbed() else { return false };
-    eprintln!("not once of {} times, so it is tried again for some time: {why}", pauses.len());
+    let here = Location::caller();
+    say(&format!("{}, line {}: not once of {} times, so for some time: {why}", here.file(), here.line(), pauses.len()));
     later.iter().any(after)
 }
 
 /// Tries until it succeeds, or fails without an excuse, or has failed after the last pause.
-fn tried<T, E>(
+fn tried<T, E: Words>(
     what: &str,
     pauses: &[Duration],
     mut attempt: impl FnMut() -> Result<T, (E, Option<String>)>,
@@ -107,11 +117,43 @@ fn tried<T, E>(
         match attempt() {
             Ok(done) => return Ok(done),
             Err((error, None)) => return Err(error),
-            Err((_, Some(why))) => eprintln!("{what} failed and is tried again in {pause:?}: {why}"),
+            Err((error, Some(why))) => say(&format!("{what}, in {pause:?}: {why}; it failed: {}", error.words())),
         }
         thread::sleep(*pause);
     }
     attempt().map_err(|(error, _)| error)
+}
+
+/// What a failure says.
+pub trait Words {
+    /// Its words.
+    fn words(&self) -> String;
+}
+
+impl Words for String {
+    fn words(&self) -> String {
+        self.clone()
+    }
+}
+
+/// What has panicked.
+impl Words for Box<dyn Any + Send> {
+    fn words(&self) -> String {
+        let fixed = self.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        self.downcast_ref::<String>().cloned().or(fixed).unwrap_or_default()
+    }
+}
+
+/// Says that something is tried again: to the test's own output, and in a line of the log.
+fn say(what: &str) {
+    eprintln!("tried again: {what}");
+    // (Not of the attempts that this module's own tests make up.)
+    if let Some(log) = std::env::var_os(LOG).filter(|_| !cfg!(test))
+        && let Ok(mut file) = fs::OpenOptions::new().append(true).create(true).open(log)
+    {
+        // One write: other tests of this process append at the same time.
+        let _ = file.write_all(format!("{}\n", what.replace('\n', " | ")).as_bytes());
+    }
 }
 
 /// In what way these samples, one after another, show a robbed machine.

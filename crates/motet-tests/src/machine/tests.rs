@@ -3,6 +3,12 @@
 use super::*;
 use std::cell::Cell;
 
+impl Words for usize {
+    fn words(&self) -> String {
+        format!("try {self}")
+    }
+}
+
 /// Recorded: ms, ticks of all CPUs, ticks that the host gave to others.
 fn verdict(recorded: &[(u64, u64, u64)]) -> Option<String> {
     let sample = |&(ms, all, stolen)| Sample { at: Duration::from_millis(ms), all, stolen };

@@ -7,6 +7,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use coupling_demo::case::{Case, Layout};
 use coupling_demo::run::Runner;
@@ -218,6 +220,11 @@ fn a_faulty_case_is_one_clear_line_and_leaves_nothing_running() {
         let directory = directory();
         let error = format!("{:#}", runner.run(case, ONE_BY_ONE, directory.path()).unwrap_err());
         let path = directory.path().canonicalize().unwrap();
+        // What was killed may need the time of a busy machine to be gone.
+        let began = Instant::now();
+        while !processes_with(&path.to_string_lossy()).is_empty() && began.elapsed() < Duration::from_secs(30) {
+            sleep(Duration::from_millis(20));
+        }
         assert_eq!(processes_with(&path.to_string_lossy()), Vec::<String>::new(), "left running");
         error
     };
