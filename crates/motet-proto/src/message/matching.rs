@@ -127,6 +127,20 @@ pub struct Table {
     few: VecDeque<Few>,
 }
 
+/// A scope and its context (if it has none, itself), as long as both are there.
+#[derive(Debug, Clone, Copy)]
+pub struct Home {
+    scope: u32,
+    parent: u32,
+}
+
+/// Where receives from one source wait, as long as messages may come from there.
+#[derive(Debug, Clone, Copy)]
+pub struct Aim {
+    scope: u32,
+    ordered: bool,
+}
+
 /// One of the oldest receives.
 #[derive(Debug, Clone, Copy)]
 struct Few {
@@ -205,16 +219,19 @@ impl Table {
         self.take_waiting(first?.1)
     }
 
+    /// Where messages of a scope find their receives.
+    #[inline(always)]
+    pub fn home(&self, scope: Scope) -> Option<Home> {
+        let (at, place) = (scope.0.index(), self.scopes.known(scope.0)?);
+        Some(Home { scope: at, parent: place.parent.unwrap_or(at) })
+    }
+
     /// Whether a message that arrives in a scope is for the receive that was posted first of all that wait: [`Table::take_first`] is then
     /// what [`Table::arrive`] would be.
     #[inline(always)]
-    pub fn is_for_first(&self, scope: Scope, tag: u64) -> bool {
+    pub fn is_for_first(&self, home: Home, tag: u64) -> bool {
         let Some(first) = self.few.front() else { return false };
-        let Some(index) = self.scopes.find(scope.0) else { return false };
-        if (tag ^ first.tag) & !first.ignore != 0 {
-            return false;
-        }
-        first.scope == index || self.scopes.get(index).is_some_and(|place| place.parent == Some(first.scope))
+        (first.scope == home.scope || first.scope == home.parent) && (tag ^ first.tag) & !first.ignore == 0
     }
 
     /// The receive that was posted first of all that wait without a record.
@@ -263,15 +280,29 @@ impl Table {
     /// Posts a receive, where no message waits for any and it is one of the oldest. `None`, and nothing is done: [`Table::post`].
     #[inline(always)]
     pub fn post_simply(&mut self, selector: Selector, receive: Receive) -> Option<Ticket> {
-        if self.kept.count() > 0 || self.waiting.count() > 0 || self.few.len() >= FEW {
-            return None;
-        }
-        let scope = self.scopes.find(selector.from.number())?;
-        let place = self.scopes.get(scope).filter(|place| place.ended.is_none())?;
-        let ignore = if place.ordered { u64::MAX } else { selector.ignore };
-        let sequence = self.next();
-        self.few.push_back(Few { receive, scope, tag: selector.tag, ignore, sequence });
-        Some(Ticket { number: NO_RECORD, sequence })
+        let aim = self.aim(selector.from)?;
+        self.takes_more().then(|| self.post_at(aim, selector.tag, selector.ignore, receive))
+    }
+
+    /// Where receives from here wait, if any may.
+    #[inline(always)]
+    pub fn aim(&self, from: Source) -> Option<Aim> {
+        let place = self.scopes.known(from.number()).filter(|place| place.ended.is_none())?;
+        Some(Aim { scope: from.number().index(), ordered: place.ordered })
+    }
+
+    /// Whether no message waits for a receive, and the next receive is one of the oldest: [`Table::post_at`] may follow.
+    #[inline(always)]
+    pub fn takes_more(&self) -> bool {
+        self.kept.count() == 0 && self.waiting.count() == 0 && self.few.len() < FEW
+    }
+
+    /// Posts a receive that is the last of the oldest.
+    #[inline(always)]
+    pub fn post_at(&mut self, aim: Aim, tag: u64, ignore: u64, receive: Receive) -> Ticket {
+        let (ignore, sequence) = (if aim.ordered { u64::MAX } else { ignore }, self.next());
+        self.few.push_back(Few { receive, scope: aim.scope, tag, ignore, sequence });
+        Ticket { number: NO_RECORD, sequence }
     }
 
     /// Posts a receive, unless a message is there already.

@@ -251,6 +251,12 @@ impl Consumer {
         std::mem::take(&mut self.wake)
     }
 
+    /// Whether the next packet has begun, which [`Consumer::glance`] then looks at. Nothing is said to the producer where it has not.
+    #[inline(always)]
+    pub fn has_begun(&self) -> bool {
+        Word(self.lane.line(self.head).word.load(Ordering::Relaxed)).is_at(self.head)
+    }
+
     /// Whether there is nothing to receive, or nothing whole.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {

@@ -143,11 +143,10 @@ impl Operations {
             Some(group) => Some(groups.named(Number(group.0)).ok_or(Error::Unknown)?),
             None => None,
         };
-        let number = pool.insert_with(make).ok_or(Error::Full)?;
+        let (number, record) = pool.insert_here(make).ok_or(Error::Full)?;
         if let Some(group) = group {
             group.under_way += 1;
         }
-        let record = pool.get_mut(number.index()).ok_or(Error::Full)?;
         Ok((OperationId(number.0), record))
     }
 
@@ -286,7 +285,7 @@ impl Operations {
         group.counts[usize::from(status != Status::Done)] += 1;
         let (operation, length, full) = (OperationId(number.0), landed as u64, body.len() as u64);
         tell(&Ended { operation, context, status, length, tag, full, headers, channel: Some(channel) });
-        pool.forget(number.index());
+        pool.forget_bare(number.index()); // its memory is a span, and no message has left headers there
         true
     }
 
