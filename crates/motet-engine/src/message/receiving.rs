@@ -52,12 +52,15 @@ impl Node {
         pin: Option<&mut Pin>,
     ) -> Result<OperationId, Error> {
         let (mut core, still) = self.core_as_found(pin)?;
-        let Core { desk: Desk { operations, table, .. }, lately, .. } = &mut *core;
-        let Some(aim) = lately.aim(from).filter(|_| still && table.takes_more()) else {
+        let Memory::Span(span) = memory else {
             return self.post_otherwise(core, (from, tag, ignore), memory, notice, still);
         };
-        let capacity = memory.len() as u64;
-        let make = || Operation::new(memory, Kind::Receive(None), None, notice);
+        let Core { desk: Desk { operations, table, .. }, lately, .. } = &mut *core;
+        let Some(aim) = lately.aim(from).filter(|_| still && table.takes_more()) else {
+            return self.post_otherwise(core, (from, tag, ignore), Memory::Span(span), notice, still);
+        };
+        let capacity = span.len() as u64;
+        let make = || Operation::new(Memory::Span(span), Kind::Receive(None), None, notice);
         let posted = operations.begin_here(notice, make).map(|(name, record)| {
             let receive = Receive { operation: u64::from(name.0), capacity };
             record.kind = Kind::Receive(Some(table.post_at(aim, tag, ignore, receive)));
@@ -101,15 +104,15 @@ impl Node {
         let Desk { operations, table, .. } = &mut core.desk;
         let (name, record) = operations.begin_here(notice, make)?;
         let receive = Receive { operation: u64::from(name.0), capacity };
-        let aim = table.aim(selector.from).filter(|_| table.takes_more());
-        match aim {
-            Some(aim) => {
-                record.kind = Kind::Receive(Some(table.post_at(aim, tag, ignore, receive)));
+        let simply = table.post_simply(selector, receive);
+        match simply {
+            Some((aim, ticket)) => {
+                record.kind = Kind::Receive(Some(ticket));
                 core.lately.note_aim(from, aim);
             }
             None => core.post_begun(selector, name, receive),
         }
-        Ok((name, aim.is_some()))
+        Ok((name, simply.is_some()))
     }
 
     /// Receives the next message whose tag is `tag` but for the bits in `ignore`, and waits for it. Of several threads that do so at

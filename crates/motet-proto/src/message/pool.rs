@@ -118,11 +118,12 @@ impl<T, const N: usize> Pool<T, N> {
         let number = Number(given << INDEX_BITS | index);
         let place = self.nodes.get_mut(index as usize)?;
         place.value = None; // it is that already, and is now known to be: nothing is dropped below, and the record is made where it stays
+        place.value = Some(make()); // not by `Option::insert`, which makes it elsewhere and copies it
         self.free = std::mem::replace(&mut place.next_free, NIL);
         (place.number, place.around) = (number, [[NIL; 2]; N]);
         self.given = given;
         self.live += 1;
-        Some((number, place.value.insert(make())))
+        place.value.as_mut().map(|value| (number, value))
     }
 
     /// Makes a place for one more. False: there are [`MOST`].
@@ -160,26 +161,33 @@ impl<T, const N: usize> Pool<T, N> {
     /// The same of a record that holds nothing: to drop it would do nothing, and is not done.
     #[inline(always)]
     pub fn forget_bare(&mut self, index: u32) {
-        if let Some(node) = self.nodes.get_mut(index as usize)
-            && node.value.is_some()
-        {
+        let Some(node) = self.nodes.get_mut(index as usize) else { return };
+        if node.value.is_some() {
             std::mem::forget(node.value.take());
-            self.free_node(index);
+            node.number = Number(0);
+            node.next_free = std::mem::replace(&mut self.free, index);
+            self.one_less();
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn free_node(&mut self, index: u32) {
         let Some(node) = self.nodes.get_mut(index as usize) else { return };
         node.number = Number(0);
-        node.next_free = self.free;
-        self.free = index;
+        node.next_free = std::mem::replace(&mut self.free, index);
+        self.one_less();
+    }
+
+    /// A record is gone.
+    #[inline(always)]
+    fn one_less(&mut self) {
         self.live -= 1;
         if self.live == 0 && self.nodes.capacity() > const { KEPT / Self::RECORD } {
             self.give_back();
         }
     }
 
+    /// An empty pool gives large memory back.
     #[cold]
     #[inline(never)]
     fn give_back(&mut self) {

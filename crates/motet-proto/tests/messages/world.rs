@@ -432,7 +432,8 @@ impl World {
         let mut read = Reading { selector: selector_kept, ticket: None, buffer, filled: 0, matched: None };
         let receive = Receive { operation, capacity: capacity as u64 };
         let simply = if self.prng.one_in(2) { node.side.table.post_simply(selector, receive) } else { None };
-        match simply.map_or_else(|| node.side.table.post(selector, receive), Posted::Waiting) {
+        let simply = simply.map(|(_, ticket)| Posted::Waiting(ticket));
+        match simply.unwrap_or_else(|| node.side.table.post(selector, receive)) {
             Posted::Waiting(ticket) => {
                 read.ticket = Some(ticket);
                 node.side.reads.insert(operation, read);
