@@ -55,6 +55,7 @@ impl Node {
         let Memory::Span(span) = memory else {
             return self.post_otherwise(core, (from, tag, ignore), memory, notice, still);
         };
+        std::mem::forget(memory); // a span is nothing to be dropped, which would be found out by a call
         let Core { desk: Desk { operations, table, .. }, lately, .. } = &mut *core;
         let Some(aim) = lately.aim(from).filter(|_| still && table.takes_more()) else {
             return self.post_otherwise(core, (from, tag, ignore), Memory::Span(span), notice, still);

@@ -117,8 +117,7 @@ impl<T, const N: usize> Pool<T, N> {
         let given = if self.given == u32::MAX >> INDEX_BITS { 1 } else { self.given + 1 };
         let number = Number(given << INDEX_BITS | index);
         let place = self.nodes.get_mut(index as usize)?;
-        place.value = None; // it is that already, and is now known to be: nothing is dropped below, and the record is made where it stays
-        place.value = Some(make()); // not by `Option::insert`, which makes it elsewhere and copies it
+        std::mem::forget(place.value.replace(make())); // nothing was there: nothing is dropped, and the record is made where it stays
         self.free = std::mem::replace(&mut place.next_free, NIL);
         (place.number, place.around) = (number, [[NIL; 2]; N]);
         self.given = given;
