@@ -56,7 +56,8 @@ fn call(f: impl FnOnce() -> Result<i32, Errno>) -> i32 {
 }
 
 /// An error of the engine's.
-#[inline(always)]
+#[cold]
+#[inline(never)]
 fn errno(error: Error) -> Errno {
     error.errno()
 }

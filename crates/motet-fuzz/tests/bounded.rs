@@ -120,6 +120,7 @@ fn ends_are_tried_where_they_are_told_out_of_lines() {
     };
     enough(honest, 40);
     assert!(honest.truncated >= 12 && honest.kept >= 3 && honest.broken == 0, "{honest:?}");
+    assert!(honest.cancelled >= 6 && honest.claimed >= 3, "{honest:?}");
     assert!(lies.broken >= 30 && lies.woven >= 9, "{lies:?}");
     enough(after, 100);
     assert!(after.kept >= 5 && after.broken >= 100 && after.woven >= 20, "{after:?}");

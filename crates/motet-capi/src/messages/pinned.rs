@@ -7,7 +7,7 @@ use super::operations::{Ends, group, tell_kept};
 use super::shape::{self, CompletionShape, End};
 use super::table::{self, Record, enter};
 use super::{EAGAIN, EINVAL, Errno, call, channel, errno, number};
-use motet_api::node::{Context, Ended, From, GroupId, Memory, Mode, Notice, Outgoing, Pin};
+use motet_api::node::{Context, Ended, From, GroupId, Memory, Mode, Notice, Outgoing, Pin, Teller};
 use std::ptr;
 
 /// A node that stays, and whoever is favoured there: `motet.h` has one call at a time on it.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn motet_pinned_take(node: *mut Pinned, of: u64, ends: *mu
 /// # Safety
 /// As of the call.
 #[inline(never)]
-unsafe fn take(node: *mut Pinned, of: u64, ends: *mut CompletionShape, most: u32) -> i32 {
+unsafe extern "C" fn take(node: *mut Pinned, of: u64, ends: *mut CompletionShape, most: u32) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         let (Pinned { record, pin }, group) = (unsafe { pinned(node) }?, group(of)?);
@@ -144,17 +144,29 @@ unsafe fn take(node: *mut Pinned, of: u64, ends: *mut CompletionShape, most: u32
         if most == 0 {
             return Err(EINVAL);
         }
-        let (mut taken, most) = (0, most.min(i32::MAX as u32) as usize);
-        let tell = |end: &Ended<'_>| {
-            // SAFETY: the caller's promise: no more are told than there is room for.
-            unsafe { End::of_ended(end).write(ends.at(taken), ends.distance) };
-            taken += 1;
-        };
-        let told = record.node.look_for_ends(group, most, tell, Some(pin));
+        let most = most.min(i32::MAX as u32) as usize;
+        let mut into = Into { ends, taken: 0 };
+        let told = record.node.look_for_ends_of(group, most, &mut into, Some(pin));
+        let mut taken = into.taken;
         if told.map_err(errno)?.1 && taken < most {
             // SAFETY: as above.
             taken = unsafe { tell_kept(record, group, ends, taken, most) };
         }
         if taken == 0 { Err(EAGAIN) } else { Ok(taken as i32) }
     })
+}
+
+/// The caller's ends, and how many of them are written: made where the caller has promised that there is room for as many as are told.
+struct Into {
+    ends: Ends,
+    taken: usize,
+}
+
+impl Teller for Into {
+    #[inline(always)]
+    fn tell(&mut self, end: &Ended<'_>) {
+        // SAFETY: whoever made this has promised that there is room.
+        unsafe { End::of_ended(end).write(self.ends.at(self.taken), self.ends.distance) };
+        self.taken += 1;
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::calm::Calm;
 use super::desk::Desk;
+use super::lately::Lately;
 use super::links::Joined;
 use super::loans::Returns;
 use super::medium::{Calling, Frames, Identity, Listening, Medium, Met};
@@ -85,6 +86,8 @@ pub struct Core {
     pub calm: Option<Calm>,
     /// Short messages that have not come or gone by that since it changed last.
     pub restless: u32,
+    /// What is known while the lock says that it is still.
+    pub lately: Lately,
     /// Nobody may wait any more.
     pub shut: bool,
     /// Everything that can wake a sleeper.
@@ -218,6 +221,7 @@ impl Core {
             pace,
             calm: None,
             restless: 0,
+            lately: Lately::default(),
             shut: false,
             poll,
             kick,

@@ -9,20 +9,30 @@ use super::medium::Medium;
 use super::packets::BEHIND_WORDS;
 use super::sending::Outgoing;
 use motet_proto::message::packet::Kind;
+use motet_proto::message::pool::Number;
 use motet_wire::lane::Put;
 
 impl Core {
-    /// Sends a message. False, and nothing is done: it goes another way, or not at all.
+    /// Sends a message, of a node that is still or not. False, and nothing is done: it goes another way, or not at all.
     #[inline(always)]
-    pub(super) fn inject_line(&mut self, message: &Outgoing<'_>, body: &[u8]) -> bool {
+    pub(super) fn inject_line(&mut self, message: &Outgoing<'_>, body: &[u8], still: bool) -> bool {
         let &Outgoing { channel, tag, headers, .. } = message;
         let length = headers.len().saturating_add(body.len());
-        let Ok((joined, _)) = self.link(channel.link) else { return false };
-        let Joined { medium: Some(Medium::Lanes(lanes)), proto, .. } = joined else { return false };
+        let Self { links, lately, .. } = self;
+        let Some(joined) = links.named(Number(channel.link.0)) else { return false };
+        let Joined { medium: Some(Medium::Lanes(lanes)), proto, .. } = &mut **joined else { return false };
         if length > BEHIND_WORDS {
             return false;
         }
-        let Some(going) = proto.may_go_now(channel.id, tag, headers.len(), length) else { return false };
+        let to = match lately.way(channel) {
+            Some(to) if still => to,
+            _ => {
+                let Some(to) = proto.outgoing(channel.id) else { return false };
+                lately.note_way(channel, to);
+                to
+            }
+        };
+        let Some(going) = proto.may_go_now(to, tag, headers.len(), length) else { return false };
         let (kind, words) = (Kind::Message as u8, going.words);
         let put = match headers.len() {
             0 => lanes.outward.try_put_line(kind, words, body),

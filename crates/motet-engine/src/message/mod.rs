@@ -38,6 +38,7 @@ mod expect;
 mod expect_lent;
 pub mod files;
 mod injecting;
+mod lately;
 mod links;
 pub mod loans;
 pub mod medium;

@@ -6,21 +6,22 @@
 
 use super::Channel;
 use super::desk::View;
-use super::operations::{Ended, GroupId};
+use super::operations::{GroupId, Teller};
 use motet_proto::message::packet;
-use motet_proto::message::posted::Matched;
+use motet_proto::message::posted::{Incoming, Matched};
 use motet_proto::message::{Envelope, Link};
 use motet_wire::lane::Short;
 
 /// Words of a line that every message has.
-const WORDS: usize = packet::MESSAGE / 8;
+pub const WORDS: usize = packet::MESSAGE / 8;
 
 /// Takes the message of a line that is still to be consumed. False: it is another packet, and nothing has been done.
 #[inline(always)]
 pub fn take(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> bool {
     let Some(length) = short.length().checked_sub(packet::MESSAGE) else { return false };
     let words = [short.word(0), short.word(1)];
-    let Some(matched) = proto.match_short(view, short.kind, words, length, now) else { return false };
+    let Some(incoming) = proto.incoming(view, words[0]) else { return false };
+    let Some(matched) = proto.match_short(view, incoming, short.kind, words, length, now) else { return false };
     let bytes = short.behind::<WORDS>();
     let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
     let channel = Channel { link: view.link, id: matched.channel };
@@ -29,43 +30,55 @@ pub fn take(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> b
 }
 
 /// What became of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum Taken {
     /// It is another one than a message for the receive that was posted first, and nothing has been done.
     Nothing,
     /// It was that; its end lies with its operation.
     Kept,
-    /// The same, and its end was told.
-    Told,
+    /// The same, and its end was told: it came on this channel.
+    Told(Incoming),
 }
 
-/// Takes the message of a line that is still to be consumed, and tells its end if the receive is one of this group. What has ended in that
-/// group before must have been told.
+/// Takes the message of a line that is still to be consumed, with so many bytes behind the packet's first words, and tells its end if the receive is one of this group. What has ended in that
+/// group before must have been told. `incoming` says, by the message's first word, for which channel it may be.
 #[inline(always)]
 pub fn tell(
-    short: &Short,
+    (short, length): (&Short, usize),
     proto: &mut Link,
     view: &mut View<'_>,
-    group: GroupId,
-    now: u64,
-    tell: &mut impl FnMut(&Ended<'_>),
+    (group, now): (GroupId, u64),
+    incoming: impl FnOnce(&Link, &mut View<'_>, u64) -> Option<Incoming>,
+    teller: &mut impl Teller,
 ) -> Taken {
-    let Some(length) = short.length().checked_sub(packet::MESSAGE) else { return Taken::Nothing };
     let words = [short.word(0), short.word(1)];
-    let Some(matched) = proto.match_short(view, short.kind, words, length, now) else { return Taken::Nothing };
-    let bytes = short.behind::<WORDS>();
-    let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
+    let Some(incoming) = incoming(proto, view, words[0]) else { return Taken::Nothing };
+    let Some(matched) = proto.match_short(view, incoming, short.kind, words, length, now) else {
+        return Taken::Nothing;
+    };
+    let (word, bytes);
+    let (pushed, body): (&[u8], &[u8]) = match (matched.headers, length) {
+        // What most short messages are.
+        (0, 8) => {
+            word = short.word(WORDS).to_le_bytes();
+            (&[], &word)
+        }
+        _ => {
+            bytes = short.behind::<WORDS>();
+            bytes[..length.min(bytes.len())].split_at(matched.headers.min(length))
+        }
+    };
     let channel = Channel { link: view.link, id: matched.channel };
     let operations = &mut view.desk.operations;
-    if operations.tell_line(matched.receive, channel, matched.tag, [pushed, body], group, tell) {
-        return Taken::Told;
+    if operations.tell_line(matched.receive, channel, matched.tag, [pushed, body], group, teller) {
+        return Taken::Told(incoming);
     }
-    keep(view, channel, &matched, pushed, body);
+    keep(view, channel, &Matched { ..matched }, pushed, body);
     Taken::Kept
 }
 
 /// The end of its receive lies with its operation from now on.
-#[inline(always)]
+#[inline(never)]
 fn keep(view: &mut View<'_>, channel: Channel, matched: &Matched, pushed: &[u8], body: &[u8]) {
     if !view.desk.operations.receive_line(matched.receive, channel, matched.tag, [pushed, body]) {
         receive(view, channel, matched, pushed, body);

@@ -1,6 +1,6 @@
 //! What a program calls to receive, to see what waits, and to take operations back.
 
-use super::core::Core;
+use super::core::{Core, Guard};
 use super::desk::Desk;
 use super::operations::{DIRECT, Got, Kind, Notice, Operation};
 use super::{Channel, Context, Error, LinkId, Node, OperationId, Pin};
@@ -52,14 +52,43 @@ impl Node {
         pin: Option<&mut Pin>,
     ) -> Result<OperationId, Error> {
         let (mut core, still) = self.core_as_found(pin)?;
+        let Memory::Span(span) = memory else {
+            return self.post_otherwise(core, (from, tag, ignore), memory, notice, still);
+        };
+        std::mem::forget(memory); // a span is nothing to be dropped, which would be found out by a call
+        let Core { desk: Desk { operations, table, .. }, lately, .. } = &mut *core;
+        let Some(aim) = lately.aim(from).filter(|_| still && table.takes_more()) else {
+            return self.post_otherwise(core, (from, tag, ignore), Memory::Span(span), notice, still);
+        };
+        let capacity = span.len() as u64;
+        let make = || Operation::new(Memory::Span(span), Kind::Receive(None), None, notice);
+        let posted = operations.begin_here(notice, make).map(|(name, record)| {
+            let receive = Receive { operation: u64::from(name.0), capacity };
+            record.kind = Kind::Receive(Some(table.post_at(aim, tag, ignore, receive)));
+            name
+        });
+        core.set_still();
+        core.release();
+        posted
+    }
+
+    /// The same where it is not known from the last receive where this one waits, or it does not simply wait there.
+    #[inline(never)]
+    fn post_otherwise(
+        &self,
+        mut core: Guard<'_>,
+        (from, tag, ignore): (From, u64, u64),
+        memory: Memory,
+        notice: Notice,
+        still: bool,
+    ) -> Result<OperationId, Error> {
         let capacity = memory.len() as u64;
         let make = || Operation::new(memory, Kind::Receive(None), None, notice);
-        let posted = self.post_here(&mut core, (from, tag, ignore), notice, make, capacity);
-        if still && posted.is_ok_and(|(_, waits)| waits) {
+        let (name, waits) = self.post_here(&mut core, (from, tag, ignore), notice, make, capacity)?;
+        if still && waits {
             core.set_still();
         }
-        core.release();
-        posted.map(|(name, _)| name)
+        Ok(name)
     }
 
     /// Its name; and whether it simply waits, and nothing else has changed.
@@ -76,12 +105,15 @@ impl Node {
         let Desk { operations, table, .. } = &mut core.desk;
         let (name, record) = operations.begin_here(notice, make)?;
         let receive = Receive { operation: u64::from(name.0), capacity };
-        let ticket = table.post_simply(selector, receive);
-        match ticket {
-            Some(ticket) => record.kind = Kind::Receive(Some(ticket)),
+        let simply = table.post_simply(selector, receive);
+        match simply {
+            Some((aim, ticket)) => {
+                record.kind = Kind::Receive(Some(ticket));
+                core.lately.note_aim(from, aim);
+            }
             None => core.post_begun(selector, name, receive),
         }
-        Ok((name, ticket.is_some()))
+        Ok((name, simply.is_some()))
     }
 
     /// Receives the next message whose tag is `tag` but for the bits in `ignore`, and waits for it. Of several threads that do so at

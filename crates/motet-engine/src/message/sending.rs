@@ -139,7 +139,7 @@ impl Node {
     pub fn try_inject_by(&self, message: &Outgoing<'_>, body: &[&[u8]], pin: Option<&mut Pin>) -> Result<(), Error> {
         let (mut core, still) = self.core_as_found(pin)?;
         if let &[body] = body
-            && core.inject_line(message, body)
+            && core.inject_line(message, body, still)
         {
             if still {
                 core.set_still();

@@ -7,6 +7,7 @@
 
 use super::Node;
 use super::core::{Core, Guard};
+use super::lately::Lately;
 use super::operations::GroupId;
 use super::progress::{SLOW, SWEEP};
 use motet_proto::message::pool::Number;
@@ -37,7 +38,8 @@ impl Node {
             return false;
         }
         let (looks, links) = (left.load(Ordering::Relaxed), links.load(Ordering::Relaxed) as usize);
-        if looks == 0 || lines.iter().take(links).any(Watch::is_there) {
+        let others = || links > 1 && lines.iter().take(links).skip(1).any(Watch::is_there);
+        if looks == 0 || lines[0].is_there() || others() {
             return false;
         }
         left.store(looks - 1, Ordering::Relaxed); // of several threads that look at a time one may not be counted
@@ -45,9 +47,9 @@ impl Node {
     }
 
     /// Nothing of this group waits to be told, and nothing else can come to the node than packets of this link, the only busy one: as
-    /// [`Node::be_still`], where that has been seen already.
+    /// [`Node::be_still`], where that has been seen already. [`Guard::set_still`] is to follow if there are looks left until more is due.
     #[inline(always)]
-    pub(super) fn be_still_but_for(&self, group: GroupId, lane: &Consumer, round: u32, until: u32) -> bool {
+    pub(super) fn may_be_still(&self, group: GroupId, lane: &Consumer, round: u32, until: u32) -> bool {
         let Vain { group: known, left, given, links, lines } = &self.vain;
         let looks = until - 1 - round % until;
         lines[0].follow(lane);
@@ -55,6 +57,19 @@ impl Node {
             place.store(value, Ordering::Relaxed);
         }
         looks != 0
+    }
+
+    /// Looks left until another kind is due, of a node that was still.
+    #[inline(always)]
+    pub(super) fn looks_left(&self) -> u32 {
+        self.vain.left.load(Ordering::Relaxed)
+    }
+
+    /// So many are left now, of a node with one busy link, on which messages were told: what comes next will be in another line.
+    #[inline(always)]
+    pub(super) fn look_on(&self, lane: &Consumer, looks: u32) {
+        self.vain.lines[0].follow(lane);
+        self.vain.left.store(looks, Ordering::Relaxed);
     }
 
     /// A look for ends of this group was in vain: the next ones need no lock, if nothing else can come than packets of the busy links.
@@ -80,6 +95,7 @@ impl Node {
         for (place, value) in [(known, group.0), (left, looks), (given, looks), (links, busy)] {
             place.store(value, Ordering::Relaxed);
         }
+        core.lately = Lately::default();
         core.set_still();
     }
 

@@ -10,9 +10,11 @@
 //!
 //! ```text
 //!   settings 1 byte: see `Settings`, then operations
-//!   op 1 byte: 0-3 message · 4 line · 5 packet · 6 write · 7 write when an end is told · 8 receive · 9 look · 10 send · else the peer reads
+//!   op 1 byte: 0-3 message · 4 line · 5 packet · 6 write · 7 write when an end is told · 8 receive · 9 look · 10 send
+//!     · 12 cancel · 13 claim · 14 progress · else the peer reads
 //!   message: bytes of headers 1, grant 1, tag 1, length 1 · line: upper half of its word 4, bytes of all of it 56 · packet: kind 1, length 1, bytes
 //!   write: where 2, value 8 · receive: how 1, tag 1, bits that are ignored 1, room 1 · look: most 1 · send: tag 1, headers 1, length 1
+//!   cancel: receive 1 · claim: tag 1, bits that are ignored 1
 //! ```
 
 mod lent;
@@ -27,8 +29,8 @@ use motet_engine::driver::Driver;
 use motet_engine::message::receiving::From;
 use motet_engine::message::sending::Outgoing;
 use motet_engine::message::{
-    Bodies, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice, Pin, Serve,
-    Status,
+    Bodies, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice, OperationId,
+    Pin, Serve, Status,
 };
 use motet_sys::span::Memory;
 use peer::{FIRST, Peer};
@@ -63,6 +65,10 @@ pub struct Reached {
     pub broken: u64,
     /// Writes in the middle of a look.
     pub woven: u64,
+    /// Receives that were cancelled before their messages came.
+    pub cancelled: u64,
+    /// Messages that were claimed.
+    pub claimed: u64,
 }
 
 impl Reached {
@@ -77,6 +83,8 @@ impl Reached {
             kept: self.kept + other.kept,
             broken: self.broken + other.broken,
             woven: self.woven + other.woven,
+            cancelled: self.cancelled + other.cancelled,
+            claimed: self.claimed + other.claimed,
         }
     }
 }
@@ -268,7 +276,8 @@ struct Receive {
     link: usize,
     room: usize,
     owned: bool,
-    /// Whether it has ended, on each side.
+    /// Its name on each side, and whether it has ended there.
+    names: [Option<OperationId>; 2],
     ended: [bool; 2],
 }
 
@@ -350,6 +359,15 @@ impl Game<'_> {
                 let &[tag, headers, length] = take(3)? else { return None };
                 self.send(tag, usize::from(headers) % 60, usize::from(length));
             }
+            12 => {
+                let &[number] = take(1)? else { return None };
+                self.cancel(usize::from(number) % RECEIVES);
+            }
+            13 => {
+                let &[tag, ignore] = take(2)? else { return None };
+                self.claim(tag, ignore);
+            }
+            14 => self.sides.iter().for_each(|side| assert!(side.node.progress().is_ok())),
             _ => {
                 let [one, other] =
                     self.sides.each_mut().map(|side| side.peers.iter_mut().map(Peer::read).collect::<Vec<_>>());
@@ -384,10 +402,41 @@ impl Game<'_> {
             };
             let from = if any { From::Any(*context) } else { From::Channel(channels[link]) };
             let notice = Notice { group: Some(groups[usize::from(other)]), context: number as u64, quiet: false };
-            node.post_by((from, tag.into(), ignore), memory, notice, pin.as_mut()).map(drop)
+            node.post_by((from, tag.into(), ignore), memory, notice, pin.as_mut())
         });
-        assert!(!self.agree || posted[0] == posted[1], "{posted:?}");
-        self.receives.push(Receive { link, room, owned, ended: posted.map(|posted| posted.is_err()) });
+        let errors = posted.map(Result::err);
+        assert!(!self.agree || errors[0] == errors[1], "{posted:?}");
+        let (names, ended) = (posted.map(Result::ok), posted.map(|posted| posted.is_err()));
+        self.receives.push(Receive { link, room, owned, names, ended });
+    }
+
+    /// A receive that may have ended, or have got a message that is not told yet, is not to happen any more.
+    fn cancel(&mut self, number: usize) {
+        if self.sides[0].channels.len() > 1 {
+            self.look(32); // which of two links has been looked at since is nobody's promise
+        }
+        let Some(&Receive { names: [Some(one), Some(other)], ended, .. }) = self.receives.get(number) else { return };
+        let cancelled = [0, 1].map(|side| self.sides[side].node.cancel([one, other][side]).is_ok());
+        // What one node has told already may still lie in a group of the other.
+        assert!(!cancelled[0] || !ended[0], "what has ended cannot be cancelled");
+        assert!(!cancelled[1] || !ended[1], "what has ended cannot be cancelled");
+    }
+
+    /// What no receive waits for is taken by somebody else.
+    fn claim(&mut self, tag: u8, ignore: u8) {
+        let ignore = if ignore == 255 { u64::MAX } else { ignore.into() };
+        let links = self.sides[0].channels.len();
+        let claimed = self.sides.each_mut().map(|Side { node, context, channels, .. }| {
+            let from = if links == 1 { From::Channel(channels[0]) } else { From::Any(*context) };
+            let Ok(Some(held)) = node.claim(from, tag.into(), ignore) else { return None };
+            let seen = (held.tag, held.length, held.headers().to_vec());
+            node.discard_body(held).expect("a node");
+            Some(seen)
+        });
+        let several = links > 1; // whose message came first is nobody's promise
+        assert!(!self.agree || several || claimed[0] == claimed[1], "{claimed:?}");
+        self.agree &= !several || claimed == [None, None];
+        self.reached.claimed += u64::from(claimed[0].is_some());
     }
 
     fn send(&mut self, tag: u8, headers: usize, length: usize) {
@@ -416,6 +465,7 @@ impl Game<'_> {
                 assert!(place[*room..].iter().all(|&byte| byte == UNTOUCHED), "nothing beyond what is its own");
             }
             self.reached.truncated += u64::from(end.status == Status::Truncated);
+            self.reached.cancelled += u64::from(end.status == Status::Cancelled && side == 0);
         }
         let gone = [self.sides[0].gone(), self.sides[1].gone()];
         if !self.agree {

@@ -138,8 +138,7 @@ impl Channels {
     /// To whom a message on this channel goes.
     #[inline(always)]
     pub fn sending(&self, channel: ChannelId) -> Result<Number, Refusal> {
-        let index = self.pool.find(channel.0).ok_or(Refusal::Closed)?;
-        let channel = self.pool.get(index).ok_or(Refusal::Closed)?;
+        let channel = self.pool.known(channel.0).ok_or(Refusal::Closed)?;
         if channel.phase == Phase::Open && channel.over & OVER_SENDING == 0 && !channel.accept {
             return Ok(channel.peer);
         }
@@ -171,7 +170,7 @@ impl Channels {
     /// The channel for which a message has come.
     #[inline(always)]
     pub fn receiving(&self, number: Number) -> Result<&Channel, Broken> {
-        let channel = self.pool.find(number).and_then(|index| self.pool.get(index));
+        let channel = self.pool.known(number);
         let channel = channel.filter(|channel| channel.phase == Phase::Open && !channel.is_ended());
         channel.ok_or(Broken("a message for no open channel"))
     }

@@ -27,7 +27,8 @@ pub fn cost(bytes: u64) -> Option<u32> {
 /// The same of so few bytes that it cannot be too much.
 #[inline(always)]
 pub fn cost_of_short(bytes: usize) -> u32 {
-    (bytes + RECORD).div_ceil(UNIT) as u32
+    const UP: usize = RECORD + UNIT - 1; // the rounding is in the sum, not behind the division
+    ((bytes + UP) / UNIT) as u32
 }
 
 /// The same for a long eager message, which has a second record.

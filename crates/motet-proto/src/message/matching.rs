@@ -14,23 +14,25 @@
 //! kept by hash of scope and tag and in order of arrival; only a receive that ignores bits walks the latter. An *ordered* scope
 //! ignores tags, and is a plain queue of receives or of messages.
 //!
-//! The oldest receives, up to `FEW` of them, are in no table: they are looked through in the order of posting, which is less than one
+//! The oldest receives, up to `few::MOST` of them, are in no table: they are looked through in the order of posting, which is less than one
 //! look-up where the first one is the one, as with programs that post what comes next.
 //!
 //! Where messages arrive is in `scopes`, those that wait are in `held`; here are the receives, and who meets whom.
 
+mod few;
 mod hash;
 mod held;
 mod scopes;
 
 use super::Status;
 use super::pool::{Fifo, Number, Pool};
+use few::{Few, Row};
 use hash::Seeded;
 pub use held::Held;
 use held::Kept;
 use scopes::Place;
 pub use scopes::{Context, Scope, Source};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::Hasher;
 use std::num::NonZeroU64;
 
@@ -63,8 +65,6 @@ pub struct Ticket {
 
 /// [`Ticket::number`] of one of the few.
 const NO_RECORD: Number = Number(0);
-/// Most receives that are looked through one by one; few where the tables are to be tested.
-const FEW: usize = if cfg!(test) { 3 } else { 64 };
 
 /// What has become of a posted receive.
 #[derive(Debug)]
@@ -124,18 +124,21 @@ pub struct Table {
     sequence: NonZeroU64,
     /// Receives without a record, in the order of posting. Each is older than all others of the same scope or context that are not
     /// here, and, unless the scope is ordered, than all others.
-    few: VecDeque<Few>,
+    few: Row,
 }
 
-/// One of the oldest receives.
+/// A scope and its context (if it has none, itself), as long as both are there.
 #[derive(Debug, Clone, Copy)]
-struct Few {
-    receive: Receive,
-    /// A scope or a context.
+pub struct Home {
     scope: u32,
-    tag: u64,
-    ignore: u64,
-    sequence: NonZeroU64,
+    parent: u32,
+}
+
+/// Where receives from one source wait, as long as messages may come from there.
+#[derive(Debug, Clone, Copy)]
+pub struct Aim {
+    scope: u32,
+    ordered: bool,
 }
 
 impl Table {
@@ -153,7 +156,7 @@ impl Table {
             kept_by_key: HashMap::with_hasher(seeded),
             masks: vec![Mask { ignore: 0, receives: 0 }],
             sequence: NonZeroU64::MIN,
-            few: VecDeque::new(),
+            few: Row::default(),
         }
     }
 
@@ -170,7 +173,7 @@ impl Table {
         if self.few.front().is_some_and(matches) {
             return self.few.pop_front().map(|few| few.receive);
         }
-        if let Some(at) = self.few.iter().position(matches) {
+        if let Some(at) = self.few.position(matches) {
             return self.take_few(at);
         }
         if ordered { self.take_waiting(posted.first()?) } else { self.arrive_in_tables(index, parent, tag) }
@@ -205,16 +208,19 @@ impl Table {
         self.take_waiting(first?.1)
     }
 
+    /// Where messages of a scope find their receives.
+    #[inline(always)]
+    pub fn home(&self, scope: Scope) -> Option<Home> {
+        let (at, place) = (scope.0.index(), self.scopes.known(scope.0)?);
+        Some(Home { scope: at, parent: place.parent.unwrap_or(at) })
+    }
+
     /// Whether a message that arrives in a scope is for the receive that was posted first of all that wait: [`Table::take_first`] is then
     /// what [`Table::arrive`] would be.
     #[inline(always)]
-    pub fn is_for_first(&self, scope: Scope, tag: u64) -> bool {
+    pub fn is_for_first(&self, home: Home, tag: u64) -> bool {
         let Some(first) = self.few.front() else { return false };
-        let Some(index) = self.scopes.find(scope.0) else { return false };
-        if (tag ^ first.tag) & !first.ignore != 0 {
-            return false;
-        }
-        first.scope == index || self.scopes.get(index).is_some_and(|place| place.parent == Some(first.scope))
+        (first.scope == home.scope || first.scope == home.parent) && (tag ^ first.tag) & !first.ignore == 0
     }
 
     /// The receive that was posted first of all that wait without a record.
@@ -262,16 +268,25 @@ impl Table {
 
     /// Posts a receive, where no message waits for any and it is one of the oldest. `None`, and nothing is done: [`Table::post`].
     #[inline(always)]
-    pub fn post_simply(&mut self, selector: Selector, receive: Receive) -> Option<Ticket> {
-        if self.kept.count() > 0 || self.waiting.count() > 0 || self.few.len() >= FEW {
-            return None;
-        }
-        let scope = self.scopes.find(selector.from.number())?;
-        let place = self.scopes.get(scope).filter(|place| place.ended.is_none())?;
-        let ignore = if place.ordered { u64::MAX } else { selector.ignore };
-        let sequence = self.next();
-        self.few.push_back(Few { receive, scope, tag: selector.tag, ignore, sequence });
-        Some(Ticket { number: NO_RECORD, sequence })
+    pub fn post_simply(&mut self, selector: Selector, receive: Receive) -> Option<(Aim, Ticket)> {
+        let number = selector.from.number();
+        let place = self.scopes.known(number).filter(|place| place.ended.is_none())?;
+        let aim = Aim { scope: number.index(), ordered: place.ordered };
+        self.takes_more().then(|| (aim, self.post_at(aim, selector.tag, selector.ignore, receive)))
+    }
+
+    /// Whether no message waits for a receive, and the next receive is one of the oldest: [`Table::post_at`] may follow.
+    #[inline(always)]
+    pub fn takes_more(&self) -> bool {
+        self.kept.count() == 0 && self.waiting.count() == 0 && self.few.len() < few::MOST
+    }
+
+    /// Posts a receive that is the last of the oldest, to wait where another one from the same source does or did.
+    #[inline(always)]
+    pub fn post_at(&mut self, aim: Aim, tag: u64, ignore: u64, receive: Receive) -> Ticket {
+        let (ignore, sequence) = (if aim.ordered { u64::MAX } else { ignore }, self.next());
+        self.few.push_back(Few { receive, scope: aim.scope, tag, ignore, sequence });
+        Ticket { number: NO_RECORD, sequence }
     }
 
     /// Posts a receive, unless a message is there already.
@@ -286,7 +301,7 @@ impl Table {
         }
         let ordered = place.ordered;
         let oldest = self.waiting.count() == 0 || ordered && place.posted.is_empty();
-        if oldest && self.few.len() < FEW {
+        if oldest && self.few.len() < few::MOST {
             let ignore = if ordered { u64::MAX } else { selector.ignore };
             let sequence = self.next();
             self.few.push_back(Few { receive, scope, tag: selector.tag, ignore, sequence });
@@ -318,7 +333,7 @@ impl Table {
     /// Takes a posted receive back; `None` when it has been matched.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<Receive> {
         if ticket.number == NO_RECORD {
-            let at = self.few.iter().position(|few| few.sequence == ticket.sequence)?;
+            let at = self.few.position(|few| few.sequence == ticket.sequence)?;
             return self.take_few(at);
         }
         let index = self.waiting.find(ticket.number)?;
@@ -329,8 +344,7 @@ impl Table {
     pub fn bytes(&self) -> usize {
         let entry = size_of::<Key>() + size_of::<Fifo>();
         let maps = self.waiting_by_key.capacity() + self.kept_by_key.capacity();
-        let few = self.few.capacity() * size_of::<Few>();
-        self.scopes.bytes() + self.waiting.bytes() + self.kept.bytes() + maps * entry + few
+        self.scopes.bytes() + self.waiting.bytes() + self.kept.bytes() + maps * entry
     }
 
     /// Receives and messages that wait.

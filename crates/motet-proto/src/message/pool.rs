@@ -104,6 +104,12 @@ impl<T, const N: usize> Pool<T, N> {
     /// The same of a record that is made where it stays, if there is a place for it.
     #[inline(always)]
     pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Option<Number> {
+        self.insert_here(make).map(|(number, _)| number)
+    }
+
+    /// The same, and where it is.
+    #[inline(always)]
+    pub fn insert_here(&mut self, make: impl FnOnce() -> T) -> Option<(Number, &mut T)> {
         if self.free == NIL && !self.grow() {
             return None;
         }
@@ -111,13 +117,12 @@ impl<T, const N: usize> Pool<T, N> {
         let given = if self.given == u32::MAX >> INDEX_BITS { 1 } else { self.given + 1 };
         let number = Number(given << INDEX_BITS | index);
         let place = self.nodes.get_mut(index as usize)?;
-        place.value = None; // it is that already, and is now known to be: nothing is dropped below, and the record is made where it stays
-        place.value = Some(make());
+        std::mem::forget(place.value.replace(make())); // nothing was there: nothing is dropped, and the record is made where it stays
         self.free = std::mem::replace(&mut place.next_free, NIL);
         (place.number, place.around) = (number, [[NIL; 2]; N]);
         self.given = given;
         self.live += 1;
-        Some(number)
+        place.value.as_mut().map(|value| (number, value))
     }
 
     /// Makes a place for one more. False: there are [`MOST`].
@@ -152,17 +157,41 @@ impl<T, const N: usize> Pool<T, N> {
         }
     }
 
+    /// The same of a record that holds nothing: to drop it would do nothing, and is not done.
+    #[inline(always)]
+    pub fn forget_bare(&mut self, index: u32) {
+        let Some(node) = self.nodes.get_mut(index as usize) else { return };
+        if node.value.is_some() {
+            std::mem::forget(node.value.take());
+            node.number = Number(0);
+            node.next_free = std::mem::replace(&mut self.free, index);
+            self.one_less();
+        }
+    }
+
     #[inline]
     fn free_node(&mut self, index: u32) {
         let Some(node) = self.nodes.get_mut(index as usize) else { return };
         node.number = Number(0);
-        node.next_free = self.free;
-        self.free = index;
+        node.next_free = std::mem::replace(&mut self.free, index);
+        self.one_less();
+    }
+
+    /// A record is gone.
+    #[inline(always)]
+    fn one_less(&mut self) {
         self.live -= 1;
-        if self.live == 0 && self.bytes() > KEPT {
-            self.nodes = Vec::new();
-            self.free = NIL;
+        if self.live == 0 && self.nodes.capacity() > const { KEPT / Self::RECORD } {
+            self.give_back();
         }
+    }
+
+    /// An empty pool gives large memory back.
+    #[cold]
+    #[inline(never)]
+    fn give_back(&mut self) {
+        self.nodes = Vec::new();
+        self.free = NIL;
     }
 
     /// The index of the record with this number, if there is one.
@@ -189,10 +218,18 @@ impl<T, const N: usize> Pool<T, N> {
         self.nodes.get_mut(index as usize)?.value.as_mut()
     }
 
-    /// The record with this number.
+    /// The record with this number. (None has 0.)
     #[inline(always)]
     pub fn named(&mut self, number: Number) -> Option<&mut T> {
-        self.find(number).and_then(|index| self.get_mut(index))
+        let node = self.nodes.get_mut(number.index() as usize)?;
+        if node.number == number { node.value.as_mut() } else { None }
+    }
+
+    /// The same, to look at.
+    #[inline(always)]
+    pub fn known(&self, number: Number) -> Option<&T> {
+        let node = self.nodes.get(number.index() as usize)?;
+        if node.number == number { node.value.as_ref() } else { None }
     }
 
     /// Indices are below this.

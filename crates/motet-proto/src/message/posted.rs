@@ -6,8 +6,9 @@
 
 use super::calm::Going;
 use super::link::{Link, Phase};
-use super::matching::Receive;
+use super::matching::{Home, Receive};
 use super::packet::{self, Head, Kind};
+use super::pool::Number;
 use super::{ChannelId, Owner, Reception, credit, stack};
 
 /// The message, and who gets it. Its headers come first behind the packet's [`packet::MESSAGE`] bytes, then its body.
@@ -23,26 +24,51 @@ pub struct Matched {
     pub headers: usize,
 }
 
+/// A channel whose messages are matched with receives, and where: true until a call changes the channel, its scope or the link. Messages
+/// that go and come, and receives that are posted, change none of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Incoming {
+    channel: ChannelId,
+    home: Home,
+}
+
+impl Incoming {
+    /// Whether a packet that begins with this word is for the channel.
+    #[inline(always)]
+    pub fn is_for(&self, word: u64) -> bool {
+        Head::of_word(word).to == self.channel.0
+    }
+}
+
 impl Link {
-    /// A packet has come, of which these are the first words and `length` other bytes follow: the message, if it is a short one for the
-    /// receive that was posted first. It has been taken then: the owner puts its body into place, and completes the receive.
+    /// The channel that a packet which begins with this word is for, if that is up and its messages are matched with receives.
+    #[inline(always)]
+    pub fn incoming<O: Owner>(&self, owner: &mut O, word: u64) -> Option<Incoming> {
+        if !matches!(self.phase, Phase::Up) || !self.met {
+            return None;
+        }
+        let to = Head::of_word(word).to;
+        let channel = self.channels.receiving(to).ok().filter(|channel| !channel.is_released())?;
+        let Reception::Matched(scope) = channel.reception else { return None };
+        Some(Incoming { channel: ChannelId(to), home: owner.matching().home(scope)? })
+    }
+
+    /// A packet has come for this channel, of which these are the first words and `length` other bytes follow: the message, if it is a short
+    /// one for the receive that was posted first. It has been taken then: the owner puts its body into place, and completes the receive.
     #[inline(always)]
     pub fn match_short<O: Owner>(
         &mut self,
         owner: &mut O,
+        incoming: Incoming,
         kind: u8,
         words: [u64; packet::MESSAGE / 8],
         length: usize,
         now: u64,
     ) -> Option<Matched> {
-        if kind != Kind::Message as u8 || !matches!(self.phase, Phase::Up) || !self.met {
-            return None;
-        }
         let (Head { to, own, grant }, tag) = (Head::of_word(words[0]), words[1]);
         let (headers, units) = (packet::length_of_headers(own, length).ok()?, credit::cost_of_short(length));
-        let channel = self.channels.receiving(to).ok()?;
-        let Reception::Matched(scope) = channel.reception else { return None };
-        if channel.is_released() || !self.grants.covers(units) || !owner.matching().is_for_first(scope, tag) {
+        let ours = kind == Kind::Message as u8 && to == incoming.channel.0;
+        if !ours || !self.grants.covers(units) || !owner.matching().is_for_first(incoming.home, tag) {
             return None;
         }
         // The last thing that may be wrong with it: nothing has been done where it is.
@@ -52,12 +78,18 @@ impl Link {
         let receive = owner.matching().take_first()?;
         self.heard = now;
         self.grants.use_and_free(units);
-        Some(Matched { receive, channel: ChannelId(to), tag, headers })
+        Some(Matched { receive, channel: incoming.channel, tag, headers })
     }
-    /// Whether a message with so many bytes of headers, and of both, all of one line, may go now. [`Link::gone`] follows once it has.
+
+    /// To whom messages on this channel go, if any may. True until a call changes the channel or the link.
     #[inline(always)]
-    pub fn may_go_now(&self, channel: ChannelId, tag: u64, headers: usize, length: usize) -> Option<Going> {
-        let to = self.channels.sending(channel).ok().filter(|_| matches!(self.phase, Phase::Up))?;
+    pub fn outgoing(&self, channel: ChannelId) -> Option<Number> {
+        self.channels.sending(channel).ok().filter(|_| matches!(self.phase, Phase::Up))
+    }
+
+    /// Whether a message with so many bytes of headers, and of both, all of one line, may go there now. [`Link::gone`] follows once it has.
+    #[inline(always)]
+    pub fn may_go_now(&self, to: Number, tag: u64, headers: usize, length: usize) -> Option<Going> {
         let (units, grant) = (credit::cost_of_short(length), self.grants.next());
         let fits = (length - headers) as u64 <= self.limits.eager && headers <= stack::MOST;
         let words = Head { to, own: headers as u16, grant }.words(tag);

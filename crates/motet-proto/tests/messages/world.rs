@@ -281,7 +281,8 @@ pub struct Node {
 pub fn arrive_shortly(link: &mut Link, owner: &mut impl Owner, (kind, packet): (u8, &[u8]), now: u64) -> bool {
     let Some((front, rest)) = packet.split_first_chunk::<{ packet::MESSAGE }>() else { return false };
     let words = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| front[8 * at + byte])));
-    let Some(matched) = link.match_short(owner, kind, words, rest.len(), now) else { return false };
+    let Some(incoming) = link.incoming(owner, words[0]) else { return false };
+    let Some(matched) = link.match_short(owner, incoming, kind, words, rest.len(), now) else { return false };
     let Matched { receive, channel, tag, headers } = matched;
     let (headers, body) = rest.split_at(headers);
     let envelope = Envelope { source: 0, channel, tag, length: body.len() as u64, headers };
@@ -431,7 +432,8 @@ impl World {
         let mut read = Reading { selector: selector_kept, ticket: None, buffer, filled: 0, matched: None };
         let receive = Receive { operation, capacity: capacity as u64 };
         let simply = if self.prng.one_in(2) { node.side.table.post_simply(selector, receive) } else { None };
-        match simply.map_or_else(|| node.side.table.post(selector, receive), Posted::Waiting) {
+        let simply = simply.map(|(_, ticket)| Posted::Waiting(ticket));
+        match simply.unwrap_or_else(|| node.side.table.post(selector, receive)) {
             Posted::Waiting(ticket) => {
                 read.ticket = Some(ticket);
                 node.side.reads.insert(operation, read);

@@ -251,6 +251,28 @@ impl Consumer {
         std::mem::take(&mut self.wake)
     }
 
+    /// The next packet, if [`Consumer::glance`] would say that it is a short one, and it is of this kind and has no less than `fixed` bytes;
+    /// and how many more it has.
+    #[inline(always)]
+    pub fn glance_for(&self, kind: u8, fixed: usize) -> Option<(Short, usize)> {
+        let line = self.lane.line(self.head);
+        let word = Word(line.word.load(Ordering::Acquire)); // edge: publish -> poll
+        // In one comparison, as flags, kind and lines that follow lie above the length.
+        let more = ((word.0 >> 32) as u32).wrapping_sub(u32::from(kind) << 16 | fixed as u32) as usize;
+        let length = (fixed + more) as u8;
+        (word.is_at(self.head) && more <= IN_LINE - fixed).then_some((Short { line, kind, length }, more))
+    }
+
+    /// Whether the next packet has begun. Nothing is said to the producer where it has not.
+    #[inline(always)]
+    pub fn goes_on(&mut self) -> bool {
+        let begun = Word(self.lane.line(self.head).word.load(Ordering::Relaxed)).is_at(self.head);
+        if !begun {
+            self.run = 0;
+        }
+        begun
+    }
+
     /// Whether there is nothing to receive, or nothing whole.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {

@@ -75,6 +75,22 @@ pub struct Ended<'a> {
     pub channel: Option<Channel>,
 }
 
+/// Who is told ends. (A closure would be called: it cannot be said of one that it is to be inlined.)
+pub trait Teller {
+    /// One has ended.
+    fn tell(&mut self, end: &Ended<'_>);
+}
+
+/// Tells by a call.
+pub(super) struct Calls<F>(pub F);
+
+impl<F: FnMut(&Ended<'_>)> Teller for Calls<F> {
+    #[inline(always)]
+    fn tell(&mut self, end: &Ended<'_>) {
+        self.0(end);
+    }
+}
+
 /// How a receive has ended for which a thread has waited right here.
 #[derive(Debug)]
 pub struct Got {
@@ -143,11 +159,10 @@ impl Operations {
             Some(group) => Some(groups.named(Number(group.0)).ok_or(Error::Unknown)?),
             None => None,
         };
-        let number = pool.insert_with(make).ok_or(Error::Full)?;
+        let (number, record) = pool.insert_here(make).ok_or(Error::Full)?;
         if let Some(group) = group {
             group.under_way += 1;
         }
-        let record = pool.get_mut(number.index()).ok_or(Error::Full)?;
         Ok((OperationId(number.0), record))
     }
 
@@ -267,7 +282,7 @@ impl Operations {
         tag: u64,
         [headers, body]: [&[u8]; 2],
         group: GroupId,
-        tell: &mut impl FnMut(&Ended<'_>),
+        teller: &mut impl Teller,
     ) -> bool {
         let Self { pool, groups, .. } = self;
         let number = Number(receive.operation as u32);
@@ -284,9 +299,9 @@ impl Operations {
         let status = if landed < body.len() { Status::Truncated } else { Status::Done };
         group.under_way -= 1;
         group.counts[usize::from(status != Status::Done)] += 1;
+        pool.forget_bare(number.index()); // its memory is a span, and no message has left headers there
         let (operation, length, full) = (OperationId(number.0), landed as u64, body.len() as u64);
-        tell(&Ended { operation, context, status, length, tag, full, headers, channel: Some(channel) });
-        pool.forget(number.index());
+        teller.tell(&Ended { operation, context, status, length, tag, full, headers, channel: Some(channel) });
         true
     }
 

@@ -35,6 +35,16 @@ fn send(tag: u8, headers: u8, length: u8) -> Vec<u8> {
     vec![10, tag, headers, length]
 }
 
+fn cancel(receive: u8) -> Vec<u8> {
+    vec![12, receive]
+}
+
+fn claim(tag: u8) -> Vec<u8> {
+    vec![13, tag, 0]
+}
+
+const PROGRESS: [u8; 1] = [14];
+
 /// A line of which the upper half of the word is this.
 fn line(length: u32, kind: u32, flags: u32) -> Vec<u8> {
     [&[4][..], &(length | kind << 16 | flags << 24).to_le_bytes(), &[0, 0, 16, 0, 0, 0, 0, 0], &[1; 48]].concat()
@@ -101,6 +111,19 @@ fn honest() -> Vec<Vec<Vec<u8>>> {
         // Credit goes back and forth: as many as make half of a window, and a lap of the lane.
         vec![[posted(0).repeat(8), message(1, 0, 40).repeat(8), look(32)].concat().repeat(6)],
         vec![send(1, 0, 40).repeat(8), READ.to_vec(), granting(5), posted(0), look(1), send(1, 9, 20)],
+        // Somebody else uses the node between a receive and its message: takes a receive back, the oldest or another, claims what waits,
+        // or makes progress, so that the end lies in its group.
+        vec![turn(), posted(0).repeat(3), cancel(1), message(1, 0, 8), look(1), cancel(3), message(2, 0, 8), look(2)],
+        vec![turn(), posted(0).repeat(3), look(1), cancel(2), message(1, 0, 8).repeat(2), look(4), turn()],
+        vec![turn(), receive(0, 3, 0, 56), message(4, 0, 8), look(1), claim(4), message(3, 0, 8), look(1), turn()],
+        vec![turn(), message(4, 0, 8), look(1), posted(0), message(5, 0, 8), look(1), claim(4), turn()],
+        vec![turn(), posted(0).repeat(2), message(1, 0, 8), PROGRESS.to_vec(), message(2, 8, 8), look(1), turn()],
+        // Receives from other places, in other groups and with other memory, in turns with those that were posted lately.
+        vec![
+            [turn(), posted(ANY), turn(), posted(OTHER), turn(), posted(OWNED), message(9, 0, 8), look(3)]
+                .concat()
+                .repeat(3),
+        ],
     ]
 }
 

@@ -111,7 +111,7 @@ impl Table {
         let place = self.scopes.get_mut(index)?;
         place.ended.get_or_insert(status);
         let first = place.posted.first();
-        match self.few.iter().position(|few| few.scope == index) {
+        match self.few.position(|few| few.scope == index) {
             Some(at) => self.take_few(at),
             None => self.take_waiting(first?),
         }

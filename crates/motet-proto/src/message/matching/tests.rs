@@ -75,7 +75,7 @@ fn compare(seed: u64) {
                 let context = context_of(scope);
                 let first = oracle.waiting.iter().position(|waiting| fits(waiting.1, scope, context, tag));
                 let expected = first.map(|at| oracle.waiting.remove(at).0);
-                let shortly = table.is_for_first(scope, tag) && prng.below(2) == 0;
+                let shortly = table.home(scope).is_some_and(|home| table.is_for_first(home, tag)) && prng.below(2) == 0;
                 let got = if shortly { table.take_first() } else { table.arrive(scope, tag) };
                 let got = got.map(|receive| receive.operation);
                 assert_eq!(got, expected);
@@ -87,7 +87,7 @@ fn compare(seed: u64) {
             5..=8 => {
                 let receive = Receive { operation: name, capacity: 0 };
                 let simply = if prng.below(2) == 0 { table.post_simply(selector, receive) } else { None };
-                match simply.map_or_else(|| table.post(selector, receive), Posted::Waiting) {
+                match simply.map_or_else(|| table.post(selector, receive), |(_, ticket)| Posted::Waiting(ticket)) {
                     Posted::Waiting(ticket) => {
                         assert_eq!(first, None);
                         tickets.insert(name, ticket);
