@@ -74,7 +74,7 @@ impl Node {
     }
 
     /// The next messages of the link that had the last one, if the node is still since that was told, and they are for the same channel: all
-    /// that there is to know but for the messages themselves, credit and receives is known from then. None: more is to be looked at.
+    /// that there is to know but for the messages themselves, credit and receives is known from then. 0: more is to be looked at.
     #[inline(always)]
     fn tell_as_lately(&self, core: &mut Guard<'_>, group: GroupId, most: usize, teller: &mut impl Teller) -> usize {
         let Core { links, desk, now, lately: Lately { told: Some(last), .. }, .. } = &mut **core else { return 0 };

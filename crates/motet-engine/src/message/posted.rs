@@ -40,8 +40,9 @@ pub enum Taken {
     Told(Incoming),
 }
 
-/// Takes the message of a line that is still to be consumed, with so many bytes behind the packet's first words, and tells its end if the receive is one of this group. What has ended in that
-/// group before must have been told. `incoming` says, by the message's first word, for which channel it may be.
+/// Takes the message of a line that is still to be consumed, with so many bytes behind the packet's first words, and tells its end if the
+/// receive is one of this group. What has ended in that group before must have been told. `incoming` says, by the message's first word, for
+/// which channel it may be.
 #[inline(always)]
 pub fn tell(
     (short, length): (&Short, usize),
