@@ -1,11 +1,11 @@
 //! Whether this machine was robbed meanwhile: whether its host, or whoever shares it, took CPUs away while a test ran.
 //!
-//! What it is: a thread of the test process that reads the machine's times every [`PERIOD`] and so sees its own lateness, too; a [`Watch`],
+//! What it is: a thread of the test process that reads the machine's times ten times a second and so sees its own lateness, too; a [`Watch`],
 //! which asks what it saw since an instant; and the tries that follow from the answer. A robbed test may fail by nobody's fault, and is run
 //! again, later. On a machine that had its CPUs a failure is a failure, at once.
 //!
 //! What it is not: a way to pass. Every further try runs all of a test's checks, and says why there is one; the last failure stands. What failed
-//! before a success is not lost: it goes to the file [`LOG`], which the end of `make test` shows.
+//! before a success is not lost: it goes to the file that `MOTET_AGAIN_LOG` names, which the end of `make test` shows.
 
 use std::any::Any;
 use std::fs;
