@@ -9,7 +9,6 @@
 
 use std::any::Any;
 use std::fs;
-use std::io::Write;
 use std::panic::Location;
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -147,12 +146,9 @@ impl Words for Box<dyn Any + Send> {
 /// Says that something is tried again: to the test's own output, and in a line of the log.
 fn say(what: &str) {
     eprintln!("tried again: {what}");
-    // (Not of the attempts that this module's own tests make up.)
-    if let Some(log) = std::env::var_os(LOG).filter(|_| !cfg!(test))
-        && let Ok(mut file) = fs::OpenOptions::new().append(true).create(true).open(log)
-    {
-        // One write: other tests of this process append at the same time.
-        let _ = file.write_all(format!("{}\n", what.replace('\n', " | ")).as_bytes());
+    // Not of the attempts that this module's own tests make up.
+    if !cfg!(test) {
+        crate::programs::append(LOG, &what.replace('\n', " | "));
     }
 }
 

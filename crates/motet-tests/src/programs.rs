@@ -105,13 +105,18 @@ fn unless_robbed<T>(test: &str, scenes: impl Fn() -> T) -> T {
 /// Says that a test did not run.
 pub fn skip<T>(test: &str, reason: &str) -> Option<T> {
     eprintln!("SKIPPED {test}: {reason}");
-    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
+    append("MOTET_SKIP_LOG", &format!("SKIP {test}: {reason}"));
+    None
+}
+
+/// Appends a line to the file that this variable names, if it names one.
+pub(crate) fn append(variable: &str, line: &str) {
+    if let Some(log) = std::env::var_os(variable)
         && let Ok(mut file) = fs::OpenOptions::new().append(true).create(true).open(log)
     {
         // One write: other tests of this process append at the same time.
-        let _ = file.write_all(format!("SKIP {test}: {reason}\n").as_bytes());
+        let _ = file.write_all(format!("{line}\n").as_bytes());
     }
-    None
 }
 
 impl Counters {

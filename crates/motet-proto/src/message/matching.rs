@@ -302,10 +302,7 @@ impl Table {
         let ordered = place.ordered;
         let oldest = self.waiting.count() == 0 || ordered && place.posted.is_empty();
         if oldest && self.few.len() < few::MOST {
-            let ignore = if ordered { u64::MAX } else { selector.ignore };
-            let sequence = self.next();
-            self.few.push_back(Few { receive, scope, tag: selector.tag, ignore, sequence });
-            return Posted::Waiting(Ticket { number: NO_RECORD, sequence });
+            return Posted::Waiting(self.post_at(Aim { scope, ordered }, selector.tag, selector.ignore, receive));
         }
         self.post_in_tables(selector, scope, ordered, receive)
     }
