@@ -4,7 +4,7 @@
 //
 // OPEN and USED are letters: m MPI, c CORBA, s sockets, x a thread in each process that computes. What is open and not used is idle; several m
 // are several threads that use MPI at a time (MPI_THREAD_MULTIPLE). Rank 0 has bytes of each SIZE go to rank 1 and back by all voices that are used, each in a thread of its
-// own, for MS milliseconds, checks them, and prints "VOICE SIZE MEDIAN P99 COUNT": ns of a round trip, and how many there were. At last each rank says what its process has:
+// own, for MS milliseconds, checks them, and prints "VOICE SIZE MEDIAN P99 COUNT CPU": ns of a round trip, how many there were, and ns of a CPU that the thread had for each. At last each rank says what its process has:
 // engines, sheets of nodes, and threads, by name.
 #include "together.h"
 
@@ -42,6 +42,14 @@ struct Opened {
 int rank;
 
 double now() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// What this thread has had of the CPUs, ns.
+double cpu()
+{
+    timespec had;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &had);
+    return static_cast<double>(had.tv_sec) * 1e9 + static_cast<double>(had.tv_nsec);
+}
 
 // ---- what rank 1 waits for: the other's word, without a voice --------------------------------------------------------------
 
@@ -84,7 +92,7 @@ void measure(const Opened &opened, size_t size, double ms, std::string &said)
 {
     std::vector<unsigned char> bytes(size), expected(size);
     std::vector<double> times;
-    const double until = now() + ms * 1e6;
+    const double until = now() + ms * 1e6, had = cpu();
     double begin = now();
     for (uint64_t turn = 0; begin < until || turn < 10; turn++) {
         const bool looks = turn % 64 == 0;
@@ -100,8 +108,9 @@ void measure(const Opened &opened, size_t size, double ms, std::string &said)
     }
     std::sort(times.begin(), times.end());
     const auto at = [&](double part) { return times[static_cast<size_t>(part * static_cast<double>(times.size() - 1))]; };
+    const double each = (cpu() - had) / static_cast<double>(times.size());
     char line[160];
-    std::snprintf(line, sizeof line, "%c %zu %.0f %.0f %zu\n", opened.letter, size, at(0.5), at(0.99), times.size());
+    std::snprintf(line, sizeof line, "%c %zu %.0f %.0f %zu %.0f\n", opened.letter, size, at(0.5), at(0.99), times.size(), each);
     said = line;
 }
 

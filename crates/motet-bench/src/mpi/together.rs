@@ -2,7 +2,7 @@
 //!
 //! The program is `tests/together`: rank 0 has bytes go to rank 1 and back by each voice that is used, in a thread of its own. What the
 //! others cost while they are idle is a ratio of medians; what each gets while all of them are used is how many exchanges it makes beside
-//! how many it makes without Motet at the same time. Ranks are where the scheduler puts them: on two CPUs there is not one for everybody.
+//! how many it makes without Motet at the same time, and how many for each second of a CPU that its thread gets. Ranks are where the scheduler puts them: on two CPUs there is not one for everybody.
 
 use super::libraries::Libraries;
 use crate::bench::{Bench, Contestant};
@@ -44,7 +44,8 @@ const AT_ONCE_PLAINLY: Job = Job { ours: false, ..AT_ONCE };
 const BESIDE_WORK: Job = Job { open: "mcsx", used: "mcsx", ours: true };
 const JOBS: [Job; 5] = [ALONE, BESIDE_IDLE, AT_ONCE, AT_ONCE_PLAINLY, BESIDE_WORK];
 
-/// What a voice did with a size: median and 99th percentile of a round trip, ns; how many a second.
+/// What a voice did with a size: median and 99th percentile of a round trip, ns; how many a second, and how many a second of a CPU that the
+/// calling thread had.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Told {
     voice: char,
@@ -52,6 +53,7 @@ pub struct Told {
     pub median: f64,
     late: f64,
     rate: f64,
+    of_cpu: f64,
 }
 
 /// The launchers with and without Motet, and the program.
@@ -92,9 +94,13 @@ pub fn measure(bench: &Bench, ready: &Ready) -> Result<Vec<Line>> {
         let what = format!("MPI, {} there and back, beside an idle ORB and idle sockets", bytes(size));
         lines.push(over(what, &beside, ("alone", &alone), Unit::Ns).bound(Bound::AtMost(1.02)));
         for (voice, name) in VOICES {
-            let [ours, plain] = [AT_ONCE, AT_ONCE_PLAINLY].map(|job| of(job, voice, size, |told| told.rate));
-            let what = format!("{name}, {} there and back, all voices at once", bytes(size));
-            lines.push(over(what, &ours, ("without Motet", &plain), Unit::PerSecond).bound(Bound::AtLeast(0.95)));
+            let counts: [(&str, fn(&Told) -> f64); 2] =
+                [("", |told| told.rate), (", for a second of a CPU", |told| told.of_cpu)];
+            for (counted, figure) in counts {
+                let [ours, plain] = [AT_ONCE, AT_ONCE_PLAINLY].map(|job| of(job, voice, size, figure));
+                let what = format!("{name}, {} there and back, all voices at once{counted}", bytes(size));
+                lines.push(over(what, &ours, ("without Motet", &plain), Unit::PerSecond).bound(Bound::AtLeast(0.95)));
+            }
         }
         for (voice, name) in &VOICES[1..] {
             let late = of(BESIDE_WORK, *voice, size, |told| told.late);
@@ -157,7 +163,7 @@ pub fn run(ready: &Ready, job: Job, ms: f64, sizes: &[usize]) -> Result<Vec<Told
     parse(&String::from_utf8_lossy(&output.stdout), job, ms)
 }
 
-/// `VOICE SIZE MEDIAN P99 COUNT`, and at the end what each process has: ours count only with an engine.
+/// `VOICE SIZE MEDIAN P99 COUNT CPU`, and at the end what each process has: ours count only with an engine.
 fn parse(text: &str, job: Job, ms: f64) -> Result<Vec<Told>> {
     let engines = if job.ours { ": engines 1, sheets of nodes 1," } else { ": engines 0, sheets of nodes 0," };
     if text.lines().filter(|line| line.starts_with("rank ") && line.contains(engines)).count() != 2 {
@@ -168,7 +174,8 @@ fn parse(text: &str, job: Job, ms: f64) -> Result<Vec<Told>> {
         let voice = words.next()?.chars().next()?;
         let size = words.next()?.parse().ok()?;
         let mut number = || words.next()?.parse::<f64>().ok().filter(|value| *value > 0.0);
-        Some(Told { voice, size, median: number()?, late: number()?, rate: number()? / ms * 1e3 })
+        let (median, late, rate) = (number()?, number()?, number()? / ms * 1e3);
+        Some(Told { voice, size, median, late, rate, of_cpu: 1e9 / number()? })
     };
     let lines = text.lines().filter(|line| !line.starts_with("rank "));
     let told: Option<Vec<Told>> = lines.map(line).collect();
@@ -182,13 +189,13 @@ mod tests {
 
     #[test]
     fn what_ranks_say_is_read_and_the_engines_are_counted() {
-        let ours = "m 8 1500 2500 1000\nrank 0: engines 1, sheets of nodes 1, threads x=1\nrank 1: engines 1, sheets of nodes 1, threads x=1\n";
-        let told = Told { voice: 'm', size: 8, median: 1500.0, late: 2500.0, rate: 10_000.0 };
+        let ours = "m 8 1500 2500 1000 2000\nrank 0: engines 1, sheets of nodes 1, threads x=1\nrank 1: engines 1, sheets of nodes 1, threads x=1\n";
+        let told = Told { voice: 'm', size: 8, median: 1500.0, late: 2500.0, rate: 10_000.0, of_cpu: 500_000.0 };
         assert_eq!(parse(ours, ALONE, 100.0).unwrap(), [told]);
         assert!(parse(ours, AT_ONCE_PLAINLY, 100.0).is_err(), "Motet where it should not be");
         let plain = ours.replace("engines 1, sheets of nodes 1", "engines 0, sheets of nodes 0");
         assert!(parse(&plain, AT_ONCE_PLAINLY, 100.0).is_ok() && parse(&plain, AT_ONCE, 100.0).is_err());
-        for broken in [ours.replace("2500", "soon"), ours.replace("m 8 1500 2500 1000\n", ""), String::new()] {
+        for broken in [ours.replace("2500", "soon"), ours.replace("m 8 1500 2500 1000 2000\n", ""), String::new()] {
             assert!(parse(&broken, ALONE, 100.0).is_err(), "{broken}");
         }
     }
