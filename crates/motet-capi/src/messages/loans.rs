@@ -1,12 +1,11 @@
 //! Loans: messages that the receiver reads where the sender has put them.
 
 use super::holdings::{self, Holding};
-use super::receiving::{forget, take};
+use super::receiving::accept;
 use super::shape::{self, CompletionShape, NoticeShape, OutgoingShape, Source};
 use super::table::enter;
-use super::{Deadline, EAGAIN, EBADF, EINVAL, call, errno, number};
+use super::{Deadline, EAGAIN, EBADF, EINVAL, call, errno};
 use motet_api::node::{Error, Loan, Mode, Notice};
-use motet_proto::message::pool::Number;
 
 fn a_loan(holding: Holding) -> Result<Loan, Holding> {
     if let Holding::Loan(loan) = holding { Ok(loan) } else { Err(holding) }
@@ -178,21 +177,9 @@ pub unsafe extern "C" fn motet_message_accept_in_place(
             shape::put(out, 0)?;
             shape::notice(notice)?
         };
-        let message = Number(number(message)?);
-        let held = take(&entered, message)?;
-        match entered.node.accept_in_place(held, most, notice) {
-            Ok(operation) => {
-                forget(&entered, message);
-                // SAFETY: as above.
-                unsafe { shape::put(out, operation.0.into()) }.map(|()| 0)
-            }
-            Err((error, held)) => {
-                if let Some(place) = entered.messages().named(message) {
-                    *place = Some(held);
-                }
-                Err(errno(error))
-            }
-        }
+        let operation = accept(&entered, message, |held| entered.node.accept_in_place(held, most, notice))?;
+        // SAFETY: as above.
+        unsafe { shape::put(out, operation.0.into()) }.map(|()| 0)
     })
 }
 

@@ -3,7 +3,7 @@
 use super::shape::{self, CompletionShape, End, NoticeShape, Source};
 use super::table::{Entered, Record, enter};
 use super::{Deadline, EAGAIN, EBADF, ENOBUFS, Errno, call, channel, errno, number};
-use motet_api::node::{Channel, From, LinkId, Memory};
+use motet_api::node::{Channel, Error, From, LinkId, Memory, OperationId};
 use motet_proto::message::Held;
 use motet_proto::message::pool::{self, Number};
 
@@ -156,6 +156,21 @@ pub fn forget(record: &Record, message: Number) {
     }
 }
 
+/// Lets a receive `begin` with a message that is kept; if it does not, the message is kept still.
+pub fn accept(
+    record: &Record,
+    message: u64,
+    begin: impl FnOnce(Held) -> Result<OperationId, (Error, Held)>,
+) -> Result<OperationId, Errno> {
+    let message = Number(number(message)?);
+    begin(take(record, message)?).inspect(|_| forget(record, message)).map_err(|(error, held)| {
+        if let Some(place) = record.messages().named(message) {
+            *place = Some(held);
+        }
+        errno(error)
+    })
+}
+
 /// # Safety
 /// See `motet.h`: the buffer stays until the operation has ended.
 #[unsafe(no_mangle)]
@@ -174,21 +189,9 @@ pub unsafe extern "C" fn motet_message_accept(
             shape::put(out, 0)?;
             (shape::notice(notice)?, shape::span(buffer, capacity)?)
         };
-        let message = Number(number(message)?);
-        let held = take(&entered, message)?;
-        match entered.node.accept_body(held, Memory::Span(span), notice) {
-            Ok(operation) => {
-                forget(&entered, message);
-                // SAFETY: as above.
-                unsafe { shape::put(out, operation.0.into()) }.map(|()| 0)
-            }
-            Err((error, held)) => {
-                if let Some(place) = entered.messages().named(message) {
-                    *place = Some(held);
-                }
-                Err(errno(error))
-            }
-        }
+        let operation = accept(&entered, message, |held| entered.node.accept_body(held, Memory::Span(span), notice))?;
+        // SAFETY: as above.
+        unsafe { shape::put(out, operation.0.into()) }.map(|()| 0)
     })
 }
 

@@ -195,17 +195,7 @@ impl Node {
 
     /// The same for a message that was claimed, or that a handler has taken.
     pub fn accept_in_place(&self, held: Held, most: u64, notice: Notice) -> Result<OperationId, (Error, Held)> {
-        let mut core = match self.core() {
-            Ok(core) => core,
-            Err(error) => return Err((error, held)),
-        };
-        match core.desk.operations.begin(in_place(most, notice)) {
-            Ok(name) => {
-                core.give(held, name, most);
-                Ok(name)
-            }
-            Err(error) => Err((error, held)),
-        }
+        self.accept_as(held, in_place(most, notice), most)
     }
 
     /// Gives a message back to its sender, at once.

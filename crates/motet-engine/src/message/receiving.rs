@@ -202,12 +202,21 @@ impl Node {
 
     /// Gives memory to a message that was claimed, or that a handler has taken. With an error, the message comes back.
     pub fn accept_body(&self, held: Held, memory: Memory, notice: Notice) -> Result<OperationId, (Error, Held)> {
+        let capacity = memory.len() as u64;
+        self.accept_as(held, Operation::new(memory, Kind::Receive(None), None, notice), capacity)
+    }
+
+    /// The message becomes that of a receive which has room for so many bytes. With an error, it comes back.
+    pub(super) fn accept_as(
+        &self,
+        held: Held,
+        operation: Operation,
+        capacity: u64,
+    ) -> Result<OperationId, (Error, Held)> {
         let mut core = match self.core() {
             Ok(core) => core,
             Err(error) => return Err((error, held)),
         };
-        let capacity = memory.len() as u64;
-        let operation = Operation::new(memory, Kind::Receive(None), None, notice);
         match core.desk.operations.begin(operation) {
             Ok(name) => {
                 core.give(held, name, capacity);
