@@ -132,6 +132,8 @@ fn a_timed_send_of_a_long_message_to_a_stopped_receiver_ends_and_is_never_receiv
         println!("{driver} {length}: {:?}", began.elapsed());
         assert_eq!(node.link_info(channel.link).unwrap().gone, Some(Reason::UNANSWERED));
         assert_eq!(node.send(channel, 8, b"later", None), Err(Error::Lost(Reason::UNANSWERED)));
+        let received = node.receive(channel, &mut [0; 8], Some(LIMIT)).map(|got| got.tag);
+        assert_eq!(received, Err(Error::Lost(Reason::UNANSWERED)), "{driver} {length}");
         // The memory is ours again, and what is in it from now on is no message.
         body.fill(2);
         sink.signal(Signal::CONT);

@@ -217,7 +217,7 @@ impl Node {
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
         match self.0.receive_calmly(from, tag, ignore, span, headers.as_deref_mut()) {
-            Some(got) => self.received(got),
+            Some(got) => self.received(from, got),
             None => self.receive_anyhow(from, tag, ignore, headers, span, limit),
         }
     }
@@ -233,9 +233,9 @@ impl Node {
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
         if let Some(got) = self.0.receive_other(from, tag, ignore, span, headers.as_deref_mut()) {
-            return self.received(got);
+            return self.received(from, got);
         }
-        self.received(lend::receive(&self.0, from, tag, ignore, span, headers, deadline(limit))?)
+        self.received(from, lend::receive(&self.0, from, tag, ignore, span, headers, deadline(limit))?)
     }
 
     /// Makes memory known to peers that are told the key: see [`Inner::revoke`] for its end.
@@ -253,12 +253,16 @@ impl Node {
     }
 
     #[inline(always)]
-    fn received(&self, got: Got) -> Result<Received, Error> {
+    fn received(&self, from: From, got: Got) -> Result<Received, Error> {
         match got {
             Got { status: Status::Done, length, tag, channel: Some(channel), .. } => {
                 Ok(Received { tag, length: length as usize, channel })
             }
-            Got { status, channel, .. } => Err(self.failed(status, channel)),
+            Got { status, channel, .. } => {
+                // Of a link that is gone nothing has come that would name a channel.
+                let asked = if let From::Channel(channel) = from { Some(channel) } else { None };
+                Err(self.failed(status, channel.or(asked)))
+            }
         }
     }
 
