@@ -1,7 +1,7 @@
 /* jacobi.c: a square plate, hot at its upper edge, by Jacobi's method: rows shared out over processes that meet by name and exchange
  * the rows at their borders as messages, while they compute what lies between.
  *
- *   cc -O2 -I include examples/c/jacobi.c -L target/release -lmotet -o jacobi
+ *   cc -O2 -I include examples/c/jacobi.c -L target/release -lmotet -lm -o jacobi
  *   LD_LIBRARY_PATH=target/release ./jacobi [processes] [points along an edge] [sweeps]
  *
  * Prints what the sweeps took and compares every point, to the last bit, with a run in one process. */

@@ -1,6 +1,7 @@
 // echo.cc: motet.h from C++. One process, both ends of a connection, a deadline and a look at who is at the other end.
 //
 //   c++ -std=c++17 -I include examples/cxx/echo.cc -L target/release -lmotet -pthread -o echo
+//   LD_LIBRARY_PATH=target/release ./echo
 #include <motet.h>
 
 #include <arpa/inet.h>

@@ -1,5 +1,6 @@
 //! What every row uses: the CPUs, the programs with their environments, and repetitions taken in turn.
 
+use crate::ending;
 use crate::floor::{self, Around, Write};
 use crate::pair::Program;
 use crate::place::Cpus;
@@ -55,6 +56,7 @@ pub type Contestant<'a> = Box<dyn FnMut(usize) -> Result<f64> + 'a>;
 impl Bench {
     /// A run of this executable, found under `prefix` in it; libraries in `libdir` if that is given.
     pub fn new(prefix: &[&str], quick: bool, libdir: Option<&Path>) -> Result<Self> {
+        ending::watch();
         let executable = std::env::current_exe().context("cannot find this program's own file")?;
         let mut libraries: Vec<PathBuf> = libdir.into_iter().map(Path::to_path_buf).collect();
         if libdir.is_none() {
@@ -185,14 +187,20 @@ impl Series {
     }
 }
 
+impl Drop for Bench {
+    fn drop(&mut self) {
+        ending::hold();
+    }
+}
+
 fn compile() -> Result<TempDir> {
-    let folder = tempfile::Builder::new().prefix("motet-bench-").tempdir()?;
+    let folder = ending::folder()?;
     for (name, text) in SOURCES {
         std::fs::write(folder.path().join(name), text)?;
     }
     for (source, _) in SOURCES.iter().filter(|(name, _)| name.ends_with(".c")) {
         let mut command = Command::new("cc");
-        command.current_dir(folder.path()).args([
+        command.current_dir(folder.path()).env("TMPDIR", folder.path()).args([
             "-O2",
             "-std=gnu11",
             "-I.",
@@ -201,7 +209,7 @@ fn compile() -> Result<TempDir> {
             source,
             "-ldl",
         ]);
-        let output = command.output().context("no C compiler (cc) to build the measuring programs with")?;
+        let output = ending::output(&mut command).context("no C compiler (cc) to build the measuring programs with")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             bail!("cc refused {source}: {}", said.lines().next().unwrap_or_default());

@@ -26,6 +26,7 @@ impl Hosts {
         roots.extend(executable.ancestors().skip(1).take(3).map(Path::to_path_buf));
         let script = roots.iter().map(|root| root.join("scripts/hosts")).find(|path| path.exists());
         let script = script.context("SKIPPED: scripts/hosts is in the source tree only")?;
+        crate::ending::undo(&script, &["--set", SET, "down"]);
         let up = Command::new(&script).args(["--set", SET, "up", Self::NAMES[0], Self::NAMES[1]]).output()?;
         if !up.status.success() {
             let said = String::from_utf8_lossy(&up.stderr);
@@ -54,5 +55,6 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         let _ = Command::new(&self.script).args(["--set", SET, "down"]).output();
+        crate::ending::undone(&self.script);
     }
 }

@@ -11,6 +11,7 @@
 
 pub mod bench;
 pub mod corba;
+mod ending;
 pub mod floor;
 mod hosts;
 pub mod messages;
@@ -30,6 +31,7 @@ use crate::bench::Bench;
 use crate::report::{Machine, Report};
 use crate::stats::Spread;
 use anyhow::{Context, Result, bail};
+use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -132,13 +134,15 @@ fn begin(manner: &Manner, prefix: &[&str]) -> Result<Bench> {
 }
 
 fn show(report: &Report, manner: &Manner) -> Result<()> {
-    if manner.json {
-        println!("{}", serde_json::to_string_pretty(report)?);
+    ending::hold();
+    let shown = if manner.json {
+        serde_json::to_string_pretty(report)? + "\n"
     } else if manner.markdown {
-        print!("{}", table::markdown(report));
+        table::markdown(report)
     } else {
-        print!("{}", table::terminal(report));
-    }
+        table::terminal(report)
+    };
+    print(&shown)?;
     if !report.curves.is_empty() {
         let folder = &manner.plots;
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -146,6 +150,15 @@ fn show(report: &Report, manner: &Manner) -> Result<()> {
         eprintln!("plots: {}", files.join(" "));
     }
     Ok(())
+}
+
+/// Writes to standard output. A reader that left early (`| head`) is no error.
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e).context("cannot write to standard output"),
+        _ => Ok(()),
+    }
 }
 
 fn measure(bench: &Bench, wanted: &[&rows::Row], options: &Options) -> Result<Report> {

@@ -3,6 +3,7 @@
 //! Every measuring program, in C or our own executable as a worker, speaks the protocol of `tests/bench/peer.h`: `serve` prints
 //! `port N`; `call HOST PORT …` prints `MEDIAN MEAN COUNT`. Here is who starts them, where and in which environment.
 
+use crate::ending;
 use crate::place::Cpus;
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -93,7 +94,7 @@ impl Process {
     pub fn start(mut command: Command, cpus: &Cpus, cpu: Option<usize>) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let name = command.get_program().to_string_lossy().into_owned();
-        let mut child = cpus.on(cpu, || command.spawn()).with_context(|| format!("cannot start {name}"))?;
+        let mut child = cpus.on(cpu, || ending::start(&mut command)).with_context(|| format!("cannot start {name}"))?;
         let output = child.stdout.take().map(BufReader::new).context("no output pipe")?;
         let input = child.stdin.take();
         Ok(Self { child, output, input })

@@ -5,6 +5,7 @@
 //! ends with its owner, and with the bench itself.
 
 use crate::bench::Bench;
+use crate::ending;
 use crate::pair::{Timing, parse};
 use crate::place::Placement::{self, One, Two};
 use anyhow::{Context, Result, bail};
@@ -77,7 +78,7 @@ pub enum Ready<'a> {
 impl<'a> Stage<'a> {
     /// An empty folder, and what equips a program. When root measures, that is copied to where the programs' user can read it.
     pub fn new(bench: &'a Bench) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("motet-bench-").tempdir()?;
+        let folder = ending::folder()?;
         give_away(folder.path())?;
         let mut stage = Self { bench, folder, equipment: bench.sockets()?, logs: Cell::new(0) };
         for at in 0..stage.equipment.len() {
@@ -117,7 +118,8 @@ impl<'a> Stage<'a> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).env_remove("LD_PRELOAD").stdin(Stdio::null()).current_dir(self.folder.path());
-        let output = command.output().with_context(|| format!("cannot start {}", words[0]))?;
+        let output = ending::output(command.env("TMPDIR", self.folder.path()))
+            .with_context(|| format!("cannot start {}", words[0]))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             let error = said.lines().find(|line| line.contains("error")).or(said.lines().last());
@@ -168,7 +170,7 @@ impl<'a> Stage<'a> {
         let file = File::create(&log)?;
         let mut command = self.command(mode, &words, environment);
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        let child = self.bench.cpus.on(Some(self.cpu(One)), || command.spawn());
+        let child = self.bench.cpus.on(Some(self.cpu(One)), || ending::start(&mut command));
         let child = child.with_context(|| format!("cannot start {}", words[0]))?;
         let mut server = Server { child, log, name: words[0].to_owned(), signal: Signal::TERM };
         server.until(|printed| match ready {
@@ -204,7 +206,7 @@ impl<'a> Stage<'a> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         let mut command = self.command(way.mode, &[&LIMITED, words.as_slice()].concat(), environment);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = self.bench.cpus.on(Some(self.cpu(way.placement)), || command.spawn());
+        let child = self.bench.cpus.on(Some(self.cpu(way.placement)), || ending::start(&mut command));
         let output = child.and_then(Child::wait_with_output).with_context(|| format!("cannot start {}", words[0]))?;
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         if !output.status.success() {
@@ -225,7 +227,7 @@ impl<'a> Stage<'a> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         let mut command = self.command(way.mode, &[&LIMITED, words.as_slice()].concat(), environment);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let child = self.bench.cpus.on(Some(self.cpu(way.placement)), || command.spawn());
+        let child = self.bench.cpus.on(Some(self.cpu(way.placement)), || ending::start(&mut command));
         let mut child = child.with_context(|| format!("cannot start {}", words[0]))?;
         let output = child.stdout.take().map(BufReader::new).context("no output pipe")?;
         let input = child.stdin.take();

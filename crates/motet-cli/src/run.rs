@@ -112,7 +112,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         }
     }
     if arguments.stats {
-        return stats::run(command, program, json);
+        return stats::run(command, program, &file, json);
     }
     Err(cannot_start(program, &command.exec()))
 }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 use rustix::process::{Pid, Signal};
@@ -50,7 +51,7 @@ struct Line {
 }
 
 /// Starts the program, waits for it, prints the table, and ends as it ended.
-pub fn run(mut command: Command, program: &OsStr, json: bool) -> Outcome {
+pub fn run(mut command: Command, program: &OsStr, at: &Path, json: bool) -> Outcome {
     let failed = |what: &str, e: &dyn std::fmt::Display| Failure::new(FAILED, format!("{what}: {e}"));
     let file = memfd().map_err(|e| failed("no memory for the statistics", &e))?;
     command.env("MOTET_STATS", format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
@@ -59,13 +60,31 @@ pub fn run(mut command: Command, program: &OsStr, json: bool) -> Outcome {
     let ignored = ignored_signals();
     let caught = PASSED.into_iter().filter(|n| ignored >> (n - 1) & 1 == 0).chain([SIGCHLD]);
     let mut signals = SignalsInfo::new(caught).map_err(|e| failed("cannot wait for signals", &e))?;
-    let mut child = command.spawn().map_err(|e| cannot_start(program, &e))?;
+    let mut child = start(&mut command, at).map_err(|e| cannot_start(program, &e))?;
     let status = wait(&mut child, &mut signals).map_err(|e| failed("cannot wait for the program", &e))?;
 
     let lines = read(file);
     let shown = if json { json_lines(&lines)? } else { render(&lines) };
     eprint!("{shown}");
     end_as(status)
+}
+
+/// Starts it; what the kernel does not know as a program is a script for the shell, as it is for `execvp`.
+fn start(command: &mut Command, at: &Path) -> std::io::Result<Child> {
+    match command.spawn() {
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
+            let mut shell = Command::new("/bin/sh");
+            shell.arg(at).args(command.get_args());
+            for (name, value) in command.get_envs() {
+                match value {
+                    Some(value) => shell.env(name, value),
+                    None => shell.env_remove(name),
+                };
+            }
+            shell.spawn()
+        }
+        started => started,
+    }
 }
 
 fn memfd() -> Result<File, rustix::io::Errno> {

@@ -27,7 +27,9 @@ fn a_tool_of_bench_has_options_of_its_own() {
     ] {
         refused(&mut motet(arguments), 2);
     }
-    assert!(refused(&mut motet(["bench", "--only", "nonsense"]), 1).contains("no row `nonsense`"));
+    assert!(refused(&mut motet(["bench", "--only", "nonsense"]), 2).contains("no row `nonsense`"));
+    let nowhere = ["bench", "--only", "a", "--libdir", "/no/such/folder"];
+    assert!(refused(&mut motet(nowhere), 2).contains("no such folder"));
     let (code, out, _) = finish(&mut motet(["bench", "corba", "--help"]));
     assert!(code == 0 && out.contains("--pair") && out.contains("--plots") && !out.contains("--only"), "{out}");
 }

@@ -38,6 +38,18 @@ fn commands_that_cannot_run_end_as_in_a_shell() {
     refused(&mut run(&folder, &["--stats", orphan.to_str().unwrap()]), 127);
 }
 
+/// As `execvp` and every shell have it.
+#[test]
+fn a_script_without_a_first_line_runs_under_the_shell() {
+    let folder = equipped("scripts");
+    let script = folder.file("script", "echo \"$1\" $MOTET_DISABLE; exit 4\n", 0o755);
+    for options in [&[][..], &["--stats"]] {
+        let words = [options, &["--", script.to_str().unwrap(), "a word"]].concat();
+        let (code, out, _) = finish(&mut run(&folder, &words));
+        assert_eq!((code, out.as_str()), (4, "a word 0\n"), "{options:?}");
+    }
+}
+
 #[test]
 fn missing_libraries_are_code_70() {
     let folder = Folder::new("nothing");

@@ -55,3 +55,31 @@ fn the_work_of_killed_workers_is_done_by_others() {
         assert_eq!(printed.matches("then it was killed").count().to_string(), killed, "{printed}");
     }
 }
+
+/// Every example says how it is compiled, from the root of a checkout with what was built there.
+#[test]
+fn examples_are_compiled_as_they_say() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let Some(library) = motet_tests::engine().and_then(std::path::Path::parent) else {
+        return motet_tests::programs::skip("examples_are_compiled_as_they_say", "nothing is built").unwrap_or(());
+    };
+    let folders = ["examples/c", "examples/cxx"].map(|folder| std::fs::read_dir(root.join(folder)).expect("examples"));
+    let sources: Vec<_> = folders.into_iter().flatten().map(|entry| entry.expect("an example").path()).collect();
+    assert!(sources.len() >= 6, "{sources:?}");
+    for source in sources {
+        let text = std::fs::read_to_string(&source).expect("text");
+        let said = text.lines().map(|line| line.trim_start_matches([' ', '*', '/']));
+        let said = said.take(12).find(|line| line.starts_with("cc ") || line.starts_with("c++ ")).expect("a command");
+        let words = said
+            .split_whitespace()
+            .map(|word| if word == "target/release" { library.as_os_str() } else { word.as_ref() });
+        let mut words: Vec<_> = words.map(std::ffi::OsStr::to_owned).collect();
+        let out = words.last_mut().expect("a name");
+        *out = std::env::temp_dir().join(format!("motet-said-{}", std::process::id())).into();
+        let out = out.clone();
+        let made =
+            std::process::Command::new(&words[0]).args(&words[1..]).current_dir(&root).output().expect("a compiler");
+        let _ = std::fs::remove_file(out);
+        assert!(made.status.success(), "{said}: {}", String::from_utf8_lossy(&made.stderr));
+    }
+}

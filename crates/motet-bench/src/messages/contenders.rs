@@ -6,6 +6,7 @@
 
 use super::{CLIENTS, Part};
 use crate::bench::Bench;
+use crate::ending;
 use crate::pair::{Process, Program, Server, caller, parse};
 use crate::place::Placement::{self, Free, One, Two};
 use anyhow::{Result, bail};
@@ -75,7 +76,7 @@ pub struct Contenders {
 impl Contenders {
     /// Builds the programs of all that are installed.
     pub fn find(bench: &Bench) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("motet-bench-").tempdir()?;
+        let folder = ending::folder()?;
         for (name, text) in SOURCES {
             std::fs::write(folder.path().join(name), text)?;
         }
@@ -177,7 +178,8 @@ fn ranks(at: &Path, mpi: Debian, more: &[&str]) -> Result<Ranks> {
 }
 
 fn build(at: &Path, words: &[String]) -> Result<()> {
-    let output = Command::new(&words[0]).args(&words[1..]).current_dir(at).env_remove("LD_PRELOAD").output()?;
+    let mut command = Command::new(&words[0]);
+    let output = ending::output(command.args(&words[1..]).current_dir(at).env("TMPDIR", at).env_remove("LD_PRELOAD"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("{} failed: {}", words[0], said.lines().find(|line| line.contains("error")).unwrap_or_default());

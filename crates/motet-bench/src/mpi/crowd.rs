@@ -104,7 +104,7 @@ fn run(crowd: &Ranks, ranks: usize, ours: bool) -> Result<Told> {
         mpi.equip(&mut command);
     }
     command.envs(crowd.environment.iter().map(|(name, value)| (name, value)));
-    let output = command.output().context("timeout")?;
+    let output = crate::ending::output(&mut command).context("timeout")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();

@@ -3,6 +3,7 @@
 //! The list is [`LIBRARIES`]: a further library is a line there and one of `motet_programs::mpi`.
 
 use crate::bench::Bench;
+use crate::ending;
 use crate::messages::contenders::{Contender, Ranks, SOURCES};
 use anyhow::{Context, Result, bail};
 use motet_programs::builds;
@@ -106,7 +107,7 @@ enum Runs {
 impl Libraries {
     /// Builds the programs for all that are installed.
     pub fn find(bench: &Bench) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("motet-bench-").tempdir()?;
+        let folder = ending::folder()?;
         let crowd = [("crowd.c", include_str!("../../../../tests/mpi/crowd.c"))];
         let node = [("node.h", include_str!("../../../../tests/mpi/node.h"))];
         for (name, text) in SOURCES.iter().chain(&crowd).chain(&node) {
@@ -220,7 +221,7 @@ impl Library {
         let build = |source: &str| -> Result<PathBuf> {
             let program = at.join(format!("{source}-{}", known.name.replace(' ', "-")));
             let mut compiler = mpi.compiler(&at.join(format!("{source}.c")), &program);
-            let output = compiler.env_remove("LD_PRELOAD").output()?;
+            let output = ending::output(compiler.env("TMPDIR", at).env_remove("LD_PRELOAD"))?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
                 bail!("its compiler failed: {}", said.lines().find(|line| line.contains("error")).unwrap_or_default());

@@ -6,6 +6,7 @@
 
 use super::libraries::Libraries;
 use crate::bench::{Bench, Contestant};
+use crate::ending;
 use crate::report::{Bound, Line, Quantity, Unit};
 use crate::stats::median;
 use crate::table::bytes;
@@ -13,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use motet_programs::find;
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 const ROW: &str = "together";
 /// A job that takes longer has hung.
@@ -133,13 +134,14 @@ fn build(libraries: &Libraries) -> Result<PathBuf> {
     let program = folder.join("together");
     let sources = ["main.cc", "mpi.cc", "corba.cc", "sockets.cc", "togetherSK.cc"].map(|name| folder.join(name));
     let mut compiler = Command::new("mpicxx.openmpi");
+    compiler.env("TMPDIR", &folder);
     compiler.args(["-std=c++17", "-O2", "-w", "-DOMPI_SKIP_MPICXX"]).arg("-I").arg(&folder).args(sources);
     succeeds(compiler.arg("-o").arg(&program).args(["-lomniORB4", "-lomnithread", "-lpthread"]))?;
     Ok(program)
 }
 
 fn succeeds(command: &mut Command) -> Result<()> {
-    let output = command.env_remove("LD_PRELOAD").output().context("a compiler")?;
+    let output = ending::output(command.env_remove("LD_PRELOAD")).context("a compiler")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("a compiler failed: {}", said.lines().find(|line| line.contains("error")).unwrap_or_default());
@@ -156,7 +158,7 @@ pub fn run(ready: &Ready, job: Job, ms: f64, sizes: &[usize]) -> Result<Vec<Told
     for allowed in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
         command.env(allowed, "1");
     }
-    let output = command.env_remove("LD_PRELOAD").stdin(Stdio::null()).output().context("timeout")?;
+    let output = ending::output(command.env_remove("LD_PRELOAD")).context("timeout")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("{}: {}", output.status, said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default());

@@ -11,7 +11,7 @@ const PROCESSES: usize = 8;
 const TOKENS: [(usize, &str); 2] = [(1, "one token"), (PROCESSES, "a token each")];
 
 pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
-    let folder = tempfile::Builder::new().prefix("motet-bench-").tempdir()?;
+    let folder = crate::ending::folder()?;
     let path = &folder.path().join("ring").to_string_lossy().into_owned();
     let mut contestants: Vec<Contestant<'_>> = Vec::new();
     for (tokens, _) in TOKENS {
