@@ -19,7 +19,7 @@ struct chunk {
 
 bool requests_grow(struct domain *domain)
 {
-    struct chunk *chunk = malloc(sizeof *chunk);
+    struct chunk *chunk = calloc(1, sizeof *chunk);
     if (!chunk) return false;
     chunk->next = domain->chunks;
     domain->chunks = chunk;

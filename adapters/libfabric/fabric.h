@@ -142,13 +142,14 @@ struct queue {
     size_t first, count, size;
     atomic_bool signalled;
     int pipe[2]; /* wakes who waits; where there is a wait object */
+    size_t entry;       /* bytes of one that is read */
     unsigned users;
     unsigned vain;      /* reads in a row */
     unsigned begun;     /* what the domain had begun by the last one */
     atomic_llong used;  /* CPU time of its thread then, ns; 0: not known */
     unsigned elsewhere; /* a score: up where its thread has computed since the read before, down by each that follows at once */
     atomic_int rest_ms; /* of the next sleep */
-    struct motet_completion *ends;
+    struct motet_completion *ends; /* END_SIZE bytes apart */
 };
 
 struct counter {
@@ -188,6 +189,7 @@ struct request {
     int error;
     uint8_t kind, counter;
     bool told, many;
+    bool simple; /* a receive of one message that is told: it ends in the entry of whoever reads */
 };
 
 enum counted { COUNT_SEND, COUNT_RECEIVE, COUNT_READ, COUNT_WRITE, COUNTED };
@@ -270,45 +272,46 @@ void rest_count(struct domain *domain, const struct address *address, int more);
 bool rest_is_due(struct queue *queue);
 void rest(struct queue *queue);
 
-/* A read found something: reads in vain and sleeps begin anew. */
+/* A read found something: reads in vain and sleeps begin anew. (A plain store: an exchange would wait for all stores before it.) */
 static inline void rest_is_over(struct queue *queue)
 {
     queue->vain = 0;
-    queue->rest_ms = 0;
-}
-
-/* As much of an event as the form has: the forms are beginnings of one another. */
-static inline void write_entry(char *into, size_t size, const struct fi_cq_tagged_entry *entry)
-{
-    if (likely(size == sizeof *entry)) memcpy(into, entry, sizeof *entry);
-    else memcpy(into, entry, size);
+    atomic_store_explicit(&queue->rest_ms, 0, memory_order_relaxed);
 }
 
 /* ---- domain.c */
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **out, void *context);
 bool requests_grow(struct domain *domain); /* false: no memory */
 
-static inline struct request *request_take(struct endpoint *endpoint) /* NULL: no memory */
+/* One that is spare is clean: it has no copy, is no piece, has none, and has not failed; it is neither `many` nor `simple`. */
+static inline struct request *request_take_of(struct domain *domain, struct endpoint *endpoint) /* NULL: no memory */
 {
-    struct domain *domain = endpoint->domain;
     if (unlikely(!domain->spare) && !requests_grow(domain)) return NULL;
     struct request *request = domain->spare;
     domain->spare = request->next;
     request->endpoint = endpoint;
-    request->copy = NULL;
-    request->many = false;
-    request->whole = NULL;
-    request->pieces = 0;
-    request->error = 0;
     return request;
+}
+
+static inline struct request *request_take(struct endpoint *endpoint) { return request_take_of(endpoint->domain, endpoint); }
+
+/* Gives one back that is clean but for `simple`. */
+static inline void request_give_back_clean(struct domain *domain, struct request *request)
+{
+    request->simple = false;
+    request->next = domain->spare;
+    domain->spare = request;
 }
 
 static inline void request_give_back(struct request *request)
 {
-    struct domain *domain = request->endpoint->domain;
     if (unlikely(request->copy != NULL)) free(request->copy);
-    request->next = domain->spare;
-    domain->spare = request;
+    request->copy = NULL;
+    request->whole = NULL;
+    request->pieces = 0;
+    request->error = 0;
+    request->many = false;
+    request_give_back_clean(request->endpoint->domain, request);
 }
 
 static inline void request_note(struct request *request)
@@ -361,13 +364,32 @@ int queue_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq
 struct queue *queue_own(struct domain *domain);
 int queue_free(struct queue *queue);
 void queue_forget(struct queue *queue, struct endpoint *endpoint); /* events of one that ends stay, but name it no more */
-struct reader {       /* of a queue whose ring is empty */
-    char *into;       /* its entries, in the queue's form */
-    size_t most, size; /* how many, and bytes of one */
+struct reader {         /* of a queue whose ring is empty */
+    char *next;         /* of its entries, in the queue's form */
+    size_t most, size;  /* how many, and bytes of one */
     fi_addr_t *sources; /* or NULL */
     size_t taken;
 };
+
+/* The next entry. Each word goes where it is wanted, as what is put together elsewhere by words and copied by pairs of them is waited for:
+ * until all stores before have been seen, that to a line which a peer is reading among them. The forms are beginnings of one another. */
+static inline void write_entry(struct reader *reader, void *context, uint64_t flags, size_t length, void *buffer, uint64_t data, uint64_t tag)
+{
+    struct fi_cq_tagged_entry apart, *place = (void *)reader->next, *entry = likely(reader->size == sizeof apart) ? place : &apart;
+    entry->op_context = context;
+    entry->flags = flags;
+    entry->len = length;
+    entry->buf = buffer;
+    entry->data = data;
+    entry->tag = tag;
+    if (unlikely(entry == &apart)) memcpy(place, &apart, reader->size);
+    reader->next += reader->size;
+    reader->taken++;
+}
+
 #define BATCH 16 /* ends taken at a time */
+#define END_SIZE offsetof(struct motet_completion, lent) /* no receive is in place here; whole lines */
+static inline struct motet_completion *end_of(const struct queue *queue, int at) { return (void *)((char *)queue->ends + (size_t)at * END_SIZE); }
 bool ends_make(struct queue *queue);
 /* What has ended, into `ends`; one round of progress where nothing has. How many, or less than 1. */
 static inline int queue_take(struct queue *queue)
@@ -384,6 +406,14 @@ static inline void count(struct endpoint *endpoint, enum counted what, int error
     if (unlikely(counter != NULL)) atomic_fetch_add(error ? &counter->failed : &counter->done, 1);
 }
 void tell(struct endpoint *endpoint, struct queue *queue, const struct event *event, bool told, enum counted what);
+bool events_grow(struct queue *queue);
+
+/* Where the next event goes. */
+static inline struct event *event_place(struct queue *queue)
+{
+    if (unlikely(queue->count == queue->size && !events_grow(queue))) abort(); /* an event that is lost is a program that waits for ever */
+    return &queue->events[(queue->first + queue->count++) & (queue->size - 1)];
+}
 int to_errno(int status); /* of Motet's errors, positive or negative; libfabric's, positive */
 
 void request_piece_ended(struct request *whole, int status);

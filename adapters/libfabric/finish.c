@@ -12,7 +12,7 @@ int to_errno(int status)
     }
 }
 
-static bool grow(struct queue *queue)
+bool events_grow(struct queue *queue)
 {
     size_t size = queue->size ? queue->size * 2 : 256;
     struct event *events = malloc(size * sizeof *events);
@@ -31,8 +31,7 @@ void tell(struct endpoint *endpoint, struct queue *queue, const struct event *ev
 {
     count(endpoint, what, event->error);
     if (!queue->told || !(told || event->error)) return;
-    if (unlikely(queue->count == queue->size && !grow(queue))) abort(); /* an event that is lost is a program that waits for ever */
-    queue->events[(queue->first + queue->count++) & (queue->size - 1)] = *event;
+    *event_place(queue) = *event;
 }
 
 /* A buffer for many messages has got one: true, it goes on. */
@@ -56,7 +55,7 @@ void request_piece_ended(struct request *whole, int status)
     request_give_back(whole);
 }
 
-static void finish(struct queue *queue, const struct motet_completion *end)
+static __attribute__((noinline)) void finish(struct queue *queue, const struct motet_completion *end)
 {
     struct request *request = (struct request *)(uintptr_t)end->context;
     request_forget(request);
@@ -90,38 +89,31 @@ static void finish(struct queue *queue, const struct motet_completion *end)
 static inline bool finish_at_once(struct queue *queue, const struct motet_completion *end, struct reader *reader)
 {
     struct request *request = (struct request *)(uintptr_t)end->context;
-    if (reader->taken == reader->most || queue->count > 0 || end->status != 0) return false;
-    if (!(request->flags & FI_RECV) || request->whole || request->many || !request->told) return false;
-    /* Field by field where it is wanted: what is put together elsewhere by words and copied by pairs of them is waited for. */
-    struct fi_cq_tagged_entry apart, *place = (void *)(reader->into + reader->taken * reader->size);
-    struct fi_cq_tagged_entry *entry = likely(reader->size == sizeof apart) ? place : &apart;
-    bool data = end->headers_length == sizeof entry->data;
-    entry->op_context = request->context;
-    entry->flags = request->flags | (data ? FI_REMOTE_CQ_DATA : 0);
-    entry->len = end->length;
-    entry->buf = request->buffer;
-    entry->tag = end->tag;
-    entry->data = 0;
-    if (data) memcpy(&entry->data, end->headers, sizeof entry->data);
-    if (unlikely(entry == &apart)) write_entry((char *)place, reader->size, &apart);
-    if (reader->sources) reader->sources[reader->taken] = peer_source(request->endpoint, end->channel);
-    reader->taken++;
-    count(request->endpoint, request->counter, 0);
+    struct endpoint *endpoint = request->endpoint;
+    if (unlikely(!request->simple || end->status != 0 || reader->taken == reader->most || queue->count > 0)) return false;
+    uint64_t flags = request->flags, data = 0;
+    if (end->headers_length == sizeof data) {
+        memcpy(&data, end->headers, sizeof data);
+        flags |= FI_REMOTE_CQ_DATA;
+    }
+    if (unlikely(reader->sources != NULL)) reader->sources[reader->taken] = peer_source(endpoint, end->channel);
+    write_entry(reader, request->context, flags, end->length, request->buffer, data, end->tag);
+    count(endpoint, COUNT_RECEIVE, 0);
     request_forget(request);
-    request_give_back(request);
+    request_give_back_clean(queue->domain, request);
     return true;
 }
 
 bool ends_make(struct queue *queue)
 {
-    if ((queue->ends = malloc(BATCH * sizeof *queue->ends))) queue->ends[0].size = sizeof *queue->ends;
+    if ((queue->ends = aligned_alloc(64, BATCH * END_SIZE))) queue->ends[0].size = END_SIZE;
     return queue->ends != NULL;
 }
 
 void queue_finish(struct queue *queue, int taken, struct reader *reader)
 {
     for (int i = 0; i < taken; i++)
-        if (!finish_at_once(queue, &queue->ends[i], reader)) finish(queue, &queue->ends[i]);
+        if (!finish_at_once(queue, end_of(queue, i), reader)) finish(queue, end_of(queue, i));
     mail_read(queue->domain);
 }
 

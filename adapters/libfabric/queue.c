@@ -28,13 +28,12 @@ static size_t form_size(enum fi_cq_format format)
 
 static ssize_t read_ring(struct queue *queue, struct reader *reader)
 {
-    for (; reader->taken < reader->most && queue->count > 0 && front(queue)->error == 0; reader->taken++) {
-        struct event *event = front(queue);
-        struct fi_cq_tagged_entry entry = { event->context, event->flags, event->length, event->buffer, event->data, event->tag };
-        write_entry(reader->into + reader->taken * reader->size, reader->size, &entry);
-        if (reader->sources)
+    while (reader->taken < reader->most && queue->count > 0 && front(queue)->error == 0) {
+        const struct event *event = front(queue);
+        if (unlikely(reader->sources != NULL))
             reader->sources[reader->taken] =
                 event->flags & FI_RECV && event->endpoint ? peer_source(event->endpoint, event->channel) : FI_ADDR_NOTAVAIL;
+        write_entry(reader, event->context, event->flags, event->length, event->buffer, event->data, event->tag);
         drop_front(queue);
     }
     return reader->taken == 0 && reader->most > 0 ? -FI_EAVAIL : (ssize_t)reader->taken;
@@ -42,7 +41,7 @@ static ssize_t read_ring(struct queue *queue, struct reader *reader)
 
 static ssize_t read_locked(struct queue *queue, char *into, size_t most, fi_addr_t *sources)
 {
-    struct reader reader = { into, most, form_size(queue->format), sources, 0 };
+    struct reader reader = { into, most, queue->entry, sources, 0 };
     if (queue->count == 0) queue_finish(queue, queue_take(queue), &reader);
     if (likely(queue->count == 0)) return likely(reader.taken == 0) ? -FI_EAGAIN : (ssize_t)reader.taken;
     return read_ring(queue, &reader);
@@ -60,7 +59,7 @@ static ssize_t read_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t 
 /* What came of a look for ends, for a program that polls. The lock is held until it is over. */
 static __attribute__((noinline)) ssize_t poll_taken(struct queue *queue, int taken, void *into, size_t most, fi_addr_t *sources)
 {
-    struct reader reader = { into, most, form_size(queue->format), sources, 0 };
+    struct reader reader = { into, most, queue->entry, sources, 0 };
     queue_finish(queue, taken, &reader);
     ssize_t result = likely(queue->count == 0) ? (likely(reader.taken > 0) ? (ssize_t)reader.taken : -FI_EAGAIN) : read_ring(queue, &reader);
     if (result != -FI_EAGAIN) rest_is_over(queue);
@@ -296,6 +295,7 @@ int queue_open(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq **
         queue->told = true;
         queue->format = attr->format == FI_CQ_FORMAT_UNSPEC ? FI_CQ_FORMAT_TAGGED : attr->format;
         attr->format = queue->format;
+        queue->entry = form_size(queue->format);
         queue->fid.fid.fclass = FI_CLASS_CQ;
         queue->fid.fid.context = context;
         queue->fid.fid.ops = &object;

@@ -64,6 +64,7 @@ static struct request *request_for(struct endpoint *endpoint, const struct in *i
     request->left = in->capacity;
     request->place = 0;
     request->many = in->flags & FI_MULTI_RECV && in->kind == PLAIN;
+    request->simple = request->told && !request->many;
     return request;
 }
 
@@ -190,43 +191,50 @@ static ssize_t receive(struct fid_ep *fid, const struct in *in)
 static uint64_t usual(struct fid_ep *fid) { return container(fid, struct endpoint, fid)->receive_flags; }
 
 /* What most receives are: of one message with a tag, from a peer that is known or from any. False, and nothing is done: any other way. */
-static inline bool posts(struct endpoint *endpoint, void *buffer, size_t length, fi_addr_t from, uint64_t tag, uint64_t ignore, void *context)
+static inline __attribute__((always_inline)) bool posts(struct endpoint *endpoint, void *buffer, size_t length, fi_addr_t from, uint64_t tag, uint64_t ignore, void *context)
 {
+    struct domain *domain = endpoint->domain;
     motet_channel channel = 0;
-    enter(endpoint->domain);
+    enter(domain);
     if (from != FI_ADDR_UNSPEC && endpoint->caps & FI_DIRECTED_RECV) {
         struct peer *peer = from < endpoint->known_count ? endpoint->known[from] : NULL;
         channel = likely(peer != NULL) ? peer->in[TAGGED] : 0;
         if (unlikely(channel == 0)) goto other;
     }
-    struct request *request = request_take(endpoint);
+    struct request *request = request_take_of(domain, endpoint);
     if (unlikely(!request)) goto other;
     request->context = context;
     request->flags = FI_RECV | FI_TAGGED;
-    request->told = told(endpoint, endpoint->receive_flags);
+    request->simple = request->told = told(endpoint, endpoint->receive_flags);
     request->counter = COUNT_RECEIVE;
     request->kind = TAGGED;
     request->buffer = buffer;
     request->left = length;
     request->place = 0;
     request->from = channel;
-    if (likely(motet_pinned_post(endpoint->domain->pinned, channel, channel ? 0 : endpoint->contexts[TAGGED], tag, ignore, buffer, length,
+    if (likely(motet_pinned_post(domain->pinned, channel, channel ? 0 : endpoint->contexts[TAGGED], tag, ignore, buffer, length,
                                  endpoint->receives->group, (uintptr_t)request, &request->operation) == 0)) {
         request_note(request);
-        leave(endpoint->domain);
+        leave(domain);
         return true;
     }
     request_give_back(request);
 other:
-    leave(endpoint->domain);
+    leave(domain);
     return false;
+}
+
+static __attribute__((noinline)) ssize_t tagged_otherwise(struct fid_ep *fid, void *buf, size_t length, fi_addr_t from, uint64_t tag,
+                                                         uint64_t ignore, void *context)
+{
+    struct in in = { TAGGED, buf, length, from, tag, ignore, usual(fid), context };
+    return receive(fid, &in);
 }
 
 ssize_t tagged_recv(struct fid_ep *fid, void *buf, size_t length, void *desc, fi_addr_t from, uint64_t tag, uint64_t ignore, void *context)
 {
     if (likely(posts(container(fid, struct endpoint, fid), buf, length, from, tag, ignore, context))) return 0;
-    struct in in = { TAGGED, buf, length, from, tag, ignore, usual(fid), context };
-    return receive(fid, &in);
+    return tagged_otherwise(fid, buf, length, from, tag, ignore, context);
 }
 
 ssize_t tagged_recvv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t from, uint64_t tag, uint64_t ignore,

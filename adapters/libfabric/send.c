@@ -61,15 +61,22 @@ static int start(struct endpoint *endpoint, const struct out *out, struct motet_
     return result;
 }
 
-/* A message has left within the call. */
-static void gone(struct endpoint *endpoint, enum kind kind, void *context, bool told)
+/* A message has left within the call. Its event is written word by word where it stays (see write_entry). */
+static inline void gone(struct endpoint *endpoint, enum kind kind, void *context, bool told)
 {
-    if (!told) {
-        count(endpoint, COUNT_SEND, 0);
-        return;
-    }
-    struct event event = { .context = context, .flags = event_flags(kind), .endpoint = endpoint };
-    tell(endpoint, endpoint->sends, &event, told, COUNT_SEND);
+    struct queue *queue = endpoint->sends;
+    count(endpoint, COUNT_SEND, 0);
+    if (!told || !queue->told) return;
+    struct event *event = event_place(queue);
+    event->context = context;
+    event->flags = event_flags(kind);
+    event->length = 0;
+    event->buffer = NULL;
+    event->data = event->tag = 0;
+    event->endpoint = endpoint;
+    event->channel = 0;
+    event->beyond = 0;
+    event->error = 0;
 }
 
 static ssize_t send_out(struct fid_ep *fid, const struct out *out)
@@ -112,15 +119,16 @@ static inline bool goes(struct fid_ep *fid, enum kind kind, const void *buf, siz
 {
     struct endpoint *endpoint = container(fid, struct endpoint, fid);
     if (length > INJECT_SIZE || flags & (data ? DELIVERED : DELIVERED | FI_REMOTE_CQ_DATA)) return false;
-    enter(endpoint->domain);
-    endpoint->domain->begun++;
+    struct domain *domain = endpoint->domain;
+    enter(domain);
+    domain->begun++;
     struct peer *peer = to < endpoint->known_count ? endpoint->known[to] : NULL;
     bool result = false;
     if (likely(peer && peer->out[kind])) {
-        result = motet_pinned_inject(endpoint->domain->pinned, peer->out[kind], tag, data, data ? sizeof *data : 0, buf, length) == 0;
+        result = motet_pinned_inject(domain->pinned, peer->out[kind], tag, data, data ? sizeof *data : 0, buf, length) == 0;
         if (likely(result)) gone(endpoint, kind, context, !quiet && (!endpoint->selective_sends || flags & FI_COMPLETION));
     }
-    leave(endpoint->domain);
+    leave(domain);
     return result;
 }
 

@@ -7,7 +7,7 @@ use super::operations::{Ends, group, tell_kept};
 use super::shape::{self, CompletionShape, End};
 use super::table::{self, Record, enter};
 use super::{EAGAIN, EINVAL, Errno, call, channel, errno, number};
-use motet_api::node::{Context, Ended, From, GroupId, Memory, Mode, Notice, Outgoing, Pin, Teller};
+use motet_api::node::{Context, Ended, From, GroupId, Notice, Pin, Teller};
 use std::ptr;
 
 /// A node that stays, and whoever is favoured there: `motet.h` has one call at a time on it.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn motet_pinned_post(
         // SAFETY: as above.
         unsafe { shape::put(out, 0)? };
         let Pinned { record, pin } = node;
-        let posted = record.node.post_by((from, tag, ignore), Memory::Span(span), notice, Some(pin)).map_err(errno)?;
+        let posted = record.node.post_span_by(from, tag, ignore, span, notice, Some(pin)).map_err(errno)?;
         // SAFETY: as above.
         unsafe { shape::put(out, posted.0.into()) }.map(|()| 0)
     })
@@ -110,9 +110,8 @@ pub unsafe extern "C" fn motet_pinned_inject(
         // SAFETY: the caller's promise.
         let (node, headers, body) =
             unsafe { (pinned(node)?, shape::bytes(headers, headers_length)?, shape::bytes(body, length)?) };
-        let message = Outgoing { channel: channel(to), tag, headers, mode: Mode::Inject };
         let Pinned { record, pin } = node;
-        record.node.try_inject_by(&message, &[body], Some(pin)).map(|()| 0).map_err(errno)
+        record.node.try_inject_one_by(channel(to), tag, headers, body, Some(pin)).map(|()| 0).map_err(errno)
     })
 }
 

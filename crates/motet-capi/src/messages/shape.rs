@@ -394,9 +394,11 @@ impl<'a> End<'a> {
             (*into).full = self.full;
             (*into).tag = self.tag;
             (*into).channel = self.channel.map_or(0, channel_handle);
-            if !headers.is_empty() {
-                let place = (&raw mut (*into).headers).cast::<u8>();
-                std::ptr::copy_nonoverlapping(headers.as_ptr(), place, headers.len());
+            let place = (&raw mut (*into).headers).cast::<u8>();
+            match <[u8; 8]>::try_from(headers) {
+                Ok(word) => place.cast::<[u8; 8]>().write(word), // what a library has that has any, without a call
+                Err(_) if headers.is_empty() => {}
+                Err(_) => std::ptr::copy_nonoverlapping(headers.as_ptr(), place, headers.len()),
             }
             if let (Some(InPlace { lent, body }), true) = (self.in_place, tells_in_place(room)) {
                 (*into).lent = lent;

@@ -3,11 +3,11 @@
 //! What it is: what [`super::sending`] does with such a message. What it is not: it decides nothing. What does not plainly go so is left to
 //! that, which finds out why.
 
+use super::Channel;
 use super::core::Core;
 use super::links::Joined;
 use super::medium::Medium;
 use super::packets::BEHIND_WORDS;
-use super::sending::Outgoing;
 use motet_proto::message::packet::Kind;
 use motet_proto::message::pool::Number;
 use motet_wire::lane::Put;
@@ -15,8 +15,7 @@ use motet_wire::lane::Put;
 impl Core {
     /// Sends a message, of a node that is still or not. False, and nothing is done: it goes another way, or not at all.
     #[inline(always)]
-    pub(super) fn inject_line(&mut self, message: &Outgoing<'_>, body: &[u8], still: bool) -> bool {
-        let &Outgoing { channel, tag, headers, .. } = message;
+    pub(super) fn inject_line(&mut self, channel: Channel, tag: u64, headers: &[u8], body: &[u8], still: bool) -> bool {
         let length = headers.len().saturating_add(body.len());
         let Self { links, lately, .. } = self;
         let Some(joined) = links.named(Number(channel.link.0)) else { return false };

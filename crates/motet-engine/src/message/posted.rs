@@ -57,16 +57,17 @@ pub fn tell(
     let Some(matched) = proto.match_short(view, incoming, short.kind, words, length, now) else {
         return Taken::Nothing;
     };
-    let (word, bytes);
-    let (pushed, body): (&[u8], &[u8]) = match (matched.headers, length) {
-        // What most short messages are.
-        (0, 8) => {
-            word = short.word(WORDS).to_le_bytes();
-            (&[], &word)
+    let (words, bytes);
+    let (pushed, body) = match matched.headers {
+        // What most short messages are: a word, behind none or that of a library that has a header.
+        headers @ (0 | 8) if length == headers + 8 => {
+            words = [short.word(WORDS), short.word(WORDS + 1)].map(u64::to_le_bytes);
+            let (pushed, body) = words.as_flattened().split_at(headers);
+            (pushed, &body[..8])
         }
-        _ => {
+        headers => {
             bytes = short.behind::<WORDS>();
-            bytes[..length.min(bytes.len())].split_at(matched.headers.min(length))
+            bytes[..length.min(bytes.len())].split_at(headers.min(length))
         }
     };
     let channel = Channel { link: view.link, id: matched.channel };

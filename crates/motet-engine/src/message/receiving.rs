@@ -43,7 +43,6 @@ impl Node {
     }
 
     /// The same by the one who is favoured.
-    #[inline(always)]
     pub fn post_by(
         &self,
         (from, tag, ignore): (From, u64, u64),
@@ -51,19 +50,34 @@ impl Node {
         notice: Notice,
         pin: Option<&mut Pin>,
     ) -> Result<OperationId, Error> {
+        match memory {
+            Memory::Span(span) => self.post_span_by(from, tag, ignore, span, notice, pin),
+            memory => {
+                let (core, still) = self.core_as_found(pin)?;
+                self.post_otherwise(core, (from, tag, ignore), memory, notice, still)
+            }
+        }
+    }
+
+    /// The same into memory of the program's.
+    #[inline(always)]
+    pub fn post_span_by(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        span: Span,
+        notice: Notice,
+        pin: Option<&mut Pin>,
+    ) -> Result<OperationId, Error> {
         let (mut core, still) = self.core_as_found(pin)?;
-        let Memory::Span(span) = memory else {
-            return self.post_otherwise(core, (from, tag, ignore), memory, notice, still);
-        };
-        std::mem::forget(memory); // a span is nothing to be dropped, which would be found out by a call
         let Core { desk: Desk { operations, table, .. }, lately, .. } = &mut *core;
         let Some(aim) = lately.aim(from).filter(|_| still && table.takes_more()) else {
-            return self.post_otherwise(core, (from, tag, ignore), Memory::Span(span), notice, still);
+            return self.post_span_otherwise(core, from, tag, ignore, span, notice, still);
         };
-        let capacity = span.len() as u64;
         let make = || Operation::new(Memory::Span(span), Kind::Receive(None), None, notice);
         let posted = operations.begin_here(notice, make).map(|(name, record)| {
-            let receive = Receive { operation: u64::from(name.0), capacity };
+            let receive = Receive { operation: name.0.into(), capacity: span.len() as u64 };
             record.kind = Kind::Receive(Some(table.post_at(aim, tag, ignore, receive)));
             name
         });
@@ -72,8 +86,27 @@ impl Node {
         posted
     }
 
-    /// The same where it is not known from the last receive where this one waits, or it does not simply wait there.
+    /// [`Node::post_otherwise`], with nothing to be put together by whoever does not come here.
     #[inline(never)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what is told by an address is written down first, by those who do not come here, too"
+    )]
+    fn post_span_otherwise(
+        &self,
+        core: Guard<'_>,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        span: Span,
+        notice: Notice,
+        still: bool,
+    ) -> Result<OperationId, Error> {
+        self.post_otherwise(core, (from, tag, ignore), Memory::Span(span), notice, still)
+    }
+
+    /// The same where it is not known from the last receive where this one waits, or it does not simply wait there.
+    #[inline(always)]
     fn post_otherwise(
         &self,
         mut core: Guard<'_>,

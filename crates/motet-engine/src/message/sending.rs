@@ -135,22 +135,48 @@ impl Node {
     }
 
     /// The same by the one who is favoured.
-    #[inline(always)]
     pub fn try_inject_by(&self, message: &Outgoing<'_>, body: &[&[u8]], pin: Option<&mut Pin>) -> Result<(), Error> {
-        let (mut core, still) = self.core_as_found(pin)?;
-        if let &[body] = body
-            && core.inject_line(message, body, still)
-        {
-            if still {
-                core.set_still();
-            }
-            core.release();
-            return Ok(());
+        let &Outgoing { channel, tag, headers, .. } = message;
+        match body {
+            &[body] => self.try_inject_one_by(channel, tag, headers, body, pin),
+            _ => self.try_inject_anyhow(&mut self.core_as_found(pin)?.0, message, body),
         }
-        self.try_inject_anyhow(&mut core, message, body)
     }
 
+    /// The same of a body of one piece.
+    #[inline(always)]
+    pub fn try_inject_one_by(
+        &self,
+        channel: Channel,
+        tag: u64,
+        headers: &[u8],
+        body: &[u8],
+        pin: Option<&mut Pin>,
+    ) -> Result<(), Error> {
+        let (mut core, still) = self.core_as_found(pin)?;
+        if !core.inject_line(channel, tag, headers, body, still) {
+            return self.try_inject_otherwise(core, channel, tag, headers, body);
+        }
+        if still {
+            core.set_still();
+        }
+        core.release();
+        Ok(())
+    }
+
+    /// [`Node::try_inject_anyhow`], with nothing to be put together by whoever does not come here.
     #[inline(never)]
+    fn try_inject_otherwise(
+        &self,
+        mut core: Guard<'_>,
+        channel: Channel,
+        tag: u64,
+        headers: &[u8],
+        body: &[u8],
+    ) -> Result<(), Error> {
+        self.try_inject_anyhow(&mut core, &Outgoing { channel, tag, headers, mode: Mode::Inject }, &[body])
+    }
+
     fn try_inject_anyhow(&self, core: &mut Core, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
         let message = Outgoing { mode: Mode::Inject, ..*message };
         self.try_send(core, &message, body, 0, packet::Place::default()).map(drop)
