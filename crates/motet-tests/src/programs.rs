@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,24 +53,49 @@ pub struct Counters {
     pub lines: String,
 }
 
-/// One scene at a time: with more programs than CPUs everybody is right to sleep, and nothing shows what the fast path does.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Which runs of a scene have the CPUs for themselves; the others go beside their like from other tests. With more programs than CPUs
+/// everybody is right to sleep, and nothing shows what the fast path does: so an equipped run is alone where it is asked for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alone {
+    /// The equipped one.
+    Equipped,
+    /// Both: what is told is also a matter of how soon something happens.
+    Both,
+    /// None: nothing is asked of the fast path, and most of the scene is waiting.
+    Neither,
+}
+
+impl Alone {
+    /// A run in its turn: of those that are alone one at a time, and none of the others meanwhile.
+    fn turn<R>(self, mode: Mode, run: impl FnOnce() -> R) -> R {
+        static TURNS: RwLock<()> = RwLock::new(());
+        let beside = self == Self::Neither || (self == Self::Equipped && mode == Mode::Plain);
+        let _beside = beside.then(|| TURNS.read().unwrap_or_else(PoisonError::into_inner));
+        let _alone = (!beside).then(|| TURNS.write().unwrap_or_else(PoisonError::into_inner));
+        run()
+    }
+}
+
+/// [`both_ways_with`], the equipped run alone.
+#[track_caller]
+pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -> Option<Counters> {
+    both_ways_with(test, needs, Alone::Equipped, scene)
+}
 
 /// Runs the scene plainly, then equipped; both must tell the same. `None`, loudly, when a program or the build is missing. Where a scene fails or
 /// they differ while this machine was robbed, both are run again, later. An equipped run whose readers all slept, as they do while others
 /// compute (docs/adr/0024), is followed by another one, twice at most, or four times where the machine was robbed.
 #[track_caller]
-pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -> Option<Counters> {
+pub fn both_ways_with(test: &str, needs: &[&str], alone: Alone, scene: impl Fn(&Stage) -> String) -> Option<Counters> {
     for program in needs {
         if find(program).is_none() {
             return skip(test, &format!("{program} is not installed (tests/programs/packages.txt)"));
         }
     }
     let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let watch = Watch::start();
-    let plainly = || scene(&Stage::new(Mode::Plain, libraries));
-    let equipped = |plainly: &str| {
+    let plainly = || alone.turn(Mode::Plain, || scene(&Stage::new(Mode::Plain, libraries)));
+    let in_its_turn = |plainly: &str| {
         let stage = Stage::new(Mode::Equipped, libraries);
         assert_eq!(plainly, scene(&stage), "{test}: something else under Motet");
         let counters = stage.counters();
@@ -80,6 +105,7 @@ pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -
         );
         counters
     };
+    let equipped = |plainly: &str| alone.turn(Mode::Equipped, || in_its_turn(plainly));
     let both = || {
         let plainly = plainly();
         let counters = equipped(&plainly);
