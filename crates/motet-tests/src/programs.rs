@@ -6,6 +6,7 @@
 
 use crate::Mode;
 use crate::machine::{Watch, succeeds_at_times, tried_again};
+pub use crate::turns::Alone;
 use motet_programs::is_root;
 pub use motet_programs::{builds, find, servers};
 use std::ffi::OsString;
@@ -18,7 +19,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,29 +51,6 @@ pub struct Counters {
     pub sent_tcp: u64,
     /// The lines themselves, for messages.
     pub lines: String,
-}
-
-/// Which runs of a scene have the CPUs for themselves; the others go beside their like from other tests. With more programs than CPUs
-/// everybody is right to sleep, and nothing shows what the fast path does: so an equipped run is alone where it is asked for that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Alone {
-    /// The equipped one.
-    Equipped,
-    /// Both: what is told is also a matter of how soon something happens.
-    Both,
-    /// None: nothing is asked of the fast path, and most of the scene is waiting.
-    Neither,
-}
-
-impl Alone {
-    /// A run in its turn: of those that are alone one at a time, and none of the others meanwhile.
-    fn turn<R>(self, mode: Mode, run: impl FnOnce() -> R) -> R {
-        static TURNS: RwLock<()> = RwLock::new(());
-        let beside = self == Self::Neither || (self == Self::Equipped && mode == Mode::Plain);
-        let _beside = beside.then(|| TURNS.read().unwrap_or_else(PoisonError::into_inner));
-        let _alone = (!beside).then(|| TURNS.write().unwrap_or_else(PoisonError::into_inner));
-        run()
-    }
 }
 
 /// [`both_ways_with`], the equipped run alone.
