@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Compares an MPI library over Motet with the same over its own transport, by mpi4py's test suite.
 
-    suite.py TARGET MPI RANKS [MODULE...]
+    suite.py [--rest] TARGET MPI RANKS [MODULE...]
 
 TARGET is the build folder: its tools/mpi has what scripts/setup fetched, its release/libfabric the provider. MPI is one of openmpi4 (Debian's),
 openmpi5, mpich5, intel, or openmpi4-rdma: windows by puts and gets through btl/ofi, as openmpi5 has them; openmpi4's are messages.
 MODULES are regular expressions of the suite's files; without any all are run. Every test that passes on the library's own transport must pass on
 Motet on every rank, but for those of exclusions.txt. Prints one line of figures, and what differs. Status 77: something is missing, and it says what.
+With --rest the library's own transport has only the tests that did not pass on Motet on every rank: of the others none can be lost.
 """
 import fnmatch
 import os
@@ -91,8 +92,10 @@ def exclusions(name, motet):
 class Job:
     """One run of the suite: what each test of each rank came to."""
 
-    def __init__(self, library, name, ranks, motet, modules):
+    def __init__(self, library, name, ranks, motet, modules, known=()):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="motet-mpi4py-"))
+        if known:  # these are left out
+            (folder / "known").write_text("\n".join(sorted(known)), encoding="utf-8")
         options = [word for module in modules for word in ("-i", module)]
         options += [word for pattern in exclusions(name, motet) for word in ("-x", pattern)]
         program = [sys.executable, HERE / "suite_rank.py", library.tools / "mpi4py/test", folder, *options]
@@ -130,17 +133,22 @@ class Job:
 
 
 def main():
-    target, name, ranks, modules = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3], sys.argv[4:]
+    words = sys.argv[1:]
+    rest = words[0] == "--rest"
+    target, name, ranks, *modules = words[1:] if rest else words
+    target = pathlib.Path(target).resolve()
     library = Library(target, name)
     if missing := library.missing():
         print(f"{name}: there is no {missing}")
         return 77
-    own, motet = (Job(library, name, ranks, way, modules) for way in (False, True))
+    motet = Job(library, name, ranks, True, modules)
+    own = Job(library, name, ranks, False, modules, motet.which("passed") if rest else ())
     left_out = [pattern for pattern in exclusions(name, True)]
     expected = {test for test in own.which("passed") if not any(fnmatch.fnmatchcase(test, pattern) for pattern in left_out)}
     lost = expected - motet.which("passed")
-    print(f"{name}, {ranks} ranks: {len(own.which('passed'))} passed and {len(own.which('failed'))} failed on its own transport, "
-          f"{len(motet.which('passed'))} and {len(motet.which('failed'))} on Motet, {len(left_out)} patterns left out; {own.took} s and {motet.took} s")
+    print(f"{name}, {ranks} ranks: {len(motet.which('passed'))} passed and {len(motet.which('failed'))} failed on Motet, "
+          f"{len(own.which('passed'))} and {len(own.which('failed'))} {'of the others ' if rest else ''}on its own transport, "
+          f"{len(left_out)} patterns left out; {motet.took} s and {own.took} s")
     for job, way in ((own, "its own transport"), (motet, "Motet")):
         for test in sorted(job.which("failed")):
             print(f"failed on {way}: {test}")

@@ -13,6 +13,7 @@ pub mod native;
 pub mod omniorb;
 pub mod programs;
 pub mod slurm;
+mod turns;
 
 use machine::{MUCH_LATER, Watch};
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! omniORB programs under the adapter of `adapters/omniorb`: how they are compiled, started and ended, for `tests/programs_omniorb*.rs`.
 
-use crate::programs::{Counters, LIMIT, Stage, Started, both_ways, builds, find, free_port, placed, skip};
+use crate::programs::{Alone, Counters, LIMIT, Stage, Started, both_ways_with, builds, find, free_port, placed, skip};
 use crate::{folder, script};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -137,7 +137,7 @@ impl Held {
         self.until(server, |now| now.sockets <= self.sockets);
     }
 
-    /// Waits until it holds no more of anything, which takes as long as the ORB keeps threads that have nothing to do: twenty seconds.
+    /// Waits until it holds no more of anything, which takes as long as the ORB keeps threads that have nothing to do: twice its idleThreadTimeout.
     #[track_caller]
     pub fn all_again(self, server: &Started) {
         self.until(server, |now| {
@@ -168,13 +168,38 @@ pub fn by_the_adapter(stage: &Stage) -> (u64, usize) {
 /// Runs the scene in both policies, plainly and under Motet, with these words in front of servers and clients.
 #[track_caller]
 pub fn each_way(test: &str, before: [&[&str]; 2], scene: impl Fn(&Scene<'_>) -> String) -> Option<Counters> {
+    each_way_with(test, Alone::Equipped, before, scene)
+}
+
+/// The same, with a word on which runs are alone.
+#[track_caller]
+pub fn each_way_with(
+    test: &str,
+    alone: Alone,
+    before: [&[&str]; 2],
+    scene: impl Fn(&Scene<'_>) -> String,
+) -> Option<Counters> {
     let program = match built("omniorb_cases") {
         Ok(program) => program,
         Err(reason) => return skip(test, reason),
     };
-    both_ways(test, &[], |stage| {
+    both_ways_with(test, &[], alone, |stage| {
         let run = |policy| scene(&Scene::new(stage, &program, policy, before));
         POLICIES.map(run).join("")
+    })
+}
+
+/// The same in both policies at the same time, for scenes that are mostly waiting.
+#[track_caller]
+pub fn each_way_at_once(test: &str, scene: impl Fn(&Scene<'_>) -> String + Sync) -> Option<Counters> {
+    let program = match built("omniorb_cases") {
+        Ok(program) => program,
+        Err(reason) => return skip(test, reason),
+    };
+    both_ways_with(test, &[], Alone::Neither, |stage| {
+        // Both exist before one runs: a program that runs cannot be copied over.
+        let scenes = POLICIES.map(|policy| Scene::new(stage, &program, policy, [&[], &[]]));
+        at_once(&scenes, &scene)
     })
 }
 
@@ -182,6 +207,7 @@ pub fn each_way(test: &str, before: [&[&str]; 2], scene: impl Fn(&Scene<'_>) -> 
 #[track_caller]
 pub fn ends_each_way(
     test: &str,
+    alone: Alone,
     options: &[(&str, &str)],
     scene: impl Fn(&Scene<'_>) -> String + Sync,
 ) -> Option<Counters> {
@@ -189,7 +215,7 @@ pub fn ends_each_way(
         Ok(program) => program,
         Err(reason) => return skip(test, reason),
     };
-    both_ways(test, &[], |stage| {
+    both_ways_with(test, &[], alone, |stage| {
         // Both exist before one runs: a program that runs cannot be copied over.
         let scenes = POLICIES.map(|policy| Scene { options, ..Scene::new(stage, &program, policy, [&[], &[]]) });
         at_once(&scenes, |one| format!("policy {}\n{}", one.policy, scene(one)))

@@ -6,6 +6,7 @@
 
 use crate::Mode;
 use crate::machine::{Watch, succeeds_at_times, tried_again};
+pub use crate::turns::Alone;
 use motet_programs::is_root;
 pub use motet_programs::{builds, find, servers};
 use std::ffi::OsString;
@@ -18,7 +19,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,24 +53,26 @@ pub struct Counters {
     pub lines: String,
 }
 
-/// One scene at a time: with more programs than CPUs everybody is right to sleep, and nothing shows what the fast path does.
-static ALONE: Mutex<()> = Mutex::new(());
+/// [`both_ways_with`], the equipped run alone.
+#[track_caller]
+pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -> Option<Counters> {
+    both_ways_with(test, needs, Alone::Equipped, scene)
+}
 
 /// Runs the scene plainly, then equipped; both must tell the same. `None`, loudly, when a program or the build is missing. Where a scene fails or
 /// they differ while this machine was robbed, both are run again, later. An equipped run whose readers all slept, as they do while others
 /// compute (docs/adr/0024), is followed by another one, twice at most, or four times where the machine was robbed.
 #[track_caller]
-pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -> Option<Counters> {
+pub fn both_ways_with(test: &str, needs: &[&str], alone: Alone, scene: impl Fn(&Stage) -> String) -> Option<Counters> {
     for program in needs {
         if find(program).is_none() {
             return skip(test, &format!("{program} is not installed (tests/programs/packages.txt)"));
         }
     }
     let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let watch = Watch::start();
-    let plainly = || scene(&Stage::new(Mode::Plain, libraries));
-    let equipped = |plainly: &str| {
+    let plainly = || alone.turn(Mode::Plain, || scene(&Stage::new(Mode::Plain, libraries)));
+    let in_its_turn = |plainly: &str| {
         let stage = Stage::new(Mode::Equipped, libraries);
         assert_eq!(plainly, scene(&stage), "{test}: something else under Motet");
         let counters = stage.counters();
@@ -80,6 +82,7 @@ pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -
         );
         counters
     };
+    let equipped = |plainly: &str| alone.turn(Mode::Equipped, || in_its_turn(plainly));
     let both = || {
         let plainly = plainly();
         let counters = equipped(&plainly);

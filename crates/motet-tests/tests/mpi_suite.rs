@@ -73,9 +73,10 @@ fn mpi4py_passes_what_it_passes_without_motet() {
     for (library, ranks, files) in runs {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut command = Command::new("timeout");
-        let ran =
-            command.args(["2000", "python3"]).arg(source("suite.py")).arg(target).args([library, ranks]).args(files);
-        let ran = ran.output().expect("timeout");
+        command.args(["2000", "python3"]).arg(source("suite.py"));
+        // Of what passes over Motet nothing can be lost: what the library's own transport makes of it is for the figures of the documents.
+        command.args((!all).then_some("--rest"));
+        let ran = command.arg(target).args([library, ranks]).args(files).output().expect("timeout");
         if ran.status.code() == Some(MISSING) {
             skip(test, &said(&ran));
             continue;

@@ -3,8 +3,8 @@
 //! `programs_middleware.rs` has the calls themselves.
 
 use motet_tests::machine::{Watch, succeeds_at_times};
-use motet_tests::omniorb::{POLICIES, REPORT, Scene, built, by_the_adapter, each_way};
-use motet_tests::programs::{Started, both_ways, free_port, placed, skip};
+use motet_tests::omniorb::{POLICIES, REPORT, Scene, built, by_the_adapter, each_way, each_way_at_once, each_way_with};
+use motet_tests::programs::{Alone, Started, both_ways, free_port, placed, skip};
 use motet_tests::{Built, folder};
 use std::cell::Cell;
 use std::process::Command;
@@ -102,7 +102,7 @@ fn all_of_it_on_one_cpu() {
 
 #[test]
 fn a_shutdown_wakes_whoever_waits_on_an_idle_connection() {
-    each_way("a_shutdown_wakes_whoever_waits_on_an_idle_connection", [&[], &[]], |scene| {
+    each_way_at_once("a_shutdown_wakes_whoever_waits_on_an_idle_connection", |scene| {
         let server = scene.serve();
         // It keeps its connection as long as its input lasts.
         let idle = scene.start(&["sh", "-c", "sleep 30 | \"$@\"", "sh"], &["idle"]).says("called");
@@ -117,7 +117,7 @@ fn a_shutdown_wakes_whoever_waits_on_an_idle_connection() {
 
 #[test]
 fn a_killed_server_is_an_error_soon() {
-    each_way("a_killed_server_is_an_error_soon", [&[], &[]], |scene| {
+    each_way_with("a_killed_server_is_an_error_soon", Alone::Both, [&[], &[]], |scene| {
         // "Soon" is 100 ms, which a busy machine may take for itself: one in three tries must do, or one of some more where it was robbed.
         let mut told = String::new();
         succeeds_at_times(Watch::start(), &[0; 3], &[1, 5, 20], || {
@@ -133,7 +133,7 @@ fn a_killed_server_is_an_error_soon() {
 
 #[test]
 fn calls_have_their_time_limits() {
-    each_way("calls_have_their_time_limits", [&[], &[]], |scene| {
+    each_way_at_once("calls_have_their_time_limits", |scene| {
         let server = scene.serve();
         let told = scene.told(&["late"]);
         assert!(told.contains("after its time"), "{told}");

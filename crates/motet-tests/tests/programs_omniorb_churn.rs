@@ -3,7 +3,7 @@
 //! At its end the server holds what it held in the beginning, and no client has seen an error but those that it asked for.
 
 use motet_tests::omniorb::{Held, Scene, ends_each_way};
-use motet_tests::programs::{Started, find, source};
+use motet_tests::programs::{Alone, Started, find, source};
 use std::time::{Duration, Instant};
 
 /// What a client does, and what it says when all was well.
@@ -61,9 +61,14 @@ impl Guest {
 
 #[test]
 fn a_server_outlives_all_its_clients() {
-    // Who was called back is gone: what the server had to it goes with its own scavenger.
-    let options = [("ORBgiopMaxMsgSize", "50000000"), ("ORBscanGranularity", "1"), ("ORBoutConScanPeriod", "3")];
-    ends_each_way("a_server_outlives_all_its_clients", &options, |scene| {
+    // Who was called back is gone: what the server had to it goes with its own scavenger; threads without a task go soon.
+    let options = [
+        ("ORBgiopMaxMsgSize", "50000000"),
+        ("ORBscanGranularity", "1"),
+        ("ORBoutConScanPeriod", "3"),
+        ("ORBidleThreadTimeout", "2"),
+    ];
+    ends_each_way("a_server_outlives_all_its_clients", Alone::Equipped, &options, |scene| {
         // Plainly it is only to show that the test asks for nothing that TCP does not give.
         let lasts = Duration::from_secs(seconds()) / if scene.stage.is_equipped() { 1 } else { 2 };
         let raw = find("python3").map(|_| source(scene.stage, "giop_raw.py"));
@@ -83,7 +88,7 @@ fn a_server_outlives_all_its_clients() {
         guests.into_iter().for_each(Guest::goes);
         let lasted = began.elapsed();
         scene.told(&["add", "20"]);
-        // The ORB's own threads take twenty seconds to go, which plainly nobody doubts.
+        // Plainly nobody doubts that the ORB's own threads go.
         if scene.stage.is_equipped() {
             before.all_again(&server);
         } else {

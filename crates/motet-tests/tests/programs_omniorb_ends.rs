@@ -3,7 +3,7 @@
 //! `programs_omniorb.rs` has connections in use, `programs_omniorb_raw.rs` peers that do not speak GIOP as they should.
 
 use motet_tests::omniorb::{Held, Scene, at_once, by_the_adapter, ends_each_way, without_logs};
-use motet_tests::programs::Started;
+use motet_tests::programs::{Alone, Started};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Scenes with nothing but a client of one verb.
 #[track_caller]
 fn one_client(test: &str, options: &[(&str, &str)], words: &[&str], expected: &str) {
-    ends_each_way(test, options, |scene| {
+    ends_each_way(test, Alone::Neither, options, |scene| {
         let server = scene.serve();
         let told = scene.told(words);
         assert!(told.contains(expected), "{told}");
@@ -31,7 +31,7 @@ fn signal(process: &Started, name: &str) {
 #[test]
 fn calls_are_forwarded_and_again_when_their_server_has_died() {
     const PLAIN: &[&str] = &["env", "-u", "LD_PRELOAD"];
-    ends_each_way("calls_are_forwarded_and_again_when_their_server_has_died", &[], |scene| {
+    ends_each_way("calls_are_forwarded_and_again_when_their_server_has_died", Alone::Neither, &[], |scene| {
         at_once(&[&[], PLAIN], |words| {
             let (own, other) = (scene.beside(), Scene { before: [words, &[]], ..scene.beside() });
             let (agent, desk) = (own.serve_with(&[&other.port]), other.serve());
@@ -52,7 +52,7 @@ fn a_limit_of_the_message_size_is_the_users() {
     let sizes = ["20000", "60000", "-60000", "200", "3000000"];
     let clients = ["2097152", "30000", "4000000"].map(|limit| ["-ORBgiopMaxMsgSize", limit]);
     let servers = [["-ORBgiopMaxMsgSize", "40000"], ["-ORBgiopMaxMsgSize", "2097152"]];
-    ends_each_way("a_limit_of_the_message_size_is_the_users", &[], |scene| {
+    ends_each_way("a_limit_of_the_message_size_is_the_users", Alone::Neither, &[], |scene| {
         at_once(&servers, |limits| {
             let scene = scene.beside();
             let server = scene.serve_with(limits);
@@ -71,7 +71,7 @@ fn a_limit_of_the_message_size_is_the_users() {
 #[test]
 fn messages_are_large_where_nobody_has_set_a_limit() {
     let mirrored = |options: &[(&str, &str)], size: &str, goes: fn(bool) -> bool| {
-        ends_each_way("messages_are_large_where_nobody_has_set_a_limit", options, |scene| {
+        ends_each_way("messages_are_large_where_nobody_has_set_a_limit", Alone::Neither, options, |scene| {
             let server = scene.serve();
             let told = without_logs(&scene.told(&["mirrors", size, "200"]));
             let answer = if goes(scene.stage.is_equipped()) { "nothing" } else { "MARSHAL" };
@@ -104,7 +104,7 @@ fn a_connection_that_nobody_accepts_has_its_time_limit() {
 fn a_client_that_is_stopped_is_no_other_clients_trouble() {
     // More than fits between the two, so that the server waits for this client with its reply.
     let options = [("ORBgiopMaxMsgSize", "50000000")];
-    ends_each_way("a_client_that_is_stopped_is_no_other_clients_trouble", &options, |scene| {
+    ends_each_way("a_client_that_is_stopped_is_no_other_clients_trouble", Alone::Neither, &options, |scene| {
         let server = scene.serve();
         let client = scene.client(&["calling", "replies"]).says("calling");
         signal(&client, "STOP");
@@ -121,7 +121,7 @@ fn a_client_that_is_stopped_is_no_other_clients_trouble() {
 #[test]
 fn idle_connections_are_closed_by_whom_the_user_chose() {
     let cases = [("client", "1", "0"), ("server", "0", "1")];
-    ends_each_way("idle_connections_are_closed_by_whom_the_user_chose", &[], |scene| {
+    ends_each_way("idle_connections_are_closed_by_whom_the_user_chose", Alone::Neither, &[], |scene| {
         let told = at_once(&cases, |(who, out, within)| {
             let options = [("ORBscanGranularity", "1"), ("ORBoutConScanPeriod", *out), ("ORBinConScanPeriod", *within)];
             let scene = Scene { options: &options, ..scene.beside() };
@@ -152,7 +152,7 @@ fn a_server_forks_and_goes_on() {
 
 #[test]
 fn a_killed_servers_child_holds_its_connections() {
-    ends_each_way("a_killed_servers_child_holds_its_connections", &[], |scene| {
+    ends_each_way("a_killed_servers_child_holds_its_connections", Alone::Neither, &[], |scene| {
         let server = scene.serve();
         let told = scene.told(&["orphaned"]);
         assert!(told.contains("COMM_FAILURE"), "{told}");
@@ -169,7 +169,7 @@ fn a_server_has_two_thousand_objects() {
 #[test]
 fn clients_that_are_killed_leave_no_connection() {
     let options = [("ORBgiopMaxMsgSize", "50000000")];
-    ends_each_way("clients_that_are_killed_leave_no_connection", &options, |scene| {
+    ends_each_way("clients_that_are_killed_leave_no_connection", Alone::Neither, &options, |scene| {
         let server = scene.serve();
         scene.told(&["add", "20"]);
         let before = Held::by(&server);

@@ -4,7 +4,7 @@
 //! managers, values, anys, the old object adapter, and the naming service between them.
 
 use motet_tests::omniorb::{POLICIES, REPORT, at_once, by_the_adapter};
-use motet_tests::programs::{LIMIT, Stage, Started, both_ways, free_port, skip};
+use motet_tests::programs::{Alone, LIMIT, Stage, Started, both_ways_with, free_port, skip};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -92,7 +92,7 @@ fn each_way(test: &str, needs: &[&str], connections: usize, scene: impl Fn(&Scen
     if !Path::new(EXAMPLES).join("echo/eg2_impl").exists() {
         return skip(test, MISSING).unwrap_or_default();
     }
-    both_ways(test, needs, |stage| {
+    both_ways_with(test, needs, Alone::Neither, |stage| {
         let told = at_once(&POLICIES, |policy| scene(&Scene { stage, policy }));
         let (_, used) = by_the_adapter(stage);
         assert_eq!(used >= connections && used > 0, stage.is_equipped(), "{used} connections of the adapter's");
@@ -118,7 +118,7 @@ fn programs_that_call_themselves() {
     if !Path::new(EXAMPLES).join(ALONE[0]).exists() {
         return skip(test, MISSING).unwrap_or_default();
     }
-    both_ways(test, &[], |stage| {
+    both_ways_with(test, &[], Alone::Neither, |stage| {
         at_once(&POLICIES, |policy| ALONE.map(|program| Scene { stage, policy }.told(program, &[])).concat())
     });
 }

@@ -4,7 +4,7 @@
 
 use motet_tests::machine::{Watch, succeeds_at_times};
 use motet_tests::omniorb::{Held, Scene, ends_each_way, without_logs};
-use motet_tests::programs::{Counters, Started, find, free_port, skip, source};
+use motet_tests::programs::{Alone, Counters, Started, find, free_port, skip, source};
 use motet_tests::script;
 use std::process::Command;
 
@@ -43,7 +43,7 @@ fn a_server_stays_whatever_its_clients_send() {
 
 /// All cases, with and without Motet, beside a client that does nothing wrong: the server stays, and gives everything back.
 fn stays(test: &str, options: &[(&str, &str)], cases: &[String]) -> Option<Counters> {
-    ends_each_way(test, options, |scene| {
+    ends_each_way(test, Alone::Equipped, options, |scene| {
         let server = scene.serve();
         scene.told(&["add", "20"]);
         let before = Held::by(&server);
@@ -71,7 +71,7 @@ fn a_client_stays_whatever_its_server_answers() {
     if find("python3").is_none() {
         return skip(test, MISSING).unwrap_or_default();
     }
-    let counters = ends_each_way(test, &[("ORBclientCallTimeOutPeriod", "1000")], |scene| {
+    let counters = ends_each_way(test, Alone::Equipped, &[("ORBclientCallTimeOutPeriod", "1000")], |scene| {
         let raw = source(scene.stage, "giop_raw.py");
         let port = free_port().to_string();
         let server = scene.stage.start_with(&["python3", &raw, "server", &port], &[]).says("ready");

@@ -4,7 +4,7 @@
 //! An ORB is a row of [`ORBS`]: a program with the words `serve`, `call URI` and `end URI` (`tests/programs/orb_types.cc` says what they do).
 //! `programs_omniorb.rs`, `programs_omniorbpy.rs` and `programs_middleware.rs` have what only omniORB can do.
 
-use motet_tests::programs::{Counters, Stage, Started, both_ways, builds, find, skip};
+use motet_tests::programs::{Alone, Counters, Stage, Started, both_ways_with, builds, find, skip};
 use motet_tests::{folder, script, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -168,6 +168,7 @@ impl Pair<'_> {
 fn each_with_each(
     test: &str,
     adapter: bool,
+    alone: Alone,
     wanted: fn(&Orb, &Orb) -> bool,
     scene: impl Fn(&Pair<'_>) -> String,
     judge: impl Fn(&Counters),
@@ -182,7 +183,7 @@ fn each_with_each(
                 continue;
             }
         };
-        let counters = both_ways(&name, &[], |stage| {
+        let counters = both_ways_with(&name, &[], alone, |stage| {
             let words = |orb: &Orb, files: &[PathBuf]| {
                 let lent = files.iter().map(|file| stage.lent(file).to_str().expect("UTF-8").to_owned());
                 (orb.words)(&lent.collect::<Vec<_>>())
@@ -205,6 +206,7 @@ fn orbs_pass_every_type_over_shared_memory() {
     each_with_each(
         "orbs_pass_every_type_over_shared_memory",
         false,
+        Alone::Equipped,
         |_, _| true,
         scene,
         |counters| {
@@ -222,7 +224,7 @@ fn orbs_pass_every_type_with_an_adapter_at_one_end_or_both() {
     };
     let test = "orbs_pass_every_type_with_an_adapter_at_one_end_or_both";
     let wanted = |server: &Orb, caller: &Orb| server.adapter || caller.adapter;
-    each_with_each(test, true, wanted, scene, |counters| counters.went_over_shared_memory(STREAMS));
+    each_with_each(test, true, Alone::Equipped, wanted, scene, |counters| counters.went_over_shared_memory(STREAMS));
 }
 
 #[test]
@@ -231,7 +233,8 @@ fn orbs_pass_every_type_when_one_end_is_unequipped() {
     let scene = |pair: &Pair<'_>| pair.meet([PLAIN, &[]]) + &pair.meet([&[], PLAIN]);
     // Of two different ORBs one at least has an adapter, and JacORB is where the sockets voice is alone.
     let wanted = |server: &Orb, caller: &Orb| server.name != caller.name;
-    each_with_each("orbs_pass_every_type_when_one_end_is_unequipped", true, wanted, scene, |counters| {
+    let test = "orbs_pass_every_type_when_one_end_is_unequipped";
+    each_with_each(test, true, Alone::Neither, wanted, scene, |counters| {
         assert!(!counters.lines.is_empty(), "no end was equipped");
         assert_eq!((counters.upgraded, counters.sent_fast), (0, 0), "{}", counters.lines);
     });
