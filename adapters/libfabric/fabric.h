@@ -98,6 +98,7 @@ struct domain {
     long cpus;
     bool rests;          /* who reads a queue in vain sleeps there */
     unsigned begun;      /* sends and remote accesses, ever */
+    ssize_t linked;      /* peers of endpoints that have been given a link, ever: the node has more while one has not greeted */
     unsigned users; /* objects that are open */
     struct queue *queues;
     struct endpoint *endpoints;

@@ -108,14 +108,24 @@ fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel)
 
 /* ---------------------------------------------------------------- meeting */
 
+static void set_link(struct endpoint *endpoint, struct peer *peer, motet_link link)
+{
+    peer->link = link;
+    endpoint->domain->linked++;
+}
+
 /* Two ranks often begin at the same moment, and one link is better than two: whoever has one that is busy looks at nothing else. So of two
- * nodes the greater waits a moment for the other's call, of which a greeting tells. */
+ * nodes the greater waits a moment for the other's call, of which a greeting tells; and the other one calls only when it knows whose its links
+ * are: one of a node that has not greeted yet may be that of a greater one, which has waited long enough. */
 static bool has_called(struct endpoint *endpoint, struct peer *peer)
 {
-    if (peer->address.node >= endpoint->domain->address.node) return false; /* or itself */
-    for (int64_t until = now() + COURTESY; !peer->link && now() < until; sched_yield()) {
-        motet_node_progress(endpoint->domain->node);
-        mail_read(endpoint->domain);
+    struct domain *domain = endpoint->domain;
+    const bool waits = peer->address.node < domain->address.node, itself = peer->address.node == domain->address.node;
+    for (int64_t until = now() + COURTESY; !itself; sched_yield()) {
+        motet_node_progress(domain->node);
+        mail_read(domain);
+        if (peer->link || now() > until) break;
+        if (!waits && motet_links(domain->node, NULL, 0) <= domain->linked) break;
     }
     return peer->link != 0;
 }
@@ -128,7 +138,10 @@ int peer_link(struct endpoint *endpoint, struct peer *peer)
     int length = snprintf(text, sizeof text, "fi-%016llx", (unsigned long long)at->node);
     if (at->family && inet_ntop(at->family == 6 ? AF_INET6 : AF_INET, at->ip, ip, sizeof ip))
         snprintf(text + length, sizeof text - (size_t)length, at->family == 6 ? ",tcp://[%s]:%u" : ",tcp://%s:%u", ip, at->port);
-    return -to_errno(motet_link_open(endpoint->domain->node, text, patience(), &peer->link));
+    motet_link link;
+    int result = motet_link_open(endpoint->domain->node, text, patience(), &link);
+    if (result == 0) set_link(endpoint, peer, link);
+    return -to_errno(result);
 }
 
 static int greet(struct endpoint *endpoint, struct peer *peer, motet_channel channel, enum what what, enum kind kind)
@@ -219,7 +232,7 @@ static void answer(const struct mail *mail)
                  address_valid(&greeting->from);
     struct peer *peer = sense ? peer_of(endpoint, &greeting->from) : NULL;
     if (!peer) return;
-    if (!peer->link) peer->link = motet_channel_link(mail->channel);
+    if (!peer->link) set_link(endpoint, peer, motet_channel_link(mail->channel));
     if (greeting->what == ASKS) peer_in(endpoint, peer, kind); /* where that fails, the peer's sends do */
     else if (greeting->what == OPENED && !peer->out[kind]) peer->out[kind] = mail->channel;
 }
