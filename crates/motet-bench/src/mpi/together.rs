@@ -57,6 +57,8 @@ pub struct Told {
     of_cpu: f64,
 }
 
+type Figure = fn(&Told) -> f64;
+
 /// The launchers with and without Motet, and the program.
 pub struct Ready {
     before: [Vec<String>; 2],
@@ -85,7 +87,7 @@ pub fn measure(bench: &Bench, ready: &Ready) -> Result<Vec<Line>> {
     bench.contest(bench.repetitions, false, &mut contestants)?;
     drop(contestants);
     let told = told.map(RefCell::into_inner);
-    let of = |job: Job, voice: char, size: usize, what: fn(&Told) -> f64| -> Vec<f64> {
+    let of = |job: Job, voice: char, size: usize, what: Figure| -> Vec<f64> {
         let at = JOBS.iter().position(|known| *known == job).unwrap_or_default();
         let all = told[at].iter().flatten().filter(|told| (told.voice, told.size) == (voice, size));
         all.map(what).collect()
@@ -96,8 +98,7 @@ pub fn measure(bench: &Bench, ready: &Ready) -> Result<Vec<Line>> {
         let what = format!("MPI, {} there and back, beside an idle ORB and idle sockets", bytes(size));
         lines.push(over(what, &beside, ("alone", &alone), Unit::Ns).bound(Bound::AtMost(1.02)));
         for (voice, name) in VOICES {
-            let counts: [(&str, fn(&Told) -> f64); 2] =
-                [("", |told| told.rate), (", for a second of a CPU", |told| told.of_cpu)];
+            let counts: [(&str, Figure); 2] = [("", |told| told.rate), (", for a second of a CPU", |told| told.of_cpu)];
             for (counted, figure) in counts {
                 let [ours, plain] = [AT_ONCE, AT_ONCE_PLAINLY].map(|job| of(job, voice, size, figure));
                 let what = format!("{name}, {} there and back, all voices at once{counted}", bytes(size));
