@@ -98,7 +98,7 @@ struct domain {
     long cpus;
     bool rests;          /* who reads a queue in vain sleeps there */
     unsigned begun;      /* sends and remote accesses, ever */
-    ssize_t linked;      /* peers of endpoints that have been given a link, ever: the node has more while one has not greeted */
+    ssize_t linked;      /* links that are known to be a peer's, ever: the node has more while one has not greeted */
     unsigned users; /* objects that are open */
     struct queue *queues;
     struct endpoint *endpoints;
@@ -168,6 +168,7 @@ struct peer {
     struct peer *next; /* of the endpoint */
     fi_addr_t source;  /* or FI_ADDR_NOTAVAIL */
     motet_link link;
+    bool linked_twice;                 /* both have called */
     motet_channel ask;                 /* where we ask for channels */
     motet_channel out[KINDS], in[KINDS]; /* each was opened by the side that receives on it */
     bool asked[KINDS];

@@ -25,7 +25,8 @@
 #define GREETING_MAGIC 0x314d7447u
 #define LETTERS 65536                            /* greetings that wait, at most: others are lost */
 #define PATIENCE ((int64_t)120 * 1000000000)     /* for a peer that does not look, ns */
-#define COURTESY ((int64_t)3 * 1000000)          /* for a peer that may be calling, ns */
+#define COURTESY ((int64_t)15 * 1000000)         /* for a peer that may be calling, ns */
+#define INTRODUCTION ((int64_t)30 * 1000000)     /* for the greeting of one that has called, ns */
 
 enum what { ASKS = 1, OPENED = 2 };
 
@@ -108,24 +109,27 @@ fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel)
 
 /* ---------------------------------------------------------------- meeting */
 
-static void set_link(struct endpoint *endpoint, struct peer *peer, motet_link link)
+/* One of this peer's links is known now: the one that is used, or a second one, where both have called. */
+static void know_link(struct endpoint *endpoint, struct peer *peer, motet_link link)
 {
-    peer->link = link;
+    if (peer->link == link || (peer->link && peer->linked_twice)) return;
+    if (peer->link) peer->linked_twice = true;
+    else peer->link = link;
     endpoint->domain->linked++;
 }
 
 /* Two ranks often begin at the same moment, and one link is better than two: whoever has one that is busy looks at nothing else. So of two
- * nodes the greater waits a moment for the other's call, of which a greeting tells; and the other one calls only when it knows whose its links
- * are: one of a node that has not greeted yet may be that of a greater one, which has waited long enough. */
+ * nodes the greater waits a moment for the other's call, of which a greeting tells; and either calls only when it knows whose its links are, as
+ * one of a node that has not greeted yet may be this peer's. */
 static bool has_called(struct endpoint *endpoint, struct peer *peer)
 {
     struct domain *domain = endpoint->domain;
     const bool waits = peer->address.node < domain->address.node, itself = peer->address.node == domain->address.node;
-    for (int64_t until = now() + COURTESY; !itself; sched_yield()) {
+    for (int64_t began = now(); !itself; sched_yield()) {
         motet_node_progress(domain->node);
         mail_read(domain);
-        if (peer->link || now() > until) break;
-        if (!waits && motet_links(domain->node, NULL, 0) <= domain->linked) break;
+        const bool strangers = motet_links(domain->node, NULL, 0) > domain->linked;
+        if (peer->link || now() - began > (strangers ? INTRODUCTION : waits ? COURTESY : 0)) break;
     }
     return peer->link != 0;
 }
@@ -140,7 +144,7 @@ int peer_link(struct endpoint *endpoint, struct peer *peer)
         snprintf(text + length, sizeof text - (size_t)length, at->family == 6 ? ",tcp://[%s]:%u" : ",tcp://%s:%u", ip, at->port);
     motet_link link;
     int result = motet_link_open(endpoint->domain->node, text, patience(), &link);
-    if (result == 0) set_link(endpoint, peer, link);
+    if (result == 0) know_link(endpoint, peer, link);
     return -to_errno(result);
 }
 
@@ -232,7 +236,7 @@ static void answer(const struct mail *mail)
                  address_valid(&greeting->from);
     struct peer *peer = sense ? peer_of(endpoint, &greeting->from) : NULL;
     if (!peer) return;
-    if (!peer->link) set_link(endpoint, peer, motet_channel_link(mail->channel));
+    know_link(endpoint, peer, motet_channel_link(mail->channel));
     if (greeting->what == ASKS) peer_in(endpoint, peer, kind); /* where that fails, the peer's sends do */
     else if (greeting->what == OPENED && !peer->out[kind]) peer->out[kind] = mail->channel;
 }

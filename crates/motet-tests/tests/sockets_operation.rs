@@ -202,6 +202,20 @@ fn installed(under: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() && !path.is_symlink() { installed(&path) } else { vec![path] }).collect()
 }
 
+/// LD_PRELOAD separates its words by spaces and colons.
+#[test]
+fn nothing_is_installed_where_it_could_not_be_preloaded_from() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = motet_tests::folder("install").join(format!("{}-refused", std::process::id()));
+    for prefix in ["/opt/my programs", "/opt/a:b"] {
+        let mut command = std::process::Command::new(root.join("scripts/install"));
+        let refused = command.env("DESTDIR", &folder).env("PREFIX", prefix).output().expect("the script runs");
+        let said = [refused.stdout, refused.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+        assert!(!refused.status.success() && said.contains("LD_PRELOAD"), "{said}");
+    }
+    assert!(!folder.exists(), "and nothing was made");
+}
+
 #[test]
 fn installing_anew_and_removing_disturbs_no_program_that_runs() {
     let test = "installing_anew_and_removing_disturbs_no_program_that_runs";
