@@ -34,10 +34,8 @@ static inline int64_t in(double seconds)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec + (int64_t)(seconds * 1e9);
 }
 
-/* Nothing that these tests wait for takes as long; a test that waits for more than processes says so before. */
-#ifndef SOON
+/* Nothing that these tests wait for takes as long. */
 #define SOON in(15)
-#endif
 
 static inline struct motet_reception queue(void)
 {

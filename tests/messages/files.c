@@ -1,6 +1,5 @@
 /* files.c: regions over files, through motet.h, over shared memory and over TCP: what is put is in the file and nothing beside it, what cannot be
  * is refused and why, and a file that is cut short while all this goes on kills nobody. */
-#define SOON in(120) /* a disk that writes what others have left to it lets everybody wait */
 #include "check.h"
 
 #include <fcntl.h>

@@ -44,7 +44,7 @@ impl Native {
     pub fn run(&self, arguments: &[&str]) -> String {
         let library = crate::engine().and_then(Path::parent).expect("as when it was compiled");
         let ran = Command::new("timeout")
-            .arg("240")
+            .arg("60")
             .arg(self.program())
             .args(arguments)
             .env("LD_LIBRARY_PATH", library)

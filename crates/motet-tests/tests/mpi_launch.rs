@@ -154,8 +154,7 @@ fn jobs_that_were_started_apart_connect() {
     let test = "jobs_that_were_started_apart_connect";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &[MPICH]) {
-        let port = folder("mpi-connect").join(mpi.name.replace(' ', "-"));
-        alone(|| meet(&mpi, &motet, &mpi.compile("spawned"), &port, &[]));
+        alone(|| meet(&mpi, &motet, &mpi.compile("spawned"), &folder("mpi-connect").join("mpich"), &[]));
     }
     for mpi in installed(test, &[OPEN_MPI_4]) {
         let uri = folder("mpi-connect").join("uri");

@@ -2,7 +2,8 @@
 //!
 //! The program is `tests/together`: rank 0 has bytes go to rank 1 and back by each voice that is used, in a thread of its own. What the
 //! others cost while they are idle is a ratio of medians; what each gets while all of them are used is how many exchanges it makes beside
-//! how many it makes without Motet at the same time, and how many for each second of a CPU that its thread gets. Ranks are where the scheduler puts them: on two CPUs there is not one for everybody.
+//! how many it makes without Motet at the same time, and how many for each second of a CPU that its thread gets. Ranks are where the
+//! scheduler puts them: on two CPUs there is not one for everybody.
 
 use super::libraries::Libraries;
 use crate::bench::{Bench, Contestant};
