@@ -46,7 +46,6 @@ enum motet_role { MOTET_ROLE_CONNECTED = 1, MOTET_ROLE_ACCEPTED = 2 };
 
 enum motet_upgrade_flags {
     MOTET_UPGRADE_LAZY = 1,  /* begin after the first few messages, so that short connections pay nothing */
-    MOTET_UPGRADE_RECEIVES = 2, /* what is received on it goes through motet_recv_*; implied without LAZY */
 };
 
 struct motet_upgrade_options {
@@ -120,6 +119,7 @@ void motet_buffer_free(void *buffer);
  *
  *   step = motet_send_begin(s, iov, n, flags);
  *   if (step == MOTET_KERNEL) { r = real sendmsg(...);  motet_send_end(s, r); }     r: bytes or -1
+ *   if (step == MOTET_POLL)   { sleep in poll(fd, POLLOUT); begin again }      (not with MSG_DONTWAIT: -EAGAIN)
  *   else                        step is the result: bytes taken or a negative errno
  *
  *   step = motet_recv_begin(s, iov, n, flags, blocking);
@@ -772,14 +772,13 @@ void motet_fork_prepare(void);
 void motet_fork_parent(void);
 void motet_fork_child(void);
 
-/* For exec. Before it: `count` streams of this process, with descriptors of theirs that stay open. They are made ready to be left to the
- * next program image, or stay on TCP for good where that cannot be. Waits up to 100 ms for peers to take unread bytes back. Returns a
- * descriptor for the next image, open across exec together with what it needs; -1 when there is nothing to leave.
- * motet_exec_failed() undoes it. The next image hands the descriptor to motet_inherit() before its first stream begins (0, or -EINVAL: it
- * is no such thing, or another process's); then motet_upgrade() of an inherited descriptor goes on where the last image stopped. */
-int motet_before_exec(const int *fds, const motet_stream *streams, unsigned count);
-void motet_exec_failed(int list);
-int motet_inherit(int list);
+/* The descriptor `fd` of the stream is about to reach a reader or writer that does not use the engine: another program image (exec, spawn,
+ * SCM_RIGHTS), or the C library's own calls (stdio). The stream stays on TCP for good, as by motet_plain(), and unread bytes of both
+ * directions go back to TCP: ours at once; the peer's at once where the kernel lets us use its socket (ptrace access rules), else before it
+ * sends or sleeps the next time. Never waits, allocates nothing, and may be called in a child of vfork. Returns 1 when nothing is left in a ring, 0 when
+ * the peer will return it, -EBADF: `fd` is not this stream's socket, and nothing has changed. */
+int motet_hand_on(motet_stream s, int fd, uint32_t reason);
+void motet_before_exec(void); /* unread bytes of this process's streams go back to TCP */
 void motet_leave(void);       /* at exit: unread bytes go back to TCP where possible. Allocates nothing */
 int motet_owns_fd(int fd);    /* 1 for the engine's private descriptors, which a program must see as not open */
 

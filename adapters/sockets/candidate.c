@@ -27,6 +27,10 @@ void candidate_new(int fd, bool accepted, int nonblock)
     if (accepted) word |= WORD_ACCEPTED;
     if (nonblock >= 0) word |= WORD_NONBLOCK_KNOWN | (nonblock ? WORD_NONBLOCK : 0);
     if ((unsigned)fd >= SHIM_SLOTS) return;
+    if (UNLIKELY(fd <= SHIM_STDIO_TOP)) {
+        table_set(fd, KIND_NONE);
+        return;
+    }
     if (accepted) table_set(fd, KIND_NONE);
     atomic_store(&shim_handles[fd], 0); /* shared with nobody */
     if (accepted)
@@ -128,16 +132,15 @@ static void hand_over(int fd)
     if (quiet || (never && family_has_alone(fd, word))) {
         struct motet_upgrade_options options = {.size = sizeof options};
         options.role = word & WORD_ACCEPTED ? MOTET_ROLE_ACCEPTED : MOTET_ROLE_CONNECTED;
-        options.flags = MOTET_UPGRADE_LAZY | (word_receives(word) > 0 ? MOTET_UPGRADE_RECEIVES : 0);
+        options.flags = MOTET_UPGRADE_LAZY;
         failed = ENGINE(engine.upgrade(fd, &options, &s));
         if (s != 0 && never) ENGINE(engine.plain(s, REASON_NESTED_EPOLL)); /* for `motet why` */
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */
     }
-    if ((s != 0 || failed) && !(word & WORD_INHERITED) && family_has_alone(fd, word)) family_close(table_handle(fd));
+    if ((s != 0 || failed) && family_has_alone(fd, word)) family_close(table_handle(fd));
     for (int i = 0; i < count; i++) {
         uint64_t rest = before[i] & (WORD_NONBLOCK | WORD_NONBLOCK_KNOWN | WORD_SHARED | WORD_COPIED);
-        if (before[i] & WORD_INHERITED) rest |= WORD_ELSEWHERE;
         if (s != 0) {
             atomic_store(&shim_handles[members[i]], s);
             interest_upgraded(members[i], s);
@@ -171,7 +174,6 @@ void candidate_ended(motet_stream s)
  * listening. A hand-over that had to wait for a sleeper is tried again by whichever call comes next. */
 static bool due(uint64_t word, enum direction direction)
 {
-    if (word & WORD_INHERITED) return true;
     unsigned most = atomic_load_explicit(&patience, memory_order_relaxed);
     if (word & WORD_ACCEPTED) return word_receives(word) >= most || word_sends(word) / SHIM_ANSWERS >= most;
     return word_sends(word) + (direction == SENDING) >= most || word_receives(word) / SHIM_ANSWERS >= most;

@@ -168,11 +168,13 @@ SHIM_API void closefrom(int lowest) { close_range(lowest < 0 ? 0 : (unsigned)low
 
 /* ---------------------------------------------------------------- copying */
 
-/* `to` is a copy of `from`. Duplicates of a candidate form a group, so that they become one stream together. */
+/* `to` is a copy of `from`. Duplicates of a candidate form a group, so that they become one stream together. What stdio may use
+ * is handed on. */
 static int copied(int from, int to)
 {
     if (to < 0 || to >= SHIM_SLOTS) return to;
     int kept = errno;
+    if (UNLIKELY(to <= SHIM_STDIO_TOP)) hand_on(from, REASON_STDIO);
     uint64_t word = table_word(from);
     table_set(to, KIND_NONE);
     if (word_kind(word) >= KIND_EPOLL && word_kind(word) != KIND_PRIVATE) {
@@ -196,16 +198,28 @@ static int copied(int from, int to)
 
 static bool is_open(int fd) { return REAL(fcntl)(fd, F_GETFD) >= 0; }
 
+/* In a child that runs in our memory a copy is made for the program that it will execute. */
+static void copied_in_child(int from)
+{
+    if (shim_depth == 0 && !table_in_own_process()) hand_on(from, REASON_EXEC);
+}
+
 SHIM_API int dup(int fd)
 {
-    if (!may_change()) return REAL(dup)(fd);
+    if (!may_change()) {
+        copied_in_child(fd);
+        return REAL(dup)(fd);
+    }
     if (is_ours(fd)) return not_open();
     return copied(fd, REAL(dup)(fd));
 }
 
 static int dup_onto(int from, int to, int flags, bool three)
 {
-    if (!may_change()) return three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to);
+    if (!may_change()) {
+        copied_in_child(from);
+        return three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to);
+    }
     if (is_ours(from) || is_ours(to)) return not_open();
     if (from == to || to < 0 || !is_open(from)) return three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to);
     if (word_kind(table_word(to)) != KIND_NONE) table_set(to, KIND_NONE); /* the kernel closes it */
@@ -227,7 +241,11 @@ SHIM_API int fcntl(int fd, int command, ...)
     if (UNLIKELY(engine_is_open()) && shim_depth == 0 && is_ours(fd)) return not_open();
     int result = REAL(fcntl)(fd, command, argument);
     if (LIKELY(word_kind(table_word(fd)) == KIND_NONE) && command != F_DUPFD && command != F_DUPFD_CLOEXEC) return result;
-    if (result < 0 || !may_change()) return result;
+    if (result < 0) return result;
+    if (!may_change()) {
+        if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) copied_in_child(fd);
+        return result;
+    }
     switch (command) {
     case F_DUPFD:
     case F_DUPFD_CLOEXEC:

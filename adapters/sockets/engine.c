@@ -100,7 +100,6 @@ static bool load(void)
     const char *all = environment_all(&size);
     if (environment) environment(all, size);
     else dlerror();
-    heritage_hand_over();
     return true;
 }
 

@@ -2,7 +2,7 @@
  *
  * What it is:   a look at what is about to run, and an environment without this object for an image that cannot load it: a musl
  *               loader would refuse to start, a 32-bit one would complain.
- * What it isn't: what becomes of streams, which is heritage.c.
+ * What it isn't: what becomes of connections, which is hand_on.c.
  *
  * Signal safety: exec may be called in a handler; one that interrupted the engine (shim_depth > 0) makes only the system
  * call. Fork safety: usable in a vfork child: system calls and the stack only; engine and table are the parent's there. */
@@ -171,52 +171,29 @@ static void without_us(char *const environment[], const char *preload, char **in
     *into = NULL;
 }
 
-/* Copies `environment` into `into`, with what is left to the next image. */
-static void with_heritage(char *const environment[], struct heritage *left, char **into)
-{
-    for (; *environment; environment++)
-        if (!heritage_is_variable(*environment)) *into++ = *environment;
-    if (left->streams[0]) *into++ = left->streams;
-    if (left->young[0]) *into++ = left->young;
-    *into = NULL;
-}
-
-/* Makes CALL with `env`: the given environment, without this object where the image cannot load it, or with what is left to it. */
-#define WITH_ENVIRONMENT(is_ours, environment, left, CALL)                                                              \
+/* Makes CALL with `env`: the given environment, without this object where the image cannot load it. */
+#define WITH_ENVIRONMENT(is_ours, environment, CALL)                                                                    \
     do {                                                                                                                \
         int kept_ = errno;                                                                                              \
         char *const *env = (environment);                                                                               \
-        struct heritage *left_ = (left);                                                                                \
         const char *preload_ = preload_of(env);                                                                         \
         bool strip_ = UNLIKELY(preload_ != NULL) && !(is_ours);                                                         \
-        bool add_ = !strip_ && left_ && (left_->streams[0] || left_->young[0]);                                         \
-        size_t count_ = strip_ || add_ ? count_of(env) + 3 : 1, length_ = strip_ ? strlen(preload_) + 1 : 1;            \
+        size_t count_ = strip_ ? count_of(env) + 1 : 1, length_ = strip_ ? strlen(preload_) + 1 : 1;                    \
         char *changed_[count_], text_[length_];                                                                         \
         if (strip_) without_us(env, preload_, changed_, text_);                                                         \
-        if (add_) with_heritage(env, left_, changed_);                                                                  \
-        if (strip_ || add_) env = changed_;                                                                             \
+        if (strip_) env = changed_;                                                                                     \
         errno = kept_;                                                                                                  \
         CALL;                                                                                                           \
     } while (0)
 
 /* ---------------------------------------------------------------- exec and spawn */
 
-/* Whether the image can take streams up: it loads this object, and is not told to stay plain. */
-static bool takes_up(enum image image, char *const environment[])
-{
-    if (image != IMAGE_LOADS_US || !preload_of(environment)) return false;
-    for (char *const *at = environment; *at; at++)
-        if (strncmp(*at, "MOTET_DISABLE=", 14) == 0 && (*at)[14] != 0 && strcmp(*at + 14, "0") != 0) return false;
-    return true;
-}
-
 #define EXEC(LOOK, environment, CALL)                                                                                   \
     enum image next = (LOOK);                                                                                           \
-    struct heritage left = {.list = -1};                                                                                \
     int result;                                                                                                         \
-    if (next != IMAGE_ABSENT) heritage_before_exec(&left, takes_up(next, environment));                                 \
-    WITH_ENVIRONMENT(next != IMAGE_FOREIGN, environment, &left, result = CALL);                                         \
-    if (next != IMAGE_ABSENT) heritage_exec_failed(&left); /* or we would not be here */                                \
+    if (next != IMAGE_ABSENT) hand_on_before_exec();                                                                    \
+    WITH_ENVIRONMENT(next != IMAGE_FOREIGN, environment, result = CALL);                                                \
+    if (next != IMAGE_ABSENT) hand_on_exec_failed(); /* or we would not be here */                                      \
     return result
 
 SHIM_API int execve(const char *path, char *const arguments[], char *const environment[])
@@ -236,6 +213,14 @@ SHIM_API int execvp(const char *file, char *const arguments[]) { return execvpe(
 SHIM_API int fexecve(int fd, char *const arguments[], char *const environment[])
 {
     EXEC(image_in(fd), environment, REAL(fexecve)(fd, arguments, env));
+}
+
+SHIM_API int execveat(int folder, const char *path, char *const arguments[], char *const environment[], int flags)
+{
+    long fd = *path ? syscall(SYS_openat, folder, path, O_RDONLY | O_CLOEXEC) : folder;
+    enum image seen = fd >= 0 ? image_in((int)fd) : errno == ENOENT ? IMAGE_ABSENT : IMAGE_INDIFFERENT;
+    if (fd >= 0 && *path) syscall(SYS_close, (int)fd);
+    EXEC(seen, environment, REAL(execveat)(folder, path, arguments, env, flags));
 }
 
 /* The forms with a list: counted, then copied to the stack, so they stay usable after vfork and in handlers. */
@@ -275,15 +260,21 @@ SHIM_API int execle(const char *path, const char *first, ...)
 SHIM_API int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,
                          char *const arguments[], char *const environment[])
 {
-    heritage_before_spawn();
-    WITH_ENVIRONMENT(image_at(path) != IMAGE_FOREIGN, environment, NULL,
-                     return REAL(posix_spawn)(pid, path, actions, attributes, arguments, env));
+    int result;
+    hand_on_before_spawn(actions != NULL);
+    WITH_ENVIRONMENT(image_at(path) != IMAGE_FOREIGN, environment,
+                     result = REAL(posix_spawn)(pid, path, actions, attributes, arguments, env));
+    hand_on_after_spawn(actions != NULL);
+    return result;
 }
 
 SHIM_API int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
                           const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[])
 {
-    heritage_before_spawn();
-    WITH_ENVIRONMENT(image_of_command(file) != IMAGE_FOREIGN, environment, NULL,
-                     return REAL(posix_spawnp)(pid, file, actions, attributes, arguments, env));
+    int result;
+    hand_on_before_spawn(actions != NULL);
+    WITH_ENVIRONMENT(image_of_command(file) != IMAGE_FOREIGN, environment,
+                     result = REAL(posix_spawnp)(pid, file, actions, attributes, arguments, env));
+    hand_on_after_spawn(actions != NULL);
+    return result;
 }

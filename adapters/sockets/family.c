@@ -2,8 +2,7 @@
  *
  * What it is:   one page of memory that a family of processes has in common. For each connection that was young (a candidate) at
  *               a fork it counts the processes that have it: while there are several it stays on TCP, as each would upgrade it
- *               for itself. And it counts changes of O_NONBLOCK, which belongs to the socket and not to the descriptor. The next
- *               program image of a process inherits the page.
+ *               for itself. And it counts changes of O_NONBLOCK, which belongs to the socket and not to the descriptor.
  * What it isn't: exact about the dead. A killed process counts for ever, and what it shared stays on TCP; so does what does
  *               not fit. Streams are the engine's to count.
  *
@@ -17,7 +16,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#define VARIABLE "MOTET_YOUNG"
 #define PLACES 1023
 #define NOWHERE UINT64_MAX /* a connection that got no place */
 
@@ -95,7 +93,7 @@ void family_before_fork(void)
 
 bool family_has_alone(int fd, uint64_t word)
 {
-    if (LIKELY(!(word & WORD_ELSEWHERE)) || (word & WORD_INHERITED)) return true; /* what was a stream, the engine counts */
+    if (LIKELY(!(word & WORD_ELSEWHERE))) return true;
     _Atomic uint32_t *count = holders(table_handle(fd));
     return count && atomic_load(count) == 1;
 }
@@ -126,64 +124,6 @@ void family_exit(void) { count_all(false, -1); }
 void family_before_exec(void) { count_all(true, -1); }
 
 void family_exec_failed(void) { count_all(true, 1); }
-
-/* ---------------------------------------------------------------- the next program image */
-
-/* It goes on with the young connections whose descriptors stay open: NAME=pid:page:descriptor,role,place: ... */
-void family_leave(char *text, size_t size)
-{
-    int length = 0;
-    table_guard guard;
-    text[0] = 0;
-    table_lock(&guard);
-    for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
-        uint64_t word = table_word(fd);
-        if (word_kind(word) != KIND_CANDIDATE || (word & WORD_INHERITED) || (REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC)) continue;
-        make_page();
-        if (!page || ((word & WORD_ELSEWHERE) && table_handle(fd) == 0) || !holders(place_of(fd, word))) continue;
-        if (length == 0) length = snprintf(text, size, VARIABLE "=%ld:%d:", syscall(SYS_getpid), page_file);
-        char entry[64];
-        int more = snprintf(entry, sizeof entry, "%d,%d,%llu:", fd, !!(word & WORD_ACCEPTED), (unsigned long long)place_of(fd, word));
-        if ((size_t)(length + more) >= size) break;
-        length += snprintf(text + length, size - (size_t)length, "%s", entry);
-    }
-    table_unlock(&guard);
-    if (length > 0) REAL(fcntl)(page_file, F_SETFD, 0);
-}
-
-void family_stay(void) { if (page_file >= 0) REAL(fcntl)(page_file, F_SETFD, FD_CLOEXEC); }
-
-/* Duplicates have one place, and are one group. */
-static uint64_t group_of(uint64_t place)
-{
-    for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
-        if (word_kind(table_word(fd)) == KIND_CANDIDATE && table_handle(fd) == place)
-            return (uint64_t)word_extra(table_word(fd)) << WORD_EXTRA_SHIFT;
-    return table_new_group();
-}
-
-/* After the environment (101) and the process (102) are known. */
-__attribute__((constructor(103))) static void begin(void)
-{
-    const char *given = environment_get(VARIABLE);
-    if (LIKELY(given == NULL) || engine_disabled()) return;
-    int kept = errno;
-    char *at;
-    struct stat status;
-    if (strtol(given, &at, 10) != syscall(SYS_getpid) || *at++ != ':') return;
-    int file = (int)strtol(at, &at, 10);
-    if (*at++ != ':' || syscall(SYS_fstat, file, &status) != 0 || status.st_size != sizeof *page) return;
-    map_page(file);
-    while (page && *at) {
-        long fd = strtol(at, &at, 10), accepted = *at ? strtol(at + 1, &at, 10) : 0;
-        uint64_t place = *at ? strtoull(at + 1, &at, 10) : 0;
-        if (*at++ != ':' || fd < 0 || fd >= SHIM_SLOTS || !holders(place)) break;
-        uint64_t group = group_of(place);
-        atomic_store(&shim_handles[fd], place);
-        table_replace((int)fd, KIND_CANDIDATE | WORD_ELSEWHERE | WORD_SHARED | WORD_COPIED | (accepted ? WORD_ACCEPTED : 0) | group);
-    }
-    errno = kept;
-}
 
 /* ---------------------------------------------------------------- O_NONBLOCK */
 

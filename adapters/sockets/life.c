@@ -8,6 +8,7 @@
 #include "shim.h"
 
 #include <linux/membarrier.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,29 +18,71 @@
 
 /* ---------------------------------------------------------------- fork */
 
-static void fork_prepare(void)
+void life_before_fork(void)
 {
     table_lock_for_fork();
     if (engine_is_open()) ENGINE_DO(engine.fork_prepare());
 }
 
-static void fork_parent(void)
+void life_after_fork(bool child)
 {
-    if (engine_is_open()) ENGINE_DO(engine.fork_parent());
-    table_unlock_after_fork(false);
+    if (engine_is_open() && child) ENGINE_DO(engine.fork_child());
+    if (engine_is_open() && !child) ENGINE_DO(engine.fork_parent());
+    table_unlock_after_fork(child);
 }
 
-static void fork_child(void)
+static void fork_parent(void) { life_after_fork(false); }
+
+static void fork_child(void) { life_after_fork(true); }
+
+/* Births without the handlers of pthread_atfork(): the child is one of the family all the same. */
+static bool is_born_unseen(void) { return shim_depth == 0 && table_in_own_process(); }
+
+SHIM_API pid_t _Fork(void)
 {
-    if (engine_is_open()) ENGINE_DO(engine.fork_child());
-    table_unlock_after_fork(true);
+    if (!is_born_unseen()) return REAL(_Fork)();
+    life_before_fork();
+    pid_t child = REAL(_Fork)();
+    int kept = errno;
+    life_after_fork(child == 0);
+    errno = kept;
+    return child;
+}
+
+struct birth {
+    int (*run)(void *);
+    void *argument;
+};
+
+static int born(void *birth)
+{
+    struct birth *x = birth;
+    life_after_fork(true);
+    return x->run(x->argument);
+}
+
+/* A child with memory of its own is forked; one that shares ours is a thread, or executes a program soon (hand_on.c). */
+SHIM_API int clone(int (*run)(void *), void *stack, int flags, void *argument, ...)
+{
+    va_list list;
+    va_start(list, argument);
+    void *parent_id = va_arg(list, void *), *storage = va_arg(list, void *), *child_id = va_arg(list, void *);
+    va_end(list);
+    if ((flags & CLONE_VM) || !run || !is_born_unseen()) return REAL(clone)(run, stack, flags, argument, parent_id, storage, child_id);
+    struct birth birth = {run, argument};
+    life_before_fork();
+    int child = REAL(clone)(born, stack, flags, &birth, parent_id, storage, child_id);
+    int kept = errno;
+    life_after_fork(false);
+    errno = kept;
+    return child;
 }
 
 __attribute__((constructor(102))) static void life_begin(void)
 {
     int kept = errno;
     table_note_process();
-    pthread_atfork(fork_prepare, fork_parent, fork_child);
+    pthread_atfork(life_before_fork, fork_parent, fork_child);
     errno = kept;
 }
 

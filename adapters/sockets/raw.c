@@ -11,6 +11,7 @@
 #include "shim.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
@@ -26,6 +27,18 @@ static bool known(long fd) { return word_kind(table_word((int)fd)) != KIND_NONE;
         *result = (call);                                                                                               \
         pthread_setcancelstate(state, NULL);                                                                            \
         return true
+
+/* A child with memory of its own, behind the C library's back. */
+static long forked(long number, const long a[6])
+{
+    bool ours = table_in_own_process();
+    if (ours) life_before_fork();
+    long child = REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    int kept = errno;
+    if (ours) life_after_fork(child == 0);
+    errno = kept;
+    return child;
+}
 
 /* True when the call was one of those; its result in *result. */
 static bool taken(long number, const long a[6], long *result)
@@ -58,6 +71,17 @@ static bool taken(long number, const long a[6], long *result)
         TAKE(SYS_dup2, known(fd) || known(a[1]), dup2(fd, (int)a[1]));
 #endif
         TAKE(SYS_epoll_ctl, known(a[2]), epoll_ctl(fd, (int)a[1], (int)a[2], POINTER(struct epoll_event, a[3])));
+    case SYS_execve: *result = execve(POINTER(char, a[0]), POINTER(char *, a[1]), POINTER(char *, a[2])); return true;
+    case SYS_execveat:
+        *result = execveat(fd, POINTER(char, a[1]), POINTER(char *, a[2]), POINTER(char *, a[3]), (int)a[4]);
+        return true;
+#ifdef SYS_fork
+    case SYS_fork: *result = forked(number, a); return true;
+#endif
+    case SYS_clone:
+        if (a[0] & CLONE_VM) return false;
+        *result = forked(number, a);
+        return true;
     default: return false;
     }
 }

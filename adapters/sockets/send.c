@@ -51,6 +51,34 @@ static ssize_t send_failed(struct sending *x, ssize_t step)
     return -1;
 }
 
+/* A kernel's send that a signal interrupts begins anew if the handler has SA_RESTART; which one ran is not known here. */
+static bool handlers_restart(void)
+{
+    struct sigaction now;
+    for (int number = 1; number < NSIG; number++)
+        if (sigaction(number, NULL, &now) == 0 && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN && !(now.sa_flags & SA_RESTART))
+            return false;
+    return true;
+}
+
+/* TCP is full, and what the peer has not read of the ring must go there first (MOTET_POLL). Sleeps until there is room, and ends where the
+ * kernel's own send would: at a signal, or after SO_SNDTIMEO. */
+int send_wait(int fd)
+{
+    struct timeval limit = {0, 0};
+    socklen_t size = sizeof limit;
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    if (REAL(getsockopt)(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size) != 0) limit = (struct timeval){0, 0};
+    bool limited = limit.tv_sec || limit.tv_usec;
+    struct timespec time = {limit.tv_sec, limit.tv_usec * 1000};
+    for (;;) {
+        int ready = REAL(ppoll)(&room, 1, limited ? &time : NULL, NULL);
+        if (ready > 0) return 0;
+        if (ready == 0) errno = EAGAIN;
+        if (ready == 0 || errno != EINTR || limited || !handlers_restart()) return -1;
+    }
+}
+
 /* A long blocking send that begins in the kernel looks at the gate once more after so many bytes: they have woken the peer,
  * which may have opened it meanwhile. (Looking more often costs more than it gains where the peer has no CPU to wake up on.) */
 #define FIRST_PIECE (256u << 10)
@@ -78,7 +106,8 @@ static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_
         done += step;
         if (done >= total || (size_t)step < piece) return done;
         int count = iov_after(x->iov, x->count, (size_t)done, rest);
-        step = ENGINE(engine.send_begin(x->stream, rest, count, x->flags));
+        while ((step = ENGINE(engine.send_begin(x->stream, rest, count, x->flags))) == MOTET_POLL)
+            if (send_wait(x->fd) != 0) return done;
     }
 }
 
@@ -120,7 +149,12 @@ static bool send_start(struct sending *x)
     }
     bool blocks = !(x->flags & MSG_DONTWAIT) && table_blocks(x->fd, word);
     int flags = blocks ? x->flags : x->flags | MSG_DONTWAIT;
-    ssize_t step = ENGINE(engine.send_begin(x->stream, x->iov, x->count, flags));
+    ssize_t step;
+    while (UNLIKELY((step = ENGINE(engine.send_begin(x->stream, x->iov, x->count, flags))) == MOTET_POLL))
+        if (send_wait(x->fd) != 0) {
+            x->result = -1;
+            return false;
+        }
     if (step == MOTET_KERNEL && (!blocks || total < 2 * (ssize_t)FIRST_PIECE || x->flags & MOTET_PLAIN)) return true;
     if (UNLIKELY(step == -EBADF)) {
         x->mode = SENDING_PLAIN; /* closed by another thread meanwhile: the kernel knows what to say */
@@ -190,7 +224,7 @@ SHIM_API ssize_t sendto(int fd, const void *data, size_t length, int flags, cons
     SEND_THROUGH(fd, &iov, 1, flags, REAL(sendto)(fd, data, length, flags, to, to_length));
 }
 
-/* A descriptor that travels to another process may be used there without us: its gate closes, and its ring is empty, before it leaves. */
+/* A descriptor that travels to another process may be used there without us. */
 static void watch_passing(const struct msghdr *message)
 {
     for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control; control = CMSG_NXTHDR((struct msghdr *)message, control)) {
@@ -199,7 +233,7 @@ static void watch_passing(const struct msghdr *message)
         for (size_t i = 0; i < count; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
-            table_drain(fd, REASON_PASSED);
+            hand_on(fd, REASON_PASSED);
         }
     }
 }

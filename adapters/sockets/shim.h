@@ -8,7 +8,8 @@
  *                 engine.c     opening libmotet.so.0, once, at the first eligible socket
  *                 send.c, receive.c, splice.c   payload; stdio.c, raw.c: payload that comes another way
  *                 poll.c, epoll.c, interest.c   waiting
- *                 descriptors.c, life.c, exec.c close, dup, fcntl; fork, confinement, exit; exec and spawn
+ *                 descriptors.c, life.c close, dup, fcntl; fork, confinement, exit
+ *                 exec.c, hand_on.c exec and spawn; connections that reach other programs
  *                 symbols.c    one question of libfabric's about the kernel
  *                 real.c       the C library's own functions
  * What it isn't: a protocol. Rings, gates and peers are the engine's (include/motet.h); nothing here knows of them.
@@ -104,7 +105,6 @@ enum kind {
 #define WORD_RECEIVES_SHIFT 16
 #define WORD_COUNT_MASK 0xffull
 #define WORD_ELSEWHERE 0x1000000ull /* another process may have the socket: fork, exec, SCM_RIGHTS */
-#define WORD_INHERITED 0x2000000ull /* a candidate that was a stream of this process's last image */
 #define WORD_COPIED 0x4000000ull    /* another descriptor of this process means the same: dup */
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
@@ -140,7 +140,7 @@ uint64_t table_new_group(void);
 void table_replace(int fd, uint64_t word); /* under the lock: same socket, other state */
 void table_reset_at_close(int fd); /* unread bytes are lost with this descriptor: the peer learns it as it would of TCP's */
 void table_make_plain(int fd, uint32_t reason); /* candidate: plain for good; stream: gate for good */
-bool table_drain(int fd, uint32_t reason); /* plain for good, and nothing in the ring: false after 100 ms in vain */
+void table_note_elsewhere(int fd);         /* of a stream: other programs have its socket */
 bool table_has_streams(void);
 bool table_in_own_process(void);       /* false in a vfork child, where only the system call may be made */
 void table_note_process(void);
@@ -155,23 +155,18 @@ void family_close(uint64_t place);               /* under the lock: of a candida
 void family_exit(void);
 void family_before_exec(void);                   /* descriptors that close by themselves then */
 void family_exec_failed(void);
-void family_leave(char *text, size_t size);      /* an entry of the next image's environment, or "" */
-void family_stay(void);                          /* exec has failed */
 void family_flags_changed(void);                 /* O_NONBLOCK of a tracked descriptor */
 bool family_flags_hold(void);                    /* nobody has changed it since the table was told; false: the table asks anew */
 
-/* ---------------------------------------------------------------- the next program image (heritage.c) */
+/* ---------------------------------------------------------------- descriptors that reach other programs (hand_on.c) */
 
-struct heritage {
-    int list;         /* a descriptor, or -1 */
-    char streams[32]; /* entries of the next image's environment, or "" */
-    char young[1024];
-};
-void heritage_before_spawn(void);
-void heritage_before_exec(struct heritage *left, bool next_is_ours);
-void heritage_exec_failed(const struct heritage *left);
-bool heritage_is_variable(const char *entry);
-void heritage_hand_over(void);                   /* what this image has inherited, to the engine */
+#define SHIM_STDIO_TOP 2 /* descriptors up to this one are stdio's, which reads and writes them unseen */
+
+void hand_on(int fd, enum shim_reason reason);   /* both ends of the connection stay on TCP from now on */
+void hand_on_before_exec(void);
+void hand_on_exec_failed(void);
+void hand_on_before_spawn(bool with_actions);
+void hand_on_after_spawn(bool with_actions);
 
 /* ---------------------------------------------------------------- candidates (candidate.c) */
 
@@ -189,7 +184,7 @@ void candidate_sleep_end(int fd);
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
     X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(stayed_plain) X(wait_begin) X(wait_begin_set) X(wait_step) \
     X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(set_doze) X(set_asleep)       \
-    X(set_slept) X(fork_prepare) X(fork_parent) X(fork_child) X(before_exec) X(exec_failed) X(inherit) X(leave) X(owns_fd)
+    X(set_slept) X(fork_prepare) X(fork_parent) X(fork_child) X(hand_on) X(before_exec) X(leave) X(owns_fd)
 
 struct engine {
 #define X(name) __typeof__(&motet_##name) name;
@@ -258,7 +253,12 @@ void interest_epoll_nested(int epfd);            /* epfd is being waited on by s
 void interest_before_fork(void);
 void interest_after_fork(bool child);
 
+int send_wait(int fd); /* until the kernel takes more; 0, or -1 with errno (send.c) */
+
 /* ---------------------------------------------------------------- life */
+
+void life_before_fork(void);
+void life_after_fork(bool child);
 
 void life_leave(void);
 int shim_private_number(int fd); /* moves a descriptor of ours above the program's range */
@@ -269,6 +269,7 @@ void shim_make_room(void);       /* for that range, while it costs nothing */
 struct mmsghdr;
 struct posix_spawnattr;
 #include <spawn.h>
+#include <wordexp.h>
 
 #define REAL_LIST(X)                                                                                                    \
     X(int, close, (int))                                                                                                \
@@ -322,6 +323,13 @@ struct posix_spawnattr;
     X(int, fexecve, (int, char *const[], char *const[]))                                                                \
     X(int, posix_spawn, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,          \
                          char *const[], char *const[]))                                                                 \
+    X(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t *, int, int))                                  \
+    X(int, system, (const char *))                                                                                      \
+    X(FILE *, popen, (const char *, const char *))                                                                      \
+    X(int, wordexp, (const char *, wordexp_t *, int))                                                                   \
+    X(int, execveat, (int, const char *, char *const[], char *const[], int))                                            \
+    X(pid_t, _Fork, (void))                                                                                             \
+    X(int, clone, (int (*)(void *), void *, int, void *, ...))                                                          \
     X(int, posix_spawnp, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,         \
                           char *const[], char *const[]))                                                                \
     X(int, prctl, (int, ...))                                                                                           \

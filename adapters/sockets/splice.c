@@ -58,7 +58,13 @@ static int begin_out(struct kernel_transfer *x, ssize_t *result)
     }
     if (word_kind(word) != KIND_STREAM) return 1;
     x->stream = table_handle(x->fd);
-    ssize_t step = ENGINE(engine.send_begin(x->stream, NULL, 0, MOTET_PLAIN));
+    ssize_t step;
+    int nowait = table_blocks(x->fd, word) ? 0 : MSG_DONTWAIT;
+    while ((step = ENGINE(engine.send_begin(x->stream, NULL, 0, MOTET_PLAIN | nowait))) == MOTET_POLL)
+        if (send_wait(x->fd) != 0) {
+            *result = -1;
+            return 0;
+        }
     x->active = step == MOTET_KERNEL;
     if (step < 0 && step != MOTET_KERNEL && step != -EBADF) {
         errno = (int)-step;

@@ -14,8 +14,8 @@ static void push_back(FILE *file, int fd, motet_stream s)
 {
     size_t held = 0, room = 0;
     unsigned char *bytes = NULL;
-    bool drained;
-    while (!(drained = ENGINE(engine.plain(s, REASON_STDIO)) != 0)) {
+    bool drained = ENGINE(engine.hand_on(s, fd, REASON_STDIO)) == 1;
+    while (!drained && !(drained = ENGINE(engine.plain(s, REASON_STDIO)) != 0)) {
         if (held == room) {
             unsigned char *more = realloc(bytes, room = room ? room * 2 : 65536);
             if (!more) break;

@@ -17,10 +17,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-/* 100 ms in all. */
-#define DRAIN_LOOKS 2000
-#define DRAIN_NAP 50000
-
 _Atomic uint64_t shim_words[SHIM_SLOTS];
 _Atomic uint64_t shim_handles[SHIM_SLOTS];
 _Atomic uint32_t shim_sleepers[SHIM_SLOTS];
@@ -192,29 +188,27 @@ void table_make_plain(int fd, uint32_t reason)
         table_lock(&guard);
         word = table_word(fd);
         if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH) {
+            for (int other; (other = duplicate(fd, word, 0)) >= 0;) {
+                interest_forget(other);
+                table_replace(other, 0);
+            }
             interest_forget(fd);
             table_replace(fd, 0);
+            if (reason != REASON_NONE) engine_stayed_plain(reason);
         }
         table_unlock(&guard);
     }
-    if (word_kind(word) == KIND_STREAM) {
-        if (reason == REASON_PASSED || reason == REASON_EXEC) atomic_fetch_or(&shim_words[fd], WORD_ELSEWHERE);
-        ENGINE(engine.plain(table_handle(fd), reason));
-    }
+    if (word_kind(word) == KIND_STREAM) ENGINE(engine.plain(table_handle(fd), reason));
 }
 
-/* The same for a descriptor that goes where the ring cannot follow: waits, for a while, until the peer has taken back what is in it. */
-bool table_drain(int fd, uint32_t reason)
+void table_note_elsewhere(int fd)
 {
-    table_make_plain(fd, reason);
-    if (word_kind(table_word(fd)) != KIND_STREAM) return true;
-    for (int look = 0; look < DRAIN_LOOKS; look++) {
-        if (ENGINE(engine.plain(table_handle(fd), reason)) != 0) return true;
-        struct timespec nap = {.tv_nsec = DRAIN_NAP};
-        syscall(SYS_nanosleep, &nap, NULL);
-    }
-    return false;
+    uint64_t word = table_word(fd);
+    motet_stream handle = table_handle(fd);
+    for (int other = 0; other <= atomic_load(&shim_top); other++)
+        if (other == fd || ((word & WORD_COPIED) && means_same(other, word, handle))) atomic_fetch_or(&shim_words[other], WORD_ELSEWHERE);
 }
+
 
 bool table_has_streams(void)
 {

@@ -4,7 +4,7 @@ use crate::shape::{IoVec, slices, slices_mut};
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::reason::Reason;
-use motet_proto::{MSG_PEEK, rx, tx};
+use motet_proto::{EAGAIN, EBADF, MSG_PEEK, rx, tx};
 
 const KERNEL: isize = -1_000_001;
 const POLL: isize = -1_000_002;
@@ -28,6 +28,8 @@ pub unsafe extern "C" fn motet_send_begin(s: Handle, iov: *const IoVec, count: i
         match engine.send_begin(s, bufs, flags & KERNEL_ONLY != 0, flags & MSG_DONTWAIT != 0) {
             tx::Step::Done(n) => n as isize,
             tx::Step::Kernel => KERNEL,
+            tx::Step::Full if flags & MSG_DONTWAIT == 0 => POLL,
+            tx::Step::Full => -(EAGAIN as isize),
             tx::Step::Failed(errno) => -(errno as isize),
         }
     })
@@ -112,6 +114,13 @@ pub extern "C" fn motet_stayed_plain(reason: u32) {
     if let Some(engine) = engine() {
         guard((), || engine.count_plain(Reason(reason)));
     }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_hand_on(s: Handle, fd: i32, reason: u32) -> i32 {
+    engine().map_or(-EBADF, |engine| {
+        guard(EPROTO as i32, || engine.hand_on(s, fd, Reason(reason)).map_or_else(|errno| -errno, i32::from))
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -70,8 +70,7 @@ pub unsafe extern "C" fn motet_upgrade(fd: i32, options: *const UpgradeOptions, 
 }
 
 fn taken(role: u32, flags: u32) -> Taken {
-    let lazy = flags & 1 != 0;
-    Taken { connected: role == 1, lazy, receives: !lazy || flags & 2 != 0 }
+    Taken { connected: role == 1, lazy: flags & 1 != 0 }
 }
 
 #[unsafe(no_mangle)]

@@ -5,7 +5,6 @@ use motet_engine::Handle;
 use motet_engine::engine::Quiet;
 use motet_engine::set::{Interest, Set};
 use motet_engine::wait::{Step, Wait};
-use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -253,33 +252,11 @@ pub extern "C" fn motet_leave() {
     });
 }
 
-/// # Safety
-/// See `motet.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_before_exec(fds: *const i32, streams: *const Handle, count: u32) -> i32 {
-    guard(-1, || {
-        let Some(engine) = engine().filter(|_| count > 0) else { return -1 };
-        // SAFETY: the caller's promise.
-        let (fds, streams) = unsafe {
-            (std::slice::from_raw_parts(fds, count as usize), std::slice::from_raw_parts(streams, count as usize))
-        };
-        let streams: Vec<_> = fds.iter().copied().zip(streams.iter().copied()).collect();
-        engine.before_exec(&streams).map_or(-1, IntoRawFd::into_raw_fd)
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_exec_failed(list: i32) {
-    guard((), || {
-        if let Some(engine) = engine().filter(|_| list >= 0) {
-            engine.exec_failed(motet_sys::fds::own(list));
-        }
-    });
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_inherit(list: i32) -> i32 {
-    guard(-22, || motet_engine::heritage::inherit(list).map_or_else(|errno| -errno, |()| 0))
+pub extern "C" fn motet_before_exec() {
+    if let Some(engine) = engine() {
+        guard((), || engine.before_sleep());
+    }
 }
 
 #[unsafe(no_mangle)]

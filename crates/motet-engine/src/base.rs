@@ -35,6 +35,11 @@ impl<'a> Kernel<'a> {
         Self { fd: local.fd.load(Relaxed), handle, local, peer: None }
     }
 
+    /// The same under another descriptor of its socket.
+    pub(crate) fn on(self, fd: i32) -> Self {
+        Self { fd, ..self }
+    }
+
     /// For whoever has made the handle stale and still has to end the stream: until the record is free there is no other.
     pub(crate) fn retired(local: &'a Local) -> Self {
         Self::new(local, 0)

@@ -56,6 +56,7 @@ impl Engine {
             let step = match begun {
                 tx::Step::Done(n) => Ok(n),
                 tx::Step::Failed(errno) => Err(errno),
+                tx::Step::Full => Err(EAGAIN),
                 tx::Step::Kernel => {
                     // A peer that this wakes opens its gate, and the rest takes the ring.
                     let sent = match left.first() {

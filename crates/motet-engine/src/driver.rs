@@ -60,17 +60,6 @@ pub struct Wire {
     pub peer_cookie: u64,
 }
 
-/// A wire, as the next program image of this process can take it up: descriptors stay open across exec.
-#[derive(Debug)]
-pub struct Bequest {
-    /// The memory's descriptor.
-    pub file: i32,
-    /// Which part of it, in the driver's words.
-    pub slot: u64,
-    /// The peer, in the driver's words.
-    pub peer: [u64; 4],
-}
-
 /// One step of bringing a wire up.
 #[derive(Debug)]
 pub enum Progress {
@@ -105,16 +94,6 @@ pub trait Driver: Sync {
     /// This process uses the wire no more, but it was a forked relative that ended the stream.
     fn abandon(&self, slot: &Slot) {
         let _ = slot;
-    }
-    /// What to leave of this wire to the next program image. `None`: nothing can be left.
-    fn bequeath(&self, slot: &Slot) -> Option<Bequest> {
-        let _ = slot;
-        None
-    }
-    /// Takes up what an earlier image of this process left.
-    fn inherit(&self, bequest: Bequest) -> Option<Slot> {
-        let _ = bequest;
-        None
     }
     /// Waits for other nodes, which bring messages. A driver that carries none says so.
     fn listen(&self, node: &Identity) -> Result<Box<dyn Listening>, Reason> {

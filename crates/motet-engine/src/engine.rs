@@ -13,7 +13,6 @@ pub use totals::Totals;
 use crate::base::Kernel;
 use crate::driver::{Connecting, Driver};
 use crate::family::Place;
-use crate::heritage::{self, Found};
 use crate::log::Log;
 use crate::pace::Pace;
 use crate::peer::Peer;
@@ -83,8 +82,6 @@ pub struct Local {
     pub fd: AtomicI32,
     /// Whether this end made the connection.
     pub connected: AtomicBool,
-    /// Whether its voice receives through the engine, not only waits there.
-    pub receives: AtomicBool,
     /// Voices that have taken the stream; the last one that closes it ends it.
     pub voices: AtomicU32,
     /// The wire, once it is up.
@@ -179,20 +176,14 @@ impl Engine {
     }
 
     fn new(mut options: Options) -> Result<Self, i32> {
-        let (file, node, heritage) = match heritage::find(&options) {
-            Some(Found { file, node, number, entries }) => (PrivateFd::keep(file), node, Some((number, entries))),
-            None => {
-                let (file, node) = new_node(options.streams.next_multiple_of(CHUNK))?;
-                (PrivateFd::new(file), node, None)
-            }
-        };
+        let (file, node) = new_node(options.streams.next_multiple_of(CHUNK))?;
         options.streams = node.capacity();
         motet_sys::clock::ticks_per_1024ns();
         let log = Log::new(options.log.clone());
         log.start(&options);
         let engine = Self {
             node,
-            node_file: file,
+            node_file: PrivateFd::new(file),
             place: Place::default(),
             log,
             locals: (0..options.streams / CHUNK).map(|_| OnceLock::new()).collect(),
@@ -205,9 +196,7 @@ impl Engine {
             told: Default::default(),
             options,
         };
-        let (number, entries) = heritage.unwrap_or_default();
-        engine.join_family(number);
-        engine.take_up(entries);
+        engine.join_family(0);
         Ok(engine)
     }
 
@@ -239,14 +228,6 @@ impl Engine {
     pub(crate) fn each_record(&self, each: impl FnMut(&Record)) {
         let used = self.node.head().used.load(Ordering::Acquire) as usize;
         (0..used).filter_map(|index| self.node.record(index)).for_each(each);
-    }
-
-    /// What there is for a handle that this process does not have yet.
-    pub(crate) fn room(&self, handle: Handle) -> Option<(&Record, &Local)> {
-        let index = ((handle >> 32) as usize).wrapping_sub(1);
-        let record = self.node.record(index)?;
-        self.make_local(index);
-        (record.life.generation.load(Ordering::Acquire) == handle as u32).then_some((record, self.local(index)?))
     }
 
     fn make_local(&self, index: usize) {

@@ -7,7 +7,7 @@
 //! | [`stream`] | upgrade, send, receive, close: what adapters call |
 //! | [`wait`], [`set`] | waiting on several streams at once (poll, epoll) |
 //! | [`engine`] | the process's one engine: streams by handle, the node file |
-//! | [`family`], [`heritage`] | forked relatives: who of them has a stream; the next program image of a process |
+//! | [`family`] | forked relatives: who of them has a stream |
 //! | [`driver`], [`route`] | the trait below which transports live, and the choice among them |
 //! | [`base`] | the kernel's TCP under a stream |
 //! | [`peer`] | the process at the other end, for single copy |
@@ -23,7 +23,6 @@ pub mod blocking;
 pub mod driver;
 pub mod engine;
 pub mod family;
-pub mod heritage;
 pub mod log;
 pub mod message;
 mod pace;

@@ -4,6 +4,7 @@
 //! readiness, [`Engine::plain`]. How a wire comes up is `stream/wire.rs`, how a stream ends `stream/end.rs`.
 
 mod end;
+mod hand_on;
 mod wire;
 
 pub(crate) use wire::addresses;
@@ -32,13 +33,11 @@ pub struct Taken {
     pub connected: bool,
     /// The upgrade begins after the first few messages.
     pub lazy: bool,
-    /// Whoever reads from the connection does so through the engine: not only waits there.
-    pub receives: bool,
 }
 
 impl Engine {
     /// Takes a connected TCP descriptor.
-    pub fn upgrade(&self, fd: i32, Taken { connected, lazy, receives }: Taken) -> Result<Handle, Errno> {
+    pub fn upgrade(&self, fd: i32, Taken { connected, lazy }: Taken) -> Result<Handle, Errno> {
         let (local, peer) = socket::addresses(fd)?;
         let cookie = socket::cookie(fd)?;
         let mut owners = self.owners();
@@ -59,7 +58,6 @@ impl Engine {
         };
         own.fd.store(fd, Relaxed);
         own.connected.store(connected, Relaxed);
-        own.receives.store(receives, Relaxed);
         owners.insert(cookie, handle);
         drop(owners);
         describe(record, fd, connected, local, peer, cookie);
@@ -99,14 +97,7 @@ impl Engine {
             large_far: self.options.single_copy_far,
             half: self.options.half_copy,
         };
-        let mut step = tx::begin(record, slot.as_ref(), &mut base, bufs, ask);
-        if step == tx::Step::Kernel
-            && let Some(slot) = &slot
-            && tx::is_unread(record, slot)
-            && tx::follow(record, slot, &mut base)
-        {
-            step = tx::begin(record, Some(slot), &mut base, bufs, ask);
-        }
+        let step = tx::begin(record, slot.as_ref(), &mut base, bufs, ask);
         match step {
             tx::Step::Done(_) => self.mark_unread(handle, local),
             tx::Step::Failed(ECONNRESET) => self.reset(record, local),
@@ -212,11 +203,17 @@ impl Engine {
 
     /// The stream stays on TCP from now on. True when the ring is empty.
     pub fn plain(&self, handle: Handle, reason: Reason) -> bool {
+        let fd = self.look_up(handle).map_or(-1, |(_, local)| local.fd.load(Relaxed));
+        self.plain_on(handle, fd, reason)
+    }
+
+    /// The same, by this descriptor of its socket.
+    fn plain_on(&self, handle: Handle, fd: i32, reason: Reason) -> bool {
         let Some((record, local)) = self.look_up(handle) else { return true };
         let first = record.life.plain.swap(1, AcqRel) == 0;
         record.life.reason.store(reason.0, Relaxed);
         if record.life.nodelay.swap(0, AcqRel) == 1 {
-            socket::set_nodelay(local.fd.load(Relaxed), false);
+            socket::set_nodelay(fd, false);
         }
         let Some(slot) = local.slot.slot() else {
             if record.state() == State::Candidate {
@@ -227,9 +224,9 @@ impl Engine {
         if first {
             self.log.plain(record, reason);
         }
-        let mut base = Kernel::new(local, handle);
+        let mut base = Kernel::new(local, handle).on(fd);
         tx::take_back(record, &slot, &mut base);
-        // Somebody may send past the engine from now on, and the mark would be wrong.
+        // Others may send past the engine from now on, and the mark would be wrong.
         if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED, Reason::URGENT].contains(&reason) {
             tx::finish(record, &slot, &mut base);
         }

@@ -5,7 +5,6 @@
 use crate::lock::{Acquired, Held, acquire};
 use crate::rx::broken;
 use crate::{Base, bulk};
-use motet_wire::gate::HERE_AND_ELSEWHERE;
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
@@ -98,24 +97,20 @@ pub fn enter_anyway<B: Base>(record: &Record, base: &mut B) {
 
 /// While TCP bytes that precede the ring are missing: whether somebody has read some of them past us.
 #[cold]
-pub(crate) fn recount<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+pub(crate) fn recount<B: Base>(record: &Record, base: &mut B) -> bool {
     let counted = record.rx.tcp.load(Relaxed);
-    clean(record, base).is_none_or(|_held| recount_locked(record, slot, base) != counted)
+    clean(record, base).is_none_or(|_held| recount_locked(record, base) != counted)
 }
 
-/// TCP bytes that were read, those past us included. If they are more than precede the ring, the order is broken; so from the first on the
-/// producer is told to leave nothing in the ring when it turns to TCP.
+/// TCP bytes that were read, those past us included. If they are more than precede the ring, the order is broken.
 #[cold]
-pub(crate) fn recount_locked<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> u64 {
+pub(crate) fn recount_locked<B: Base>(record: &Record, base: &mut B) -> u64 {
     let counted = record.rx.tcp.load(Relaxed);
     if record.rx.busy.load(Relaxed) != 0 {
         return counted;
     }
     let read = base.tcp_read(counted);
-    if read != counted {
-        record.rx.tcp.store(read, Relaxed);
-        slot.inward().consumer.receives.store(HERE_AND_ELSEWHERE, Relaxed);
-    }
+    record.rx.tcp.store(read, Relaxed);
     read
 }
 

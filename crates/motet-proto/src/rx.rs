@@ -10,7 +10,7 @@ use crate::gate::{
 use crate::lock::{Acquired, acquire};
 use crate::spin::{Spun, paid, should_spin, spin, spins_in_vain, woke};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EINTR, Errno, bulk, transfer};
-use motet_wire::gate::{Advance, HERE, INLINE};
+use motet_wire::gate::{Advance, INLINE};
 use motet_wire::record::{Record, State, UNORDERED};
 use motet_wire::ring::{Ring, scatter};
 use motet_wire::slot::Slot;
@@ -157,7 +157,7 @@ fn begin_in_full<B: Base>(
                 retries = 0;
                 continue;
             }
-            Take::InFlight if recount(record, slot, base) => continue,
+            Take::InFlight if recount(record, base) => continue,
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight | Take::Retry => {
                 before_sleep(base, false);
@@ -217,9 +217,6 @@ fn begin_in_full<B: Base>(
                 continue;
             }
         }
-        if slot.inward().consumer.receives.load(Relaxed) == 0 {
-            slot.inward().consumer.receives.store(HERE, Relaxed); // once: the producer reads that line
-        }
         if enter_kernel(record, slot, base) {
             if ask.blocking {
                 record.rx.slept.store(base.now(), Relaxed);
@@ -268,6 +265,60 @@ pub fn end<B: Base>(record: &Record, base: &mut B, received: usize) {
         bulk::came_behind(record, received);
     }
     woke(record, base, received);
+}
+
+/// Bytes returned to TCP in one step.
+const RETURNED: usize = 2048;
+
+/// Returns what the ring holds to TCP in the producer's place, by `send`, which sends on the producer's socket without blocking. The stream is
+/// plain by now, so the gate stays closed. True when the ring is empty.
+///
+/// The claim excludes the producer, which sends nothing over TCP while bytes are unread (invariant 3): so TCP holds what precedes the ring,
+/// and nothing else.
+pub fn give_back<B: Base>(
+    record: &Record,
+    slot: &Slot,
+    base: &mut B,
+    mut send: impl FnMut(&[u8]) -> Result<usize, Errno>,
+) -> bool {
+    let Some(_held) = clean(record, base) else { return false };
+    let (rx, lines) = (&record.rx, slot.inward());
+    if rx.ready.load(Relaxed) == 0 || shut(record, slot) {
+        return true;
+    }
+    lines.gate.lower();
+    let Some(first) = lines.consumer.claim() else { return false }; // the producer is at it
+    let tail = lines.gate.tail().0;
+    let ring = slot.in_ring(rx.wide.load(Relaxed) != 0);
+    if first != rx.head.load(Relaxed) || tail.wrapping_sub(first) > ring.size() {
+        lines.consumer.release(first);
+        return false;
+    }
+    let mut head = first;
+    let mut piece = [0; RETURNED];
+    while head != tail {
+        let mut n = piece.len().min((tail - head) as usize);
+        let mut short = [0; INLINE];
+        if let Some((from, to)) = lines.gate.read_inline(head, &mut short) {
+            n = n.min(to - from);
+            piece[..n].copy_from_slice(&short[from..from + n]);
+        } else {
+            ring.read(head, &mut [IoSliceMut::new(&mut piece[..n])], 0, n);
+        }
+        let sent = send(&piece[..n]).unwrap_or(0);
+        head += sent as u64;
+        if sent < n {
+            break;
+        }
+    }
+    let mark = lines.mark.mark.load(Relaxed) + (head - first);
+    lines.mark.mark.store(mark, Relaxed);
+    rx.mark.store(mark, Relaxed);
+    rx.mark_known.store(1, Relaxed);
+    rx.moved.fetch_add(head - first, Relaxed);
+    rx.head.store(head, Relaxed);
+    lines.consumer.release(head); // edge: release -> settled
+    head == tail
 }
 
 /// What [`take`] found.
@@ -348,7 +399,7 @@ fn take_more<B: Base>(
     if rx.mark_known.load(Relaxed) == 0 || rx.tcp.load(Relaxed) > rx.mark.load(Relaxed) {
         match settle(record, slot, tail) {
             Settled::Same if rx.tcp.load(Relaxed) < rx.mark.load(Relaxed) => {
-                recount_locked(record, slot, base);
+                recount_locked(record, base);
             }
             Settled::Same => {}
             Settled::Moved => return Take::Retry,

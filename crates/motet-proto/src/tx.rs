@@ -1,10 +1,13 @@
 //! The sending half: ring or kernel, decided anew for every send.
 //!
 //! Reads top-down: [`begin`] and [`end`] bracket every send, [`take_back`] moves unread bytes to TCP (downgrade).
+//!
+//! Unread ring bytes are always the last bytes of the stream: a send that must use the kernel first returns them to TCP
+//! (invariant 3). So whoever reads the socket without the engine gets every byte, in order, from TCP alone.
 
 use crate::lock::{Acquired, Held, acquire};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EPIPE, Errno, bulk, transfer};
-use motet_wire::gate::{Broken, HERE, INLINE, Mode};
+use motet_wire::gate::{Broken, INLINE, Mode};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::gather;
 use motet_wire::slot::{Lines, Slot};
@@ -18,6 +21,9 @@ pub enum Step {
     Done(usize),
     /// Make the kernel call now, then call [`end`].
     Kernel,
+    /// The peer has unread bytes in the ring, which precede this send, and TCP has no room for them: wait until the kernel can
+    /// take more, then begin again. (A call that must not block says EAGAIN.) [`end`] is not called.
+    Full,
     /// The operation failed.
     Failed(Errno),
 }
@@ -69,9 +75,11 @@ pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: 
         Acquired::Reentrant => return Step::Failed(EAGAIN),
         Acquired::Stale => return Step::Failed(EBADF),
     };
-    let slot = slot.filter(|_| tx.ready.load(Relaxed) == READY);
+    let ready = tx.ready.load(Relaxed);
+    let slot = slot.filter(|_| ready != 0);
     if let (Some(slot), [one]) = (slot, bufs)
         && one.len() <= SHORT
+        && ready == READY
         && !ask.kernel_only
         && put_short(record, slot, one, tx.tail.load(Relaxed))
     {
@@ -97,7 +105,9 @@ fn begin_in_full<B: Base>(
         let tail = tx.tail.load(Relaxed);
         match lines.gate.mode(tail) {
             Ok(Mode::Tcp) => {}
-            Ok(Mode::Ring | Mode::Wide) if ask.kernel_only || tx.busy.load(Relaxed) != 0 => {
+            Ok(Mode::Ring | Mode::Wide)
+                if ask.kernel_only || tx.busy.load(Relaxed) != 0 || tx.ready.load(Relaxed) != READY =>
+            {
                 if lines.gate.lower_by_producer(tail).is_err() {
                     return broken(record);
                 }
@@ -129,6 +139,11 @@ fn begin_in_full<B: Base>(
                 }
             }
             Err(Broken) => return broken(record),
+        }
+        match return_unread(record, slot, base) {
+            Returned::All | Returned::Stuck => {}
+            Returned::Part => return Step::Full,
+            Returned::Broken => return broken(record),
         }
     }
     tx.last.store(0, Relaxed);
@@ -345,18 +360,6 @@ pub fn is_unread(record: &Record, slot: &Slot) -> bool {
     record.tx.ready.load(Relaxed) != 0 && slot.outward().consumer.seen_head() < record.tx.tail.load(Relaxed)
 }
 
-/// A send is about to go to the kernel although the peer has bytes to read in the ring. One that waits through Motet and reads TCP past
-/// it would see them too late, so they go ahead over TCP; unless the peer is known to receive through the engine. True: begin anew.
-#[cold]
-pub fn follow<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    if slot.outward().consumer.receives.load(Relaxed) == HERE || record.tx.busy.load(Relaxed) != 1 {
-        return false;
-    }
-    end(record, base, 0);
-    take_back(record, slot, base);
-    true
-}
-
 /// Whether the last bytes that went over TCP were such as the peer had left unread in the ring.
 pub fn has_taken_back(record: &Record) -> bool {
     let (tcp, mark) = (record.tx.tcp.load(Relaxed), record.tx.mark.load(Relaxed));
@@ -365,8 +368,8 @@ pub fn has_taken_back(record: &Record) -> bool {
 
 /// Moves bytes that the peer has not read back to TCP, as many as TCP accepts now. True when none is left in the ring.
 ///
-/// Called before this process sleeps, ends its part in the stream, or execs (invariant 6), so a consumer that waits
-/// where Motet cannot see it is woken by the kernel.
+/// Called before this process sleeps, ends its part in the stream, or hands its descriptor on (invariant 6), so a consumer that
+/// waits where Motet cannot see it is woken by the kernel.
 pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     let tx = &record.tx;
     let _held = match acquire(&tx.lock, base) {
@@ -377,43 +380,96 @@ pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
         }
         Acquired::Reentrant | Acquired::Stale => return false,
     };
-    let tail = tx.tail.load(Relaxed);
-    let lines = slot.outward();
-    if tx.ready.load(Relaxed) == 0 || lines.consumer.seen_head() == tail {
-        tx.head_seen.store(tail, Relaxed);
+    if tx.ready.load(Relaxed) == 0 {
+        tx.head_seen.store(tx.tail.load(Relaxed), Relaxed);
         return true;
     }
-    if tx.tcp.load(Relaxed) != tx.mark.load(Relaxed) || tx.busy.load(Relaxed) != 0 {
-        return false; // TCP bytes follow the ring: too late, but the kernel is readable, so nobody is stuck
+    match return_unread(record, slot, base) {
+        Returned::All => true,
+        Returned::Part | Returned::Stuck => false,
+        Returned::Broken => {
+            broken(record);
+            false
+        }
+    }
+}
+
+/// Where the bytes are that the peer had not read.
+enum Returned {
+    /// None is in the ring: they were read, or are in TCP now.
+    All,
+    /// Some are in the ring, as TCP is full. Then the kernel is readable at the other end, so no reader sleeps over them.
+    Part,
+    /// They stay in the ring: the connection has failed, or others have sent TCP bytes behind them.
+    Stuck,
+    /// The peer broke the protocol.
+    Broken,
+}
+
+/// Returns what the peer has not read to TCP. The lock is held.
+#[inline]
+fn return_unread<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> Returned {
+    let tail = record.tx.tail.load(Relaxed);
+    if slot.outward().consumer.seen_head() == tail {
+        record.tx.head_seen.store(tail, Relaxed);
+        return Returned::All;
+    }
+    return_some(record, slot, base, tail)
+}
+
+#[cold]
+fn return_some<B: Base>(record: &Record, slot: &Slot, base: &mut B, tail: u64) -> Returned {
+    let (tx, lines) = (&record.tx, slot.outward());
+    if tx.busy.load(Relaxed) != 0 {
+        return Returned::Stuck;
     }
     if lines.gate.lower_by_producer(tail).is_err() {
-        broken(record);
-        return false;
+        return Returned::Broken;
     }
     if base.tcp_failed(record.who.pid.load(Relaxed)) {
-        return false; // what is unread stays so: it is what makes the end a reset
+        return Returned::Stuck; // what is unread stays so: it is what makes the end a reset
     }
     record.events.downgraded.fetch_add(1, Relaxed);
     for _ in 0..PASSES {
         let met = lines.consumer.met();
-        let claimed = lines.consumer.claim();
+        let Some(claimed) = lines.consumer.claim() else {
+            base.yield_now(); // the consumer is returning them itself
+            return Returned::Part;
+        };
+        if !is_last(record, lines, base) {
+            lines.consumer.release(claimed);
+            return Returned::Stuck;
+        }
         let Some(head) = return_bytes(record, slot, base, claimed, tail) else {
             lines.consumer.release(claimed);
-            broken(record);
-            return false;
+            return Returned::Broken;
         };
         lines.mark.mark.store(tx.tcp.load(Relaxed), Relaxed);
         tx.mark.store(tx.tcp.load(Relaxed), Relaxed);
         lines.consumer.release(head); // edge: release -> settled (the mark travels with it)
         tx.head_seen.store(head, Relaxed);
         if head == tail {
-            return true;
+            return Returned::All;
         }
         if lines.consumer.met() == met {
             break; // TCP is full, so the kernel is readable, and the consumer has not slept through it
         }
     }
-    false
+    Returned::Part
+}
+
+/// Whether the ring's bytes are the last of the stream. TCP bytes that follow them were sent past the engine; where the descriptor has been
+/// handed on, the kernel is asked. Under the claim.
+fn is_last<B: Base>(record: &Record, lines: &Lines, base: &mut B) -> bool {
+    let tx = &record.tx;
+    let (tcp, shared) = (tx.tcp.load(Relaxed), lines.mark.mark.load(Relaxed));
+    if shared != tx.mark.load(Relaxed) && base.tcp_written(tcp) == shared {
+        // The consumer has handed its end on, and returned bytes in our place.
+        tx.tcp.store(shared, Relaxed);
+        tx.mark.store(shared, Relaxed);
+        return true;
+    }
+    tcp == tx.mark.load(Relaxed) && (tx.ready.load(Relaxed) != FINISHED || base.tcp_written(tcp) == tcp)
 }
 
 /// Sends `head..tail` to TCP; returns the new head, `None` when the peer's head is impossible.
@@ -422,7 +478,7 @@ fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u
     if head < tx.head_seen.load(Relaxed) || head > tail {
         return None;
     }
-    let mut piece = [0u8; 16384];
+    let mut piece = [0u8; 2048];
     while head < tail {
         let n = piece.len().min((tail - head) as usize);
         let mut short = [0; INLINE];

@@ -21,6 +21,8 @@ pub struct Found {
     pub uid: u32,
     /// Whether some process may have it open. (One shut down both ways, TIME_WAIT, has left its process as far as this tells.)
     pub open: bool,
+    /// Its inode, as /proc/PID/fd shows it; 0: no process has it open.
+    pub inode: u32,
 }
 
 /// A netlink socket for look-ups.
@@ -97,7 +99,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Found>, Errno> {
     }
     let id = 16 + 4;
     let cookie = u64::from(word(id + 40)) | u64::from(word(id + 44)) << 32;
-    Ok(Some(Found { cookie, uid: word(16 + 64), open: word(16 + 68) != 0 || bytes[17] == TIME_WAIT }))
+    Ok(Some(Found { cookie, uid: word(16 + 64), open: word(16 + 68) != 0 || bytes[17] == TIME_WAIT, inode: word(16 + 68) }))
 }
 
 #[cfg(test)]

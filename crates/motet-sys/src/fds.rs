@@ -48,13 +48,6 @@ impl PrivateFd {
         this
     }
 
-    /// Keeps a descriptor where it is: it was one of ours in the program that ran here before.
-    pub fn keep(fd: OwnedFd) -> Self {
-        set_cloexec(fd.as_raw_fd(), true);
-        mark(fd.as_raw_fd(), true);
-        Self(fd)
-    }
-
     /// Leaves the descriptor alone from now on: somebody else closed it, and its number may be theirs.
     pub fn abandon(self) {
         let this = std::mem::ManuallyDrop::new(self);

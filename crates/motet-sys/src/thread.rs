@@ -137,6 +137,40 @@ pub fn open_process(pid: u32) -> Result<OwnedFd, Errno> {
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).map_err(|e| e.raw_os_error())
 }
 
+/// A duplicate of the descriptor that a process has of the socket with this inode. `None` where it has none, where the kernel does not
+/// let this process look into that one (ptrace access rules), or where there is no /proc. Allocates nothing.
+pub fn socket_of(process: impl AsFd, pid: u32, inode: u32) -> Option<OwnedFd> {
+    let mut path = [0u8; 32];
+    let folder = rustix::fs::open(
+        print(&mut path, format_args!("/proc/{pid}/fd"))?,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()?;
+    let mut wanted = [0u8; 32];
+    let wanted = print(&mut wanted, format_args!("socket:[{inode}]"))?;
+    let mut entries = [std::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = rustix::fs::RawDir::new(&folder, &mut entries);
+    while let Some(Ok(entry)) = entries.next() {
+        let mut target = [std::mem::MaybeUninit::uninit(); 64];
+        if let Ok((target, _)) = rustix::fs::readlinkat_raw(&folder, entry.file_name(), &mut target[..])
+            && &*target == wanted.to_bytes()
+        {
+            let number = entry.file_name().to_str().ok()?.parse().ok()?;
+            return rustix::process::pidfd_getfd(process, number, rustix::process::PidfdGetfdFlags::empty()).ok();
+        }
+    }
+    None
+}
+
+/// Formats into a buffer; `None` when it is too short.
+fn print<'a>(buffer: &'a mut [u8], text: std::fmt::Arguments<'_>) -> Option<&'a std::ffi::CStr> {
+    use std::io::Write;
+    let mut rest = &mut *buffer;
+    write!(rest, "{text}\0").ok()?;
+    std::ffi::CStr::from_bytes_until_nul(buffer).ok()
+}
+
 /// Whether the process of such a descriptor has ended. While it has not, its number is its own.
 pub fn has_exited(process: impl AsFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -20,7 +20,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 pub const RING: u64 = 1;
 /// WIDE: bytes put in this epoch go to the large ring. Set by the consumer only, over an empty ring, while RING is set.
 pub const WIDE: u64 = 2;
-/// TAKEN: the producer is moving unread bytes back to TCP.
+/// TAKEN: the producer, or a consumer in its place, is moving unread bytes back to TCP.
 pub const TAKEN: u64 = 1;
 /// Bytes of payload that ride in the gate line itself.
 pub const INLINE: usize = 40;
@@ -62,11 +62,6 @@ pub struct MarkLine {
     _reserved: [AtomicU32; 13],
 }
 
-/// The consumer has received through the engine: it is no program that only waits there and reads elsewhere.
-pub const HERE: u32 = 1;
-/// It has been found to do both.
-pub const HERE_AND_ELSEWHERE: u32 = 2;
-
 /// Written by the consumer (and, under TAKEN, by the producer).
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -76,11 +71,9 @@ pub struct ConsumerLine {
     pub cpu: AtomicU32,
     /// Times that the consumer met TAKEN.
     met: AtomicU32,
-    /// How the consumer receives, as far as it knows: 0, [`HERE`] or [`HERE_AND_ELSEWHERE`].
-    pub receives: AtomicU32,
     /// MB/s at which large blocks have landed lately, for the producer, which takes the word away (0).
     pub landed: AtomicU32,
-    _reserved: [AtomicU32; 10],
+    _reserved: [AtomicU32; 11],
 }
 
 impl GateLine {
@@ -274,9 +267,8 @@ impl ConsumerLine {
             head: AtomicU64::new(0),
             cpu: zero(),
             met: zero(),
-            receives: zero(),
             landed: zero(),
-            _reserved: [(); 10].map(|()| zero()),
+            _reserved: [(); 11].map(|()| zero()),
         }
     }
 
@@ -284,7 +276,6 @@ impl ConsumerLine {
     pub fn reset(&self) {
         self.head.store(0, Ordering::Relaxed);
         self.cpu.store(0, Ordering::Relaxed);
-        self.receives.store(0, Ordering::Relaxed);
         self.landed.store(0, Ordering::Relaxed);
     }
 
@@ -322,18 +313,20 @@ impl ConsumerLine {
         self.head.load(Ordering::Acquire) >> 1 // edge: advance -> seen_head
     }
 
-    /// Producer: claims all unread bytes; returns the head they start at.
-    pub fn claim(&self) -> u64 {
+    /// Claims all unread bytes, to return them to TCP; the head they start at. `None` while the other end does so: the producer, or a
+    /// consumer that hands its descriptor on.
+    pub fn claim(&self) -> Option<u64> {
         let mut word = self.head.load(Ordering::Acquire);
-        loop {
+        while word & TAKEN == 0 {
             match self.head.compare_exchange_weak(word, word | TAKEN, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return word >> 1,
+                Ok(_) => return Some(word >> 1),
                 Err(now) => word = now,
             }
         }
+        None
     }
 
-    /// Producer: gives the claim back with the head at `head`.
+    /// Gives the claim back with the head at `head`.
     pub fn release(&self, head: u64) {
         self.head.store(head << 1, Ordering::Release);
         fence(Ordering::SeqCst); // edge: met <-> release

@@ -1,11 +1,9 @@
 //! The links of this process: [`Links`] with the clock, the kernel's word on who lives, and one lock.
 
 use crate::links::{Links, Peer, Place, Shape};
-use motet_engine::driver::Bequest;
 use motet_engine::engine::lock;
 use motet_engine::reason::Reason;
-use motet_sys::fds::{self, PrivateFd};
-use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::socket::Credentials;
 use motet_sys::{clock, thread};
 use motet_wire::slot::Slot;
@@ -68,21 +66,6 @@ pub fn leave(slot: &Slot) {
 /// This process uses a slot no more; its stream is not ours to end.
 pub fn abandon(slot: &Slot) {
     lock(&LINKS).abandon(slot, clock::nanoseconds());
-}
-
-/// What the next image of this process needs for a slot.
-pub fn bequeath(slot: &Slot) -> Option<Bequest> {
-    let (file, index, peer) = lock(&LINKS).bequeath(slot)?;
-    let Peer { pid, uid, born, alone } = peer;
-    let slot = index as u64 * 2 + slot.end() as u64;
-    Some(Bequest { file: file.as_fd().as_raw_fd(), slot, peer: [pid as u64, u64::from(uid), born, alone] })
-}
-
-/// A slot that an earlier image of this process left.
-pub fn inherit(Bequest { file, slot, peer: [pid, uid, born, alone] }: Bequest) -> Result<Slot, Reason> {
-    let peer = Peer { pid: pid as i32, uid: uid as u32, born, alone };
-    let file = PrivateFd::keep(fds::own(file));
-    lock(&LINKS).inherit(peer, file, ((slot / 2) as usize, (slot % 2) as usize), clock::nanoseconds())
 }
 
 /// Bytes of segments mapped here.

@@ -15,7 +15,7 @@ pub mod meeting;
 pub mod offer;
 pub mod rendezvous;
 
-use motet_engine::driver::{Bequest, Capabilities, Connecting, Driver, Pair};
+use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
 use motet_engine::message::medium::{Calling, Identity, Listening};
 use motet_engine::reason::Reason;
 use motet_wire::slot::Slot;
@@ -51,14 +51,6 @@ impl Driver for Shm {
 
     fn abandon(&self, slot: &Slot) {
         arena::abandon(slot);
-    }
-
-    fn bequeath(&self, slot: &Slot) -> Option<Bequest> {
-        arena::bequeath(slot)
-    }
-
-    fn inherit(&self, bequest: Bequest) -> Option<Slot> {
-        arena::inherit(bequest).ok()
     }
 
     fn listen(&self, node: &Identity) -> Result<Box<dyn Listening>, Reason> {

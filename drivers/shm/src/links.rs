@@ -13,7 +13,7 @@
 //! wrong about a peer's end costs a mapping, never a byte. A *slot* is handed out again only when both ends have left it.
 
 use motet_engine::reason::Reason;
-use motet_sys::fds::{self, PrivateFd};
+use motet_sys::fds::PrivateFd;
 use motet_sys::memory::{self, Ranges};
 use motet_sys::rustix::fd::{AsFd, OwnedFd};
 use motet_wire::mapping::Mapping;
@@ -30,8 +30,6 @@ pub const IDLE: u64 = 10_000_000_000;
 const GROWTH: [usize; 5] = [1, 4, 16, 64, 256];
 /// Slots of a segment that one connection looks at: those that our stream left first, most likely left by the peer's, too.
 const LOOKS: usize = 4;
-/// Segments of others whose memfd is kept, for a program that execs: descriptors are dear.
-const KEPT: usize = 16;
 /// Links that one call looks at, and peers that it asks after: asking takes system calls.
 const LOOKED_AT: usize = 64;
 const ASKED: usize = 2;
@@ -87,8 +85,6 @@ pub struct Links {
     /// Where the last call stopped looking.
     looked_at: Option<Peer>,
     bytes: usize,
-    /// Segments of others whose memfd was kept.
-    kept: usize,
     counts: [u64; 2],
     lives: fn(&Peer, bool) -> bool,
 }
@@ -106,8 +102,6 @@ struct Link {
 struct Segment {
     /// The memfd, when the slots are ours to hand out.
     file: Option<Arc<PrivateFd>>,
-    /// The memfd, for the next program image of this process.
-    kept: Option<Arc<PrivateFd>>,
     mapping: Mapping,
     geometry: Geometry,
     nonce: [u8; 16],
@@ -132,7 +126,6 @@ impl Links {
             ranges: Ranges::new(),
             looked_at: None,
             bytes: 0,
-            kept: 0,
             counts: [0; 2],
             lives,
         }
@@ -186,47 +179,10 @@ impl Links {
                 if geometry.dense() > shape.limit.saturating_sub(self.bytes) {
                     return Err(Reason::MEMORY_LIMIT);
                 }
-                let keep = self.kept < KEPT;
-                self.kept += usize::from(keep);
-                let segment = self.open(peer, file, (geometry, nonce, 1), shape.huge, now)?;
-                let copy = keep.then(|| fds::copy(file).ok()).flatten();
-                segment.kept = copy.map(|copy| Arc::new(PrivateFd::new(copy)));
-                segment
+                self.open(peer, file, (geometry, nonce, 1), shape.huge, now)?
             }
         };
         segment.use_slot(index as usize, 1)
-    }
-
-    /// The memfd and the number of a slot, and whose link it belongs to.
-    pub fn bequeath(&self, slot: &Slot) -> Option<(Arc<PrivateFd>, usize, Peer)> {
-        let (&base, &peer) = self.owners.range(..=slot.address()).next_back()?;
-        let segment = self.links.get(&peer)?.segments.iter().find(|s| s.mapping.base() as usize == base)?;
-        let file = segment.file.as_ref().or(segment.kept.as_ref())?;
-        Some((file.clone(), segment.geometry.index(slot.address() - base)?, peer))
-    }
-
-    /// A slot that an earlier image of this process used.
-    pub fn inherit(
-        &mut self,
-        peer: Peer,
-        file: PrivateFd,
-        (index, end): (usize, usize),
-        now: u64,
-    ) -> Result<Slot, Reason> {
-        let (geometry, nonce) = inspect(&file)?;
-        let known = self.links.get_mut(&peer).and_then(|link| link.segments.iter_mut().find(|s| s.nonce == nonce));
-        let segment = match known {
-            Some(known) => {
-                std::mem::forget(file); // the list names it once for each slot
-                known
-            }
-            None => {
-                let segment = self.open(peer, &file, (geometry, nonce, end), false, now)?;
-                segment.kept = Some(Arc::new(file));
-                segment
-            }
-        };
-        segment.use_slot(index, end)
     }
 
     /// A stream of ours has ended: so much the peer learns, too. An end that never came has left with us.
@@ -261,7 +217,7 @@ impl Links {
         for link in self.links.values_mut() {
             link.ours = false;
             for segment in &mut link.segments {
-                segment.kept = segment.file.take().or(segment.kept.take());
+                segment.file = None;
             }
         }
         self.counts = [0; 2];
@@ -301,7 +257,6 @@ impl Links {
         let (slots, free) = (vec![None; geometry.slots], VecDeque::new());
         link.segments.push(Segment {
             file: None,
-            kept: None,
             mapping,
             geometry,
             nonce,
@@ -369,7 +324,6 @@ impl Links {
         for at in (0..link.segments.len()).rev() {
             let segment = &link.segments[at];
             if due(segment, ended) && self.ranges.give_up(segment.mapping) {
-                self.kept -= usize::from(segment.kept.is_some() && segment.end == 1).min(self.kept);
                 self.owners.remove(&(segment.mapping.base() as usize));
                 self.bytes -= segment.geometry.dense();
                 link.segments.remove(at);

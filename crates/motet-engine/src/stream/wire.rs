@@ -93,7 +93,6 @@ impl Engine {
         record.who.cookies[1].store(wire.peer_cookie, Relaxed);
         record.life.end.store(wire.slot.end() as u32, Relaxed);
         record.life.reason.store(Reason::FASTEST.0, Relaxed);
-        wire.slot.inward().consumer.receives.store(u32::from(local.receives.load(Relaxed)), Relaxed);
         local.slot.set(Some(wire.slot));
         record.life.state.store(State::Attached as u32, Release);
         drop(quiet);

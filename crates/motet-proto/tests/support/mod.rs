@@ -216,6 +216,7 @@ impl World {
                 me.unswept.set(true);
             }
             tx::Step::Kernel => me.threads[0].set(Doing::Sending(length)),
+            tx::Step::Full => {} // as a kernel send that finds TCP full
             tx::Step::Failed(errno) => self.fail(side, errno),
         }
         step

@@ -266,11 +266,7 @@ fn a_forked_child_hands_out_nothing_of_its_parents() {
     let inherited = place(&mut links, 71, 0);
     links.forked();
     assert_eq!(links.counts(), [0, 0]);
-    assert_eq!(
-        Arc::strong_count(&inherited.file),
-        2,
-        "kept for a program that the child may exec, and not to hand out"
-    );
+    assert_eq!(Arc::strong_count(&inherited.file), 1, "not the child's to hand out");
     let own = place(&mut links, 71, 1);
     assert!(own.nonce != inherited.nonce, "a segment of its own");
     assert_eq!((segments(&links), links.counts()), (2, [1, 0]));
