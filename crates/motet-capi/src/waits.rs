@@ -241,7 +241,7 @@ pub extern "C" fn motet_leave() {
     static LEFT: AtomicU32 = AtomicU32::new(0); // the process that has left: a forked child has not
     guard((), || {
         if let Some(engine) = engine() {
-            engine.before_sleep();
+            engine.before_end();
             let pid = motet_sys::thread::pid();
             if LEFT.swap(pid, Relaxed) == pid {
                 return;

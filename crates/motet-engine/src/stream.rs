@@ -249,10 +249,20 @@ impl Engine {
         if let Some(slot) = local.slot.slot()
             && how != 0
         {
-            tx::take_back(record, &slot, &mut Kernel::new(local, handle));
+            hand_on::leave_nothing(record, &slot, &mut Kernel::new(local, handle));
             tx::finish(record, &slot, &mut Kernel::new(local, handle));
         }
         socket::shutdown(local.fd.load(Relaxed), how)
+    }
+
+    /// Before this process ends: the same for all of its streams.
+    pub fn before_end(&self) {
+        self.sweep_unread(|handle, record, local| {
+            if let Some(slot) = local.slot.slot() {
+                hand_on::leave_nothing(record, &slot, &mut Kernel::new(local, handle));
+            }
+            false
+        });
     }
 
     /// Before this thread sleeps: no byte of ours stays in a ring whose reader may be waiting elsewhere (invariant 6).

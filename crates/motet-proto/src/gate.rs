@@ -141,6 +141,13 @@ pub fn close_gate_over_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B
     }
 }
 
+/// The descriptor gets readers outside of the engine: the gate closes whatever the ring holds, and the producer learns that nothing may be left
+/// there when it ends. False when the ring has bytes.
+pub fn hand_on<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+    slot.inward().consumer.handed_on.store(1, Relaxed);
+    close_gate_over_bytes(record, slot, base)
+}
+
 pub(crate) fn clean<'a, B: Base>(record: &'a Record, base: &mut B) -> Option<Held<'a>> {
     match acquire(&record.rx.lock, base) {
         Acquired::Clean(held) => Some(held),

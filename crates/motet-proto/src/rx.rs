@@ -336,7 +336,7 @@ pub enum Take {
     Failed(Errno),
 }
 
-/// Consumes what the ring holds, after the TCP bytes that precede it and before those that follow it.
+/// Consumes what the ring holds, after the TCP bytes that precede it. None follow it (invariant 3).
 #[inline(always)]
 pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Take {
     let rx = &record.rx;
@@ -369,7 +369,7 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
     {
         return advance(record, slot, base, head, n as usize);
     }
-    take_more(record, slot, base, bufs, (head, tail, open), peek)
+    take_more(record, slot, base, bufs, (head, tail), peek)
 }
 
 /// Copies out all that the ring holds, unless that is in two places.
@@ -391,7 +391,7 @@ fn take_more<B: Base>(
     slot: &Slot,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
-    (head, tail, open): (u64, u64, bool),
+    (head, tail): (u64, u64),
     peek: bool,
 ) -> Take {
     let rx = &record.rx;
@@ -431,8 +431,6 @@ fn take_more<B: Base>(
         slot.inward().consumer.landed.store(rate, Relaxed);
     }
     match result {
-        // Closed over bytes: what TCP has now follows them, as nothing else can go into the ring. (Unless it was just peeked.)
-        Take::Done(n) if !open && n < room && !(peek && before > 0) => after_ring(record, slot, base, bufs, n, peek),
         Take::Retry if before > 0 && !peek => Take::Done(before),
         _ => result,
     }
@@ -476,34 +474,6 @@ fn take_ring<B: Base>(
         return Take::Retry;
     }
     Take::Done(done)
-}
-
-/// Adds to `done` bytes what TCP has after a ring that is closed, and empty by now.
-#[cold]
-fn after_ring<B: Base>(
-    record: &Record,
-    slot: &Slot,
-    base: &mut B,
-    bufs: &mut [IoSliceMut<'_>],
-    done: usize,
-    peek: bool,
-) -> Take {
-    let (tail, open) = slot.inward().gate.tail();
-    if open || (!peek && tail != record.rx.head.load(Relaxed)) {
-        return Take::Done(done);
-    }
-    // No more than what is there: a receive that finds none would spend an error that is the next call's to tell.
-    let pending = base.tcp_pending();
-    if pending == 0 {
-        return Take::Done(done);
-    }
-    let more = take_tcp(record, base, bufs, done, pending, peek);
-    // If the producer took peeked bytes back meanwhile, TCP has shown them a second time.
-    let twice = peek && slot.inward().consumer.settled() != Some(record.rx.head.load(Relaxed));
-    match more {
-        Take::Done(n) if !twice => Take::Done(done + n),
-        _ => Take::Done(done),
-    }
 }
 
 /// Consumes `n` bytes that were copied out, if the producer has not taken them back.

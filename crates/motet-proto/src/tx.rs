@@ -360,6 +360,12 @@ pub fn is_unread(record: &Record, slot: &Slot) -> bool {
     record.tx.ready.load(Relaxed) != 0 && slot.outward().consumer.seen_head() < record.tx.tail.load(Relaxed)
 }
 
+/// Whether the end of the stream must wait: unread bytes are in the ring, and the peer's reader looks at TCP alone. TCP is full, or the
+/// peer is returning them itself.
+pub fn must_linger(record: &Record, slot: &Slot) -> bool {
+    slot.outward().consumer.handed_on.load(Relaxed) != 0 && is_unread(record, slot) && record.state() == State::Attached
+}
+
 /// Whether the last bytes that went over TCP were such as the peer had left unread in the ring.
 pub fn has_taken_back(record: &Record) -> bool {
     let (tcp, mark) = (record.tx.tcp.load(Relaxed), record.tx.mark.load(Relaxed));

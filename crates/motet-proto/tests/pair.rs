@@ -60,6 +60,23 @@ fn so_does_one_where_the_ends_run_in_the_middle_of_each_others_steps() {
     });
 }
 
+/// Readers outside of the engine find every byte in TCP, in order, from the moment on at which they get the descriptor.
+#[test]
+fn so_does_one_in_which_descriptors_are_handed_on() {
+    let handed_on = std::cell::Cell::new(0);
+    each_seed(5_000_000, |seed, memory| {
+        let mut world = World::new(memory, Prng(seed), 300 + 200 * (seed as usize % 12), Plan::new());
+        world.hands_on = true;
+        world.weave = if seed % 3 == 0 { 0 } else { 2 + seed % 12 };
+        world.readers = 1 + seed as usize % 2;
+        run(&world, 160);
+        handed_on.set(handed_on.get() + world.sides.iter().filter(|side| side.handed_on.get()).count());
+    });
+    if std::env::var_os("MOTET_SEED").is_none() {
+        assert!(handed_on.get() > 500, "only {} descriptors were handed on", handed_on.get());
+    }
+}
+
 #[test]
 fn so_does_one_with_single_copy() {
     let copied = std::cell::Cell::new(0);

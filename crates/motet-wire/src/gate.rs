@@ -71,9 +71,11 @@ pub struct ConsumerLine {
     pub cpu: AtomicU32,
     /// Times that the consumer met TAKEN.
     met: AtomicU32,
+    /// 1 once others than the engine may receive: nothing may be left in the ring for them.
+    pub handed_on: AtomicU32,
     /// MB/s at which large blocks have landed lately, for the producer, which takes the word away (0).
     pub landed: AtomicU32,
-    _reserved: [AtomicU32; 11],
+    _reserved: [AtomicU32; 10],
 }
 
 impl GateLine {
@@ -267,8 +269,9 @@ impl ConsumerLine {
             head: AtomicU64::new(0),
             cpu: zero(),
             met: zero(),
+            handed_on: zero(),
             landed: zero(),
-            _reserved: [(); 11].map(|()| zero()),
+            _reserved: [(); 10].map(|()| zero()),
         }
     }
 
@@ -276,6 +279,7 @@ impl ConsumerLine {
     pub fn reset(&self) {
         self.head.store(0, Ordering::Relaxed);
         self.cpu.store(0, Ordering::Relaxed);
+        self.handed_on.store(0, Ordering::Relaxed);
         self.landed.store(0, Ordering::Relaxed);
     }
 
@@ -428,7 +432,7 @@ mod tests {
     fn invariant_6_a_claim_stops_the_consumer() {
         let line = ConsumerLine::new();
         assert_eq!(line.advance(0, 4), Advance::Done);
-        assert_eq!(line.claim(), 4);
+        assert_eq!(line.claim(), Some(4));
         assert_eq!(line.advance(4, 1), Advance::Taken);
         assert_eq!(line.settled(), None);
         line.release(10);

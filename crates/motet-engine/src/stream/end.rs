@@ -1,6 +1,7 @@
 //! How a stream ends: by close, by an error, by the kernel's end of file over bytes that nobody will read any more.
 
 use super::EBADF;
+use super::hand_on::leave_nothing;
 use crate::base::Kernel;
 use crate::engine::{Engine, Handle, Local, Up};
 use crate::reason::Reason;
@@ -38,7 +39,7 @@ impl Engine {
         let slot = local.slot.slot();
         if let Some(slot) = &slot {
             if same {
-                tx::take_back(record, slot, &mut base);
+                leave_nothing(record, slot, &mut base);
             }
             unread =
                 !gate::close_gate_over_bytes(record, slot, &mut base) && same && record.life.plain.load(Relaxed) == 0;

@@ -12,8 +12,8 @@ use super::EBADF;
 use crate::base::Kernel;
 use crate::engine::{Engine, Handle, Local};
 use crate::reason::Reason;
-use motet_proto::{Errno, rx};
-use motet_sys::{diag, socket, thread};
+use motet_proto::{Base, Errno, gate, rx, tx};
+use motet_sys::{clock, diag, socket, thread};
 use motet_wire::record::Record;
 use motet_wire::slot::Slot;
 use std::io::IoSlice;
@@ -21,6 +21,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 const MSG_DONTWAIT: i32 = 0x40;
+/// How long the end of a stream waits (ns) for room in TCP, and for how long at a time.
+const LINGER: u64 = 60_000_000_000;
+const LOOK: u64 = 10_000_000;
 
 impl Engine {
     /// Hands `fd`, a descriptor of the stream, on. True when both rings are empty. EBADF: `fd` is another socket, or none; nothing has
@@ -30,11 +33,27 @@ impl Engine {
         if socket::cookie(fd) != Ok(record.who.cookies[0].load(Relaxed)) {
             return Err(EBADF);
         }
-        if self.plain_on(handle, fd, reason) {
+        self.plain_on(handle, fd, reason);
+        let Some(slot) = local.slot.slot() else { return Ok(true) };
+        if gate::hand_on(record, &slot, &mut Kernel::new(local, handle).on(fd)) {
             return Ok(true);
         }
-        let Some(slot) = local.slot.slot() else { return Ok(true) };
         Ok(give_back(record, local, &slot, (handle, fd)).unwrap_or(false))
+    }
+}
+
+/// Before the stream ends on this side, by half-close, close or exit: what the peer has not read goes back to TCP. A peer that has handed its
+/// end on must find all of it there, so this waits for room in TCP, as long as somebody has the other end, but no longer than [`LINGER`].
+pub(super) fn leave_nothing(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
+    let start = clock::nanoseconds();
+    while !tx::take_back(record, slot, base) && tx::must_linger(record, slot) {
+        let failed = base.tcp_failed(record.who.pid.load(Relaxed));
+        if failed || clock::nanoseconds() - start > LINGER {
+            return;
+        }
+        if socket::poll([(base.fd(), socket::WRITABLE)], Some(LOOK)).is_err() {
+            thread::nap(LOOK);
+        }
     }
 }
 

@@ -59,6 +59,8 @@ pub struct Side {
     pub shut: Cell<bool>,
     /// End of file was seen.
     pub eof: Cell<bool>,
+    /// Its descriptor was handed on: others may read it without the engine.
+    pub handed_on: Cell<bool>,
     /// Bytes were put into the ring after the last [`World::before_sleep`].
     pub unswept: Cell<bool>,
     /// The stream failed.
@@ -79,6 +81,8 @@ pub struct World {
     pub most: usize,
     /// Threads that read at each end: 1 or 2.
     pub readers: usize,
+    /// Ends may hand their descriptors on.
+    pub hands_on: bool,
     /// Runs before every copy between the processes.
     pub on_copy: Option<Scribble>,
     /// The pids of both ends belong to other processes by now.
@@ -146,6 +150,7 @@ impl World {
             threads: [const { Cell::new(Doing::Idle) }; THREADS],
             shut: Cell::new(false),
             eof: Cell::new(false),
+            handed_on: Cell::new(false),
             unswept: Cell::new(false),
             failed: Cell::new(None),
         });
@@ -156,6 +161,7 @@ impl World {
             weave: 0,
             most: 6000,
             readers: 2,
+            hands_on: false,
             on_copy: None,
             replaced: Cell::new(false),
             inside: Cell::new(false),
@@ -320,12 +326,40 @@ impl World {
         true
     }
 
-    /// Half-close, as the engine does it.
-    pub fn shut(&self, side: usize) {
+    /// Half-close, as the engine does it: nothing stays in the ring of a reader outside of the engine. False: TCP is full.
+    pub fn shut(&self, side: usize) -> bool {
         let me = &self.sides[side];
         self.before_sleep(side, 0);
+        if tx::must_linger(&me.record, &me.slot) {
+            return false;
+        }
         me.shut.set(true);
         me.end.connection(|c| c.finish(side));
+        true
+    }
+
+    /// The end's descriptor is handed on, as the engine does it; `reaches`: the kernel lets it use the peer's socket.
+    pub fn hand_on(&self, side: usize, reaches: bool) {
+        let (me, peer) = (&self.sides[side], &self.sides[1 - side]);
+        me.handed_on.set(true);
+        me.record.life.plain.store(1, Relaxed);
+        let mut base = self.base(side, 2);
+        tx::take_back(&me.record, &me.slot, &mut base);
+        tx::finish(&me.record, &me.slot, &mut base);
+        gate::hand_on(&me.record, &me.slot, &mut base);
+        if reaches {
+            rx::give_back(&me.record, &me.slot, &mut base, |bytes| peer.end.connection(|c| c.send(1 - side, bytes)));
+        }
+    }
+
+    /// A receive without the engine; how many bytes there were.
+    pub fn read_elsewhere(&self, side: usize, length: usize) -> usize {
+        let mut data = vec![0; length];
+        let got = self.sides[side].end.connection(|c| c.receive(side, &mut [IoSliceMut::new(&mut data)], usize::MAX, false));
+        if let Ok(got) = got {
+            self.deliver(side, &data[..got], length, false);
+        }
+        got.unwrap_or(0)
     }
 
     fn deliver(&self, side: usize, data: &[u8], wanted: usize, peek: bool) {

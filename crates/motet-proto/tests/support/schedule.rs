@@ -19,6 +19,7 @@ pub fn step(world: &World, side: usize) {
     let draw = |n| world.prng.borrow_mut().below(n);
     let size = || world.prng.borrow_mut().size(world.most);
     match draw(16) {
+        0..=1 if world.hands_on && draw(40) == 0 => world.hand_on(side, draw(3) > 0),
         0..=5 => write(world, side),
         6..=9 => read(world, side, 1),
         10..=11 => read(world, side, world.readers),
@@ -82,6 +83,10 @@ fn read(world: &World, side: usize, thread: usize) {
         return;
     }
     let length = world.prng.borrow_mut().size(world.most);
+    if me.handed_on.get() && draw(2) == 0 {
+        world.read_elsewhere(side, length);
+        return;
+    }
     if thread == world.readers && draw(3) == 0 {
         return go_blind(world, side, thread);
     }
@@ -134,11 +139,13 @@ pub fn finish(world: &World) {
                 done &= world.send_on(side, true);
             }
             if me.threads[0].get() == Doing::Idle && !me.shut.get() {
-                world.shut(side);
+                done &= world.shut(side);
             }
             for thread in 1..super::THREADS {
                 if me.threads[thread].get() != Doing::Idle {
                     world.receive_on(side, thread, true);
+                } else if thread == 1 && !me.eof.get() && me.handed_on.get() {
+                    world.read_elsewhere(side, 3000); // nothing is left to the engine's readers
                 } else if thread == 1 && !me.eof.get() {
                     world.receive(side, thread, 3000, SLEEP);
                 }
