@@ -39,7 +39,7 @@ reasons! {
     ORDER = 14, "bytes were moved behind Motet's back: the connection was reset";
     SHARED = 15, "several processes use the socket";
     STDIO = 16, "the descriptor was handed to stdio";
-    EXEC = 17, "the descriptor survived an exec";
+    EXEC = 17, "another program got the descriptor (exec, spawn)";
     PASSED = 18, "the descriptor was passed to another process";
     UNSEEN_WAIT = 19, "readiness is learned where Motet cannot see it";
     NESTED = 20, "the descriptor is in a nested epoll set";

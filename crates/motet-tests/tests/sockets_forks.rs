@@ -1,6 +1,6 @@
 //! Processes that share connections since a fork.
 
-use motet_tests::{Built, Mode, Outcome, Program, takes_the_fast_path_at_times};
+use motet_tests::{Built, Mode, Outcome, Program};
 
 fn family(how: &str) -> Outcome {
     Program::c("fork_family", &[how]).same_both_ways()
@@ -40,13 +40,11 @@ fn a_hundred_children_one_after_another_change_nothing() {
 // ---- exec ---------------------------------------------------------------------------------------------------------------
 
 #[test]
-fn the_next_program_image_goes_on_with_the_connection_on_the_fast_path() {
+fn the_next_program_image_goes_on_with_the_connection_over_tcp() {
     for (before, between) in [(0, 0), (1, 0), (1, 20), (60, 20)] {
-        // More than the first image has sent.
-        takes_the_fast_path_at_times((before + between) * 64 + 1, || {
-            let outcome = Program::c("inherits", &[&before.to_string(), &between.to_string()]).same_both_ways();
-            outcome.streams.iter().map(|s| s.sent_fast).max().unwrap_or(0)
-        });
+        let outcome = Program::c("inherits", &[&before.to_string(), &between.to_string()]).same_both_ways();
+        let most = outcome.streams.iter().map(|s| s.sent_fast).max().unwrap_or(0);
+        assert!(most <= (before + between) * 64, "{most} bytes over shared memory: the new image has no part in that");
     }
 }
 
