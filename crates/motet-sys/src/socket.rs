@@ -221,6 +221,11 @@ pub fn receive(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usi
         .map_err(|e| e.raw_os_error())
 }
 
+/// Dissolves the connection: receives say ENOTCONN from now on, wherever else the socket is used.
+pub fn disconnect(fd: RawFd) -> Result<(), Errno> {
+    rustix::net::connect_unspec(crate::fds::borrow(fd)).map_err(|e| e.raw_os_error())
+}
+
 /// shutdown(2).
 pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
     let how = match how {
