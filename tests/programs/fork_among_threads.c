@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-enum { THREADS = 3, CHILDREN = 300, ROUNDS = 12, WATCHDOG = 5000 /* ms */ };
+enum { THREADS = 3, CHILDREN = 300, ROUNDS = 12, LONG = 150 /* is upgraded, however many ended young before */, WATCHDOG = 5000 /* ms */ };
 
 static int port;
 static _Atomic int over;
@@ -59,7 +59,7 @@ static void *use(void *number)
 {
     for (int i = 0; !atomic_load(&over); i++)
         if ((i + (int)(intptr_t)number) % 4 == 0) converse_in_a_set(ROUNDS);
-        else converse(ROUNDS);
+        else converse(i % 8 == 5 ? LONG : ROUNDS);
     return NULL;
 }
 

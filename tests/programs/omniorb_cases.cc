@@ -4,7 +4,8 @@
 //   omniorb_cases idle PORT              calls once, prints "called", then keeps its connection and does nothing until its input ends
 //   omniorb_cases end PORT               has the server end
 //   omniorb_cases add PORT COUNT         calls as often; prints "added"
-//   omniorb_cases killed PORT            kills the server while a call is in progress; prints the exception, and "soon" or how late it came
+//   omniorb_cases killed PORT            kills the server while a call is in progress; prints the exception, and "soon" (5 s: no more is said of a busy machine) or
+//                                        how late it came, in ms
 //   omniorb_cases late PORT              a call that takes longer than its limit, then one that does not
 //   omniorb_cases callback PORT [bidir]  calls that the server answers by calling back; with bidir over the very same connection
 //   omniorb_cases together PORT          calls of several threads at once, short ones beside long ones
@@ -102,7 +103,7 @@ static void killed(Desk_ptr desk)
     std::string what = raised([&] { desk->rest(20000); });
     double late = ms_since(steady::time_point(steady::duration(when)));
     killer.join();
-    std::printf("%s %s\n", what.c_str(), late <= 100 ? "soon" : std::to_string(late).c_str());
+    std::printf("%s %s\n", what.c_str(), late <= 5000 ? "soon" : std::to_string(late).c_str());
     // Its socket may outlive the process for a moment.
     what = raised([&] { desk->add(1); });
     std::printf("then %s\n", what.find("TRANSIENT") == 0 || what.find("COMM_FAILURE") == 0 ? "an error" : what.c_str());

@@ -186,11 +186,10 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    fn file(name: &str, contents: &[u8]) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("motet-executable-{}-{name}", std::process::id()));
-        let mut file = File::create(&path).unwrap();
+    fn file(name: &str, contents: &[u8]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::Builder::new().prefix(&format!("motet-executable-{name}-")).tempfile().unwrap();
         file.write_all(contents).unwrap();
-        path
+        file
     }
 
     /// A minimal ELF file of this machine with these program headers: (type, contents).
@@ -216,12 +215,7 @@ mod tests {
 
     #[test]
     fn programs_are_told_apart() {
-        let check = |name: &str, bytes: &[u8]| {
-            let path = file(name, bytes);
-            let result = inspect(&path);
-            std::fs::remove_file(path).unwrap();
-            result
-        };
+        let check = |name: &str, bytes: &[u8]| inspect(file(name, bytes).path());
         let glibc: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
         assert_eq!(check("glibc", &made(2, &[(PT_LOAD, b""), (PT_INTERP, glibc)])), Ok(()));
         assert_eq!(check("musl", &made(2, &[(PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0")])), Err(Obstacle::OtherLibc));

@@ -84,7 +84,9 @@ mod tests {
 
     #[test]
     fn providers_of_the_launchers_own_libfabric_are_found() {
-        let prefix = std::env::temp_dir().join(format!("motet-launcher-{}", std::process::id()));
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        let prefix = tempfile::Builder::new().prefix("motet-launcher-").permissions(mode).tempdir().unwrap();
+        let prefix = prefix.path();
         let own = prefix.join("opt/mpi/libfabric/lib/prov");
         for folder in [&own, &prefix.join("bin"), &prefix.join("lib/libfabric")] {
             std::fs::create_dir_all(folder).unwrap();
@@ -98,6 +100,5 @@ mod tests {
         assert_eq!(found("mpiexec"), std::slice::from_ref(&own));
         assert_eq!(found("mpiexec.hydra"), [own]);
         assert_eq!(found("other"), Vec::<PathBuf>::new());
-        std::fs::remove_dir_all(prefix).unwrap();
     }
 }

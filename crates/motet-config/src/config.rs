@@ -31,6 +31,8 @@ pub struct Config {
     pub mpi: bool,
     /// Nanoseconds of spinning before a sleep; 0 never spins.
     pub spin: u64,
+    /// Nanoseconds for which waits rest behind open gates, whoever wants the CPUs: for tests.
+    pub patience: u64,
     /// Single copy may be tried.
     pub single_copy: bool,
     /// Bytes from which single copy is tried between CPUs that share a cache; 0: neither set nor measured.
@@ -103,6 +105,7 @@ impl Default for Config {
             omniorb_huge: false,
             mpi: false,
             spin: 0,
+            patience: 0,
             single_copy: false,
             single_copy_min: 0,
             single_copy_min_far: 0,

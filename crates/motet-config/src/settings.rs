@@ -117,6 +117,16 @@ pub const SETTINGS: &[Setting] = &[
         apply: |c, v| c.spin = v.number(),
     },
     Setting {
+        name: "patience",
+        env: "MOTET_PATIENCE",
+        kind: Kind::Nanoseconds { max: 1_000_000_000 },
+        default: "0",
+        help: "For tests and diagnosis: how long a wait that found nothing goes on looking at shared memory, with rests between the looks, \
+               before it sleeps in the kernel. With 300ms payload takes the ring however busy the machine is; it costs CPU time, \
+               and a signal handler that runs meanwhile does not end a poll, select or epoll_wait.",
+        apply: |c, v| c.patience = v.number(),
+    },
+    Setting {
         name: "single_copy",
         env: "MOTET_SINGLE_COPY",
         kind: Kind::Choice(&["auto", "off"]),

@@ -34,7 +34,9 @@ fn victim() {
 
 /// Runs a victim against `peer` and returns its log.
 fn log_of(name: &str, peer: impl FnOnce(TcpStream)) -> Vec<String> {
-    let log = std::env::temp_dir().join(format!("motet-log-{}-{name}", std::process::id()));
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    let folder = tempfile::Builder::new().prefix("motet-log-").permissions(mode).tempdir().unwrap();
+    let log = folder.path().join(name);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "victim"]).env(VICTIM, listener.local_addr().unwrap().port().to_string());
@@ -43,7 +45,6 @@ fn log_of(name: &str, peer: impl FnOnce(TcpStream)) -> Vec<String> {
     peer(listener.accept().unwrap().0);
     assert!(child.wait().unwrap().success());
     let text = std::fs::read_to_string(&log).unwrap_or_default();
-    std::fs::remove_file(&log).unwrap();
     for line in text.lines() {
         assert!(line.contains(&format!(" pid={} event=", child.id())), "{line}");
     }

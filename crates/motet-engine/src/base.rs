@@ -3,17 +3,29 @@
 use crate::engine::{Handle, Local};
 use crate::peer::Peer;
 use motet_proto::bulk::Arriving;
-use motet_proto::{Base, Errno};
+use motet_proto::{Base, Errno, Patience};
 use motet_sys::{clock, copy, crowd, diag, memory, socket, thread};
 use motet_wire::mapping::Mapping;
+use motet_wire::record::Record;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 const MSG_DONTWAIT: i32 = 0x40;
 
 /// Bytes of large rings that this process may bring into being.
 const BULK_LIMIT: usize = 128 << 20;
 static BULK: AtomicUsize = AtomicUsize::new(0);
+
+/// How long (ns) a wait of this process rests behind open gates before it sleeps in the kernel.
+static PATIENCE: AtomicU64 = AtomicU64::new(0);
+
+/// From now on waits rest for so long, and take no notice of who computes.
+pub(crate) fn keep_gates_open(ns: u64) {
+    PATIENCE.store(ns, Relaxed);
+    if ns > 0 {
+        crowd::ignore();
+    }
+}
 
 /// This process has a large ring no more: others may have it instead.
 pub fn forget(ring: Mapping) {
@@ -49,6 +61,19 @@ impl<'a> Kernel<'a> {
     #[inline(always)]
     pub(crate) fn with(self, peer: &'a Peer) -> Self {
         Self { peer: Some(peer), ..self }
+    }
+
+    /// So much, but no more than is left until the stream's deadline, which the caller keeps, and than the program's SO_RCVTIMEO.
+    #[cold]
+    fn patience_now(&self, record: &Record, ns: u64) -> Patience {
+        let ns = match record.life.deadline.load(Relaxed) {
+            0 => ns,
+            at => ns.min(at.saturating_sub(clock::nanoseconds())),
+        };
+        match socket::receive_limit(self.fd) {
+            Some(limit) if limit <= ns => Patience { ns: limit, expires: true },
+            _ => Patience { ns, expires: false },
+        }
     }
 
     /// The descriptor.
@@ -148,6 +173,17 @@ impl Base for Kernel<'_> {
 
     fn nap(&mut self, ns: u64) {
         thread::nap(ns);
+    }
+
+    fn patience(&self, record: &Record) -> Patience {
+        match PATIENCE.load(Relaxed) {
+            0 => Patience::NONE,
+            ns => self.patience_now(record, ns),
+        }
+    }
+
+    fn rest(&mut self, ns: u64) -> bool {
+        thread::rest(ns)
     }
 
     #[inline(always)]

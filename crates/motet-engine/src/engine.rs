@@ -52,6 +52,8 @@ pub struct Options {
     pub huge: bool,
     /// Longest spin before a sleep, ns.
     pub spin: u64,
+    /// Waits that may spin rest so long behind open gates, ns, whoever wants the CPUs: for tests. 0: they sleep as soon as that is better.
+    pub patience: u64,
     /// Streams looked at in one wait.
     pub hot: usize,
     /// Smallest transfer that may go by single copy, bytes; `usize::MAX`: none.
@@ -64,6 +66,13 @@ pub struct Options {
     pub log: Option<PathBuf>,
     /// The profile that sizes came from, for the log.
     pub profile: Option<PathBuf>,
+}
+
+impl Options {
+    /// Whether gates stay open for a while.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patience > 0
+    }
 }
 
 impl std::fmt::Debug for Options {
@@ -179,6 +188,7 @@ impl Engine {
         let (file, node) = new_node(options.streams.next_multiple_of(CHUNK))?;
         options.streams = node.capacity();
         motet_sys::clock::ticks_per_1024ns();
+        crate::base::keep_gates_open(options.patience);
         let log = Log::new(options.log.clone());
         log.start(&options);
         let engine = Self {

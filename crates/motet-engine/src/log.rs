@@ -256,8 +256,9 @@ mod tests {
 
     #[test]
     fn a_line_has_a_time_its_process_and_an_end_however_long_it_is() {
-        let folder = std::env::temp_dir().join(format!("motet-log-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        let made = tempfile::Builder::new().prefix("motet-log-").permissions(mode).tempdir().unwrap();
+        let folder = made.path();
         let log = Log::new(Some(folder.join("of-%p")));
         log.line("short", |line| write!(line, " path=\"{}\"", Quoted("a\"\nb")));
         log.line("long", |line| write!(line, " {}", "é".repeat(2000)));
@@ -265,9 +266,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].ends_with(&format!(" pid={} event=short path=\"a??b\"", std::process::id())), "{text}");
         assert!(lines[0].contains("Z mono=") && lines.len() == 2 && lines[1].len() < LINE, "{text}");
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1);
         Log::new(Some("/proc/no/such/file".into())).line("lost", |_| Ok(()));
         Log::default().line("nowhere", |_| panic!("nothing is put together for nobody"));
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }

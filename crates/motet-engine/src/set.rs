@@ -379,7 +379,9 @@ impl Engine {
             return false;
         }
         let mut inner = set.inner.lock();
-        if !inner.calm || !(inner.hot.is_empty() || self.options.spin == 0 || crate::wait::skips()) {
+        if !inner.calm
+            || !(inner.hot.is_empty() || self.options.spin == 0 || !self.options.is_patient() && crate::wait::skips())
+        {
             return false;
         }
         inner.clock += 1;

@@ -145,6 +145,7 @@ impl Engine {
         // Where both ends take turns on one CPU the gate stays open, so nobody would ask how lively that is.
         let slow = blocking
             && record.rx.near.load(Relaxed) != 0
+            && !self.options.is_patient()
             && slot.is_some_and(|slot| !local.pace.is_lively(|| Up { handle, record, local, slot }.is_near()));
         let spin = if slow || local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
         // The sender knows which of the two sizes holds now.
@@ -153,7 +154,8 @@ impl Engine {
         if blocking {
             record.rx.evidence.store(EVIDENCE, Relaxed);
         }
-        let may_raise = || (!blocking || local.pace.is_lively(|| false)) && local.sets_may_raise(handle);
+        let patient = self.options.is_patient();
+        let may_raise = || (!blocking || patient || local.pace.is_lively(|| false)) && local.sets_may_raise(handle);
         let step =
             rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_, may_spin| self.may_linger(may_spin));
         match step {

@@ -110,7 +110,7 @@ impl<'a> Wait<'a> {
         }
         if !may_block {
             // A program that does nothing but look spins already: what it waits for may come through the ring.
-            if engine.options.spin > 0 && LOOKS.is_lively(|| true) {
+            if engine.options.spin > 0 && (engine.options.is_patient() || LOOKS.is_lively(|| true)) {
                 self.raise(engine);
             }
             return Step::Probe;
@@ -118,7 +118,10 @@ impl<'a> Wait<'a> {
         loop {
             match self.phase {
                 Phase::Fresh => {
-                    if engine.options.spin > 0 && self.is_lively(engine) && !skips() && self.raise(engine) {
+                    if engine.options.spin > 0
+                        && (engine.options.is_patient() || self.is_lively(engine) && !skips())
+                        && self.raise(engine)
+                    {
                         self.begin_spin();
                         // TCP bytes sent before the gates rose are in the kernel, so it is asked soon.
                         self.probe = self.start + if QUICK.load(Relaxed) { ticks(EAGER) } else { 0 };
@@ -134,6 +137,7 @@ impl<'a> Wait<'a> {
                 Phase::Asked => self.phase = Phase::Tired,
                 Phase::Spinning => match self.spin(engine) {
                     Some(step) => return step,
+                    None if engine.options.is_patient() && self.rests(engine) => return Step::Probe,
                     None => self.phase = Phase::Tired,
                 },
                 Phase::Tired => {
@@ -256,6 +260,19 @@ impl<'a> Wait<'a> {
                 return None;
             }
         }
+    }
+
+    /// Rests for a moment behind open gates, unless it has for long: a setting for tests (`Options::patience`). The kernel is asked next.
+    #[cold]
+    fn rests(&mut self, engine: &Engine) -> bool {
+        let rested = clock::ticks().wrapping_sub(self.began);
+        if rested > ticks(engine.options.patience) || !self.raise(engine) {
+            return false;
+        }
+        let (least, most) = (ticks(spin::PAUSES.0), ticks(spin::PAUSES.1));
+        thread::nap((spin::pause(rested, least, most) << 10) / clock::ticks_per_1024ns());
+        self.each(engine, |up| up.record.rx.probed.store(up.record.rx.head.load(Relaxed), Relaxed));
+        true
     }
 
     /// Found at last; but after so long, a sleep would have been as quick and would have left the CPU to others.

@@ -23,6 +23,7 @@ pub mod transfer;
 pub mod tx;
 
 use motet_wire::mapping::Mapping;
+use motet_wire::record::Record;
 use std::io::IoSliceMut;
 
 /// A system error number, positive.
@@ -40,6 +41,20 @@ pub const EPIPE: Errno = 32;
 pub const ECONNRESET: Errno = 104;
 /// MSG_PEEK.
 pub const MSG_PEEK: i32 = 0x2;
+
+/// How long a receive rests with its gate open ([`Base::patience`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// Nanoseconds; 0: it does not rest.
+    pub ns: u64,
+    /// Whether the program's own time limit for a receive is over then: it fails with EAGAIN.
+    pub expires: bool,
+}
+
+impl Patience {
+    /// No rest.
+    pub const NONE: Self = Self { ns: 0, expires: false };
+}
 
 /// What a half needs from the world: the TCP connection under it, time, and the scheduler.
 pub trait Base {
@@ -86,6 +101,15 @@ pub trait Base {
     }
     /// Sleeps for about `ns`. Never called with a lock held.
     fn nap(&mut self, ns: u64);
+    /// How long a receive on this stream rests with its gate open before it goes to the kernel: a setting for tests, none as a rule.
+    fn patience(&self, _record: &Record) -> Patience {
+        Patience::NONE
+    }
+    /// [`nap`](Self::nap) for a receive that rests; false when a signal handler ran that ends the program's call (EINTR).
+    fn rest(&mut self, ns: u64) -> bool {
+        self.nap(ns);
+        true
+    }
     /// Identifies this thread: the process in the high half, never 0.
     fn token(&self) -> u64;
     /// Whether the process of a token still exists.

@@ -126,6 +126,7 @@ fn begin_in_full<B: Base>(
     };
     match spun {
         Some(Spun::Woken) => return Step::Failed(EINTR),
+        Some(Spun::Expired) => return Step::Failed(EAGAIN),
         Some(Spun::Kernel) => {
             if let Some(step) = take_pending(record, slot, base, bufs, ask.peek) {
                 return step;
@@ -192,7 +193,7 @@ fn begin_in_full<B: Base>(
             && !spun
             && !ask.kernel_only
             && ask.spin > 0
-            && (stay || should_spin(record, base))
+            && (stay || should_spin(record, base) || base.patience(record).ns > 0)
             && raise(record, slot, base, &may_raise)
         {
             spun = true;
@@ -249,6 +250,7 @@ fn wait<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSlice
     match spun {
         Spun::Ring => Waited::Look,
         Spun::Woken => Waited::Done(Step::Failed(EINTR)),
+        Spun::Expired => Waited::Done(Step::Failed(EAGAIN)),
         Spun::Kernel => Waited::Kernel,
         Spun::Nothing => Waited::Sleep,
     }

@@ -1,8 +1,9 @@
 //! Waiting outside the kernel, as long as that pays.
 //!
-//! [`spin`] looks at the gate, now and then at the kernel and at who else wants the CPU; the rest keeps count of whether it paid.
+//! [`spin`] looks at the gate, now and then at the kernel and at who else wants the CPU; the rest keeps count of whether it paid. Where a
+//! setting for tests says so ([`Base::patience`]), a spin that found nothing is followed by a [`rest`] behind the open gate.
 
-use crate::{Base, transfer};
+use crate::{Base, Patience, transfer};
 use motet_wire::record::Record;
 use motet_wire::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, relax};
@@ -38,12 +39,22 @@ pub enum Spun {
     Kernel,
     /// Time is up.
     Nothing,
+    /// So is the program's own.
+    Expired,
     /// Somebody called wake.
     Woken,
 }
 
 /// Waits outside the kernel for at most `ns`, with the gate open (and a buffer `posted`). Keeps count of whether spinning pays.
+#[inline]
 pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
+    match spin_once(record, slot, base, ns, posted) {
+        Spun::Nothing => rest(record, slot, base, posted),
+        found => found,
+    }
+}
+
+fn spin_once<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
     let head = record.rx.head.load(Relaxed);
     let gate = &slot.inward().gate;
     let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
@@ -131,9 +142,51 @@ pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted
         Spun::Ring if late => failed(record),
         Spun::Ring => paid(record),
         Spun::Nothing => failed(record),
-        Spun::Kernel | Spun::Woken => {}
+        Spun::Kernel | Spun::Woken | Spun::Expired => {}
     }
     result
+}
+
+/// One rest between two looks, after this time (in any unit): an eighth of it, so a peer is met soon and a time limit is kept.
+pub fn pause(rested: u64, least: u64, most: u64) -> u64 {
+    (rested / 8).clamp(least, most)
+}
+
+/// The shortest and the longest rest between two looks, ns.
+pub const PAUSES: (u64, u64) = (20_000, 1_000_000);
+
+/// Rests behind the open gate for as long as [`Base::patience`] says, whoever wants the CPU: which way payload takes is no matter of chance then.
+/// After that the wait goes on as any other, so invariants 5 and 6 hold.
+#[cold]
+fn rest<B: Base>(record: &Record, slot: &Slot, base: &mut B, posted: bool) -> Spun {
+    let Patience { ns, expires } = base.patience(record);
+    if ns == 0 {
+        return Spun::Nothing;
+    }
+    let (start, budget) = (base.now(), base.ticks(ns));
+    let (least, most) = (base.ticks(PAUSES.0), base.ticks(PAUSES.1));
+    let head = record.rx.head.load(Relaxed);
+    loop {
+        if !slot.inward().gate.still_waiting(head) || posted && transfer::taken(slot) {
+            return Spun::Ring;
+        }
+        if !base.current() || record.life.woken.swap(0, Relaxed) != 0 {
+            return Spun::Woken;
+        }
+        if base.tcp_readable() {
+            return Spun::Kernel;
+        }
+        record.rx.quiet.store(head, Relaxed);
+        let rested = base.now().saturating_sub(start);
+        if rested >= budget {
+            return if expires { Spun::Expired } else { Spun::Nothing };
+        }
+        let ticks = pause(rested, least, most).min(budget - rested);
+        let ns = (ticks << 10) / base.ticks_per_1024ns();
+        if !base.rest(ns) {
+            return Spun::Woken;
+        }
+    }
 }
 
 /// How far the peer has read of what was sent, if that is a good deal further than `read`.

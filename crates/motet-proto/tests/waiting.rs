@@ -4,7 +4,7 @@ mod support;
 
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::{rx, spin, tx};
+use motet_proto::{EAGAIN, EINTR, Patience, rx, spin, tx};
 use motet_wire::sync::Ordering::Relaxed;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -168,4 +168,43 @@ fn a_long_receive_in_the_kernel_may_take_longer_and_still_speaks_for_spinning() 
         assert!(world.send_on(0, false) && world.receive_on(1, 1, true));
         assert_eq!(me.record.rx.skip.load(Relaxed), left, "{length} bytes");
     }
+}
+
+/// A receive of end 1 that finds nothing where receives rest for 300 ms, among others who compute, with many looks in vain behind it; the peer
+/// sends 10 bytes after so long. How the receive goes on, when, and whether its gate is open then.
+fn rests(expires: bool, sends_after: u64, interrupted: bool) -> (rx::Step, u64, bool) {
+    let mut world = world();
+    world.crowded.set(true);
+    (0..200).for_each(|_| in_vain(&world));
+    world.patience.set(Patience { ns: 300_000_000, expires });
+    world.interrupted.set(interrupted);
+    let began = world.clock.time();
+    let due = Cell::new(began + sends_after);
+    world.weave = 1;
+    world.scribble = Some(Box::new(move |world: &World| {
+        if world.clock.time() >= due.get() {
+            due.set(u64::MAX);
+            assert_eq!(world.send(0, 10, SEND), tx::Step::Done(10), "the gate is open");
+        }
+    }));
+    let step = world.receive(1, 1, 100, SPIN);
+    (step, (world.clock.time() - began) / 1_000_000, world.gate_is_up(1))
+}
+
+#[test]
+fn a_receive_that_rests_meets_its_peer_behind_the_open_gate_whoever_computes() {
+    for ms in [0, 1, 10, 250] {
+        let (step, took, open) = rests(false, ms * 1_000_000, false);
+        assert_eq!((step, open), (rx::Step::Done(10), true), "after {ms} ms");
+        assert!((ms..=ms + 2).contains(&took), "{took} of {ms} ms");
+    }
+}
+
+#[test]
+fn a_rest_ends_in_the_kernel_behind_a_closed_gate_or_with_the_programs_own_limit_or_a_signal() {
+    assert_eq!(rests(false, u64::MAX / 2, false), (rx::Step::Kernel, 300, false), "invariant 5");
+    let (step, took, _) = rests(true, u64::MAX / 2, false);
+    assert_eq!((step, took), (rx::Step::Failed(EAGAIN), 300));
+    let (step, took, _) = rests(false, u64::MAX / 2, true);
+    assert_eq!((step, took), (rx::Step::Failed(EINTR), 0));
 }

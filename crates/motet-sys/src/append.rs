@@ -68,15 +68,15 @@ mod tests {
     use crate::fds::is_private;
     use rustix::fd::{AsFd, AsRawFd};
 
-    fn folder() -> std::path::PathBuf {
-        let folder = std::env::temp_dir().join(format!("motet-append-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        folder
+    fn folder() -> tempfile::TempDir {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        tempfile::Builder::new().prefix("motet-append-").permissions(mode).tempdir().unwrap()
     }
 
     #[test]
     fn lines_are_appended_and_a_stolen_descriptor_is_noticed() {
-        let path = folder().join("log");
+        let folder = folder();
+        let path = folder.path().join("log");
         let (one, two) = (Appender::open(&path).unwrap(), Appender::open(&path).unwrap());
         for line in ["a\n", "b\n"] {
             one.append(line.as_bytes()).unwrap();
@@ -85,14 +85,13 @@ mod tests {
         let number = one.file.as_fd().as_raw_fd();
         assert!(is_private(number));
         // As a program that closes every number and opens files of its own.
-        let other = std::fs::File::create(folder().join("other")).unwrap();
+        let other = std::fs::File::create(folder.path().join("other")).unwrap();
         rustix::io::dup3(&other, &mut crate::fds::own(number), rustix::io::DupFlags::CLOEXEC).unwrap();
         // `own` has closed it by now.
         assert_eq!(one.append(b"c\n"), Err(Lost));
         one.abandon();
         assert!(!is_private(number));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "a\na\nb\nb\n");
-        std::fs::remove_dir_all(folder()).unwrap();
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! time, and longer each time that the next attempt meets the same: what is lost to attempts is bounded by one part in 128.
 
 use crate::{clock, thread};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// A yield that lasts so long (ns) has met somebody who computes: who does for less comes to an end before a sleep would have paid, too.
 const SLICE: u64 = 1_000_000;
@@ -31,6 +31,13 @@ pub struct Crowd {
 
 /// This process's.
 static CROWD: Crowd = Crowd::new();
+/// Whether nobody is ever noted.
+static IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// From now on nobody who computes is noted: a setting for tests, whose waits do not depend on who has the CPUs.
+pub fn ignore() {
+    IGNORED.store(true, Relaxed);
+}
 
 /// Whether to sleep rather than spin.
 #[inline(always)]
@@ -46,7 +53,10 @@ pub fn yield_now() -> u64 {
     thread::yield_now();
     let took = clock::ticks().saturating_sub(began);
     let ticks_per_1024ns = clock::ticks_per_1024ns();
-    if took > (SLICE * ticks_per_1024ns) >> 10 && before.is_none_or(|before| thread::displaced() != Some(before)) {
+    if took > (SLICE * ticks_per_1024ns) >> 10
+        && before.is_none_or(|before| thread::displaced() != Some(before))
+        && !IGNORED.load(Relaxed)
+    {
         CROWD.met(began, began + took, ticks_per_1024ns);
     }
     took

@@ -45,25 +45,24 @@ pub fn is_taken(file: impl AsFd, at: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader, Write};
+    use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
     #[test]
     fn a_process_is_there_until_it_is_killed() {
-        let path = std::env::temp_dir().join(format!("motet-presence-{}", std::process::id()));
-        let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-        (&file).write_all(&[0; 64]).unwrap();
+        let named = tempfile::NamedTempFile::new().unwrap();
+        let (path, file) = (named.path(), named.as_file());
+        std::io::Write::write_all(&mut &*file, &[0; 64]).unwrap();
         let script = "import fcntl,sys,time\nf=open(sys.argv[1],'r+b')\nfcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB,1,7)\n\
                       print('there',flush=True)\ntime.sleep(100)";
-        let mut other = Command::new("python3").args(["-c", script]).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
+        let mut other = Command::new("python3").args(["-c", script]).arg(path).stdout(Stdio::piped()).spawn().unwrap();
         BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        assert!(is_taken(&file, 7) && !is_taken(&file, 8));
-        assert!(enter(&file, 7).is_err());
+        assert!(is_taken(file, 7) && !is_taken(file, 8));
+        assert!(enter(file, 7).is_err());
         other.kill().unwrap();
         other.wait().unwrap();
-        assert!(!is_taken(&file, 7));
-        enter(&file, 7).unwrap();
-        assert!(!is_taken(&file, 7), "one's own lock is no other process");
-        std::fs::remove_file(path).unwrap();
+        assert!(!is_taken(file, 7));
+        enter(file, 7).unwrap();
+        assert!(!is_taken(file, 7), "one's own lock is no other process");
     }
 }

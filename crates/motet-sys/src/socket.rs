@@ -243,6 +243,13 @@ pub const READABLE: u16 = 0x1 | 0x2000; // POLLIN | POLLRDHUP
 pub const WRITABLE: u16 = 0x4;
 const GONE: u16 = 0x8 | 0x10 | 0x2000; // POLLERR | POLLHUP | POLLRDHUP
 
+/// SO_RCVTIMEO, ns, if there is one.
+pub fn receive_limit(fd: RawFd) -> Option<u64> {
+    use rustix::net::sockopt::{Timeout, socket_timeout};
+    let limit = socket_timeout(crate::fds::borrow(fd), Timeout::Recv).ok().flatten()?;
+    u64::try_from(limit.as_nanos()).ok()
+}
+
 /// Waits for events on descriptors; `timeout` in ns, `None` for ever. Returns their events; `Err(EINTR)` on a signal.
 pub fn poll<const N: usize>(fds: [(RawFd, u16); N], timeout: Option<u64>) -> Result<[u16; N], Errno> {
     use rustix::event::{PollFd, PollFlags};

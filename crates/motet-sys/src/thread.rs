@@ -203,6 +203,39 @@ pub fn nap(ns: u64) {
     let _ = rustix::thread::nanosleep(&time);
 }
 
+/// Sleeps for about so long, in the place of a call of the program's: false when a signal handler ran that ends such a call with EINTR. The kernel
+/// does not say which handler it was: where one without SA_RESTART is installed, it may have been that one.
+pub fn rest(ns: u64) -> bool {
+    let time = rustix::time::Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ };
+    !matches!(rustix::thread::nanosleep(&time), rustix::thread::NanosleepRelativeResult::Interrupted(_))
+        || !(1..=SIGNALS).any(|signal| ends_calls(action(signal)))
+}
+
+/// How many signals there are.
+const SIGNALS: usize = 64;
+const SA_RESTART: u64 = 0x1000_0000;
+
+/// The first two words of the kernel's `struct sigaction`: handler and flags. Nothing where it does not say.
+fn action(signal: usize) -> [u64; 2] {
+    let mut action = [0u64; 4];
+    // SAFETY: the kernel writes a struct sigaction of 32 bytes, its mask of 8 included, into as many.
+    let asked = unsafe {
+        syscalls::syscall!(
+            syscalls::Sysno::rt_sigaction,
+            signal,
+            std::ptr::null::<u64>(),
+            std::ptr::from_mut(&mut action),
+            size_of::<u64>()
+        )
+    };
+    asked.map_or([0; 2], |_| [action[0], action[1]])
+}
+
+/// Whether a handler (0 and 1 are SIG_DFL and SIG_IGN) ends calls that it interrupts.
+fn ends_calls([handler, flags]: [u64; 2]) -> bool {
+    handler > 1 && flags & SA_RESTART == 0
+}
+
 /// Lets another thread run here.
 pub fn yield_now() {
     rustix::thread::sched_yield();
@@ -228,6 +261,16 @@ pub fn euid() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn handlers_that_end_calls_are_told_apart() {
+        assert!(ends_calls([0x1000, 0]) && !ends_calls([0x1000, SA_RESTART]));
+        assert!(![0, 1].into_iter().any(|none| ends_calls([none, 0])), "SIG_DFL and SIG_IGN");
+        // Rust's runtime ignores SIGPIPE, and has handlers for faults alone.
+        let [pipe, segv] = [13, 11].map(action);
+        assert!(pipe[0] == 1 && segv[0] > 1, "{pipe:?} {segv:?}");
+        assert!(rest(1000), "nothing interrupts it");
+    }
 
     #[test]
     fn whoever_yields_to_another_thread_is_displaced() {

@@ -1,12 +1,13 @@
 //! Programs in C and C++ that are linked to libmotet: compiled against `motet.h` as a user would, and run.
 
+use crate::temporary::Temporary;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A compiled program.
 #[derive(Debug)]
 pub struct Native {
-    folder: PathBuf,
+    folder: Temporary,
     source: String,
 }
 
@@ -18,9 +19,7 @@ impl Native {
             return None;
         };
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let name = format!("motet-native-{}-{}", std::process::id(), source.replace('/', "-"));
-        let native = Self { folder: std::env::temp_dir().join(name), source: source.to_owned() };
-        std::fs::create_dir_all(&native.folder).expect("a folder");
+        let native = Self { folder: Temporary::new("native"), source: source.to_owned() };
         let compiled = Command::new(compiler)
             .args(["-O2", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-pthread", "-o"])
             .arg(native.program())
@@ -53,11 +52,5 @@ impl Native {
         let complaints = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.success(), "{} {arguments:?}: {}: {complaints}", self.source, ran.status);
         String::from_utf8_lossy(&ran.stdout).into_owned()
-    }
-}
-
-impl Drop for Native {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

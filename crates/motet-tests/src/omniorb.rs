@@ -1,6 +1,8 @@
 //! omniORB programs under the adapter of `adapters/omniorb`: how they are compiled, started and ended, for `tests/programs_omniorb*.rs`.
 
-use crate::programs::{Alone, Counters, LIMIT, Stage, Started, both_ways_with, builds, find, free_port, placed, skip};
+use crate::programs::{
+    Alone, Counters, LIMIT, Stage, Started, both_ways_open, both_ways_with, builds, find, free_port, placed, skip,
+};
 use crate::{folder, script};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -215,11 +217,33 @@ pub fn ends_each_way(
         Ok(program) => program,
         Err(reason) => return skip(test, reason),
     };
-    both_ways_with(test, &[], alone, |stage| {
-        // Both exist before one runs: a program that runs cannot be copied over.
-        let scenes = POLICIES.map(|policy| Scene { options, ..Scene::new(stage, &program, policy, [&[], &[]]) });
-        at_once(&scenes, |one| format!("policy {}\n{}", one.policy, scene(one)))
-    })
+    both_ways_with(test, &[], alone, |stage| ends(stage, &program, options, &scene))
+}
+
+/// The same with gates that stay open.
+#[track_caller]
+pub fn ends_each_way_open(
+    test: &str,
+    alone: Alone,
+    options: &[(&str, &str)],
+    scene: impl Fn(&Scene<'_>) -> String + Sync,
+) -> Option<Counters> {
+    let program = match built("omniorb_ends") {
+        Ok(program) => program,
+        Err(reason) => return skip(test, reason),
+    };
+    both_ways_open(test, &[], alone, |stage| ends(stage, &program, options, &scene))
+}
+
+fn ends(
+    stage: &Stage,
+    program: &Path,
+    options: &[(&str, &str)],
+    scene: &(impl Fn(&Scene<'_>) -> String + Sync),
+) -> String {
+    // Both exist before one runs: a program that runs cannot be copied over.
+    let scenes = POLICIES.map(|policy| Scene { options, ..Scene::new(stage, program, policy, [&[], &[]]) });
+    at_once(&scenes, |one| format!("policy {}\n{}", one.policy, scene(one)))
 }
 
 /// What all of them tell, in their order, while they run at the same time.

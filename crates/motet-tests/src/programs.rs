@@ -4,9 +4,10 @@
 //! depend on timing; it is called once for each mode and must return the same. Of the equipped run the counters remain,
 //! as `MOTET_STATS` collected them. A program that is missing skips the test, loudly.
 
-use crate::Mode;
-use crate::machine::{Watch, succeeds_at_times, tried_again};
+use crate::machine::tried_again;
+use crate::temporary::Temporary;
 pub use crate::turns::Alone;
+use crate::{Mode, PATIENCE};
 use motet_programs::is_root;
 pub use motet_programs::{builds, find, servers};
 use std::ffi::OsString;
@@ -25,10 +26,13 @@ use std::time::{Duration, Instant};
 /// A client that takes longer, or a server that is not ready or gone by then, has hung.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where one run of a test takes place.
+/// Where one run of a test takes place: in a folder of this user's, one of the programs' user.
 #[derive(Debug)]
 pub struct Stage {
     mode: Mode,
+    gates: Gates,
+    /// What the programs' user may read and run, and not change: the build, copies, logs.
+    house: Temporary,
     folder: PathBuf,
 }
 
@@ -59,50 +63,56 @@ pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -
     both_ways_with(test, needs, Alone::Equipped, scene)
 }
 
-/// Runs the scene plainly, then equipped; both must tell the same. `None`, loudly, when a program or the build is missing. Where a scene fails or
-/// they differ while this machine was robbed, both are run again, later. An equipped run whose readers all slept, as they do while others
-/// compute (docs/adr/0024), is followed by another one, twice at most, or four times where the machine was robbed.
+/// Runs the scene plainly, then equipped; both must tell the same. `None`, loudly, when a program or the build is missing. An equipped run whose
+/// readers all slept, as they do while others compute (docs/adr/0024), is followed by one with gates that stay open, which must tell the same, too:
+/// its counters are returned. Where any of this fails while the host took the CPUs ([`crate::machine`]), all of it is run again.
 #[track_caller]
 pub fn both_ways_with(test: &str, needs: &[&str], alone: Alone, scene: impl Fn(&Stage) -> String) -> Option<Counters> {
+    play(test, needs, alone, Gates::Auto, scene)
+}
+
+/// The same with gates that stay open from the first: what takes the fast path does so whatever else this machine does.
+#[track_caller]
+pub fn both_ways_open(test: &str, needs: &[&str], alone: Alone, scene: impl Fn(&Stage) -> String) -> Option<Counters> {
+    play(test, needs, alone, Gates::Open, scene)
+}
+
+/// The setting `patience` of an equipped run: none, or enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gates {
+    Auto,
+    Open,
+}
+
+#[track_caller]
+fn play(test: &str, needs: &[&str], alone: Alone, gates: Gates, scene: impl Fn(&Stage) -> String) -> Option<Counters> {
     for program in needs {
         if find(program).is_none() {
             return skip(test, &format!("{program} is not installed (tests/programs/packages.txt)"));
         }
     }
     let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
-    let watch = Watch::start();
-    let plainly = || alone.turn(Mode::Plain, || scene(&Stage::new(Mode::Plain, libraries)));
-    let in_its_turn = |plainly: &str| {
-        let stage = Stage::new(Mode::Equipped, libraries);
-        assert_eq!(plainly, scene(&stage), "{test}: something else under Motet");
+    let plainly = || alone.turn(Mode::Plain, || scene(&Stage::new(Mode::Plain, gates, libraries)));
+    let in_its_turn = |plainly: &str, gates: Gates| {
+        let stage = Stage::new(Mode::Equipped, gates, libraries);
+        assert_eq!(plainly, scene(&stage), "{test}: something else under Motet, gates {gates:?}");
         let counters = stage.counters();
         eprintln!(
-            "{test}: {} streams upgraded, {} bytes fast\n{}",
+            "{test}: gates {gates:?}, {} streams upgraded, {} bytes fast\n{}",
             counters.upgraded, counters.sent_fast, counters.lines
         );
         counters
     };
-    let equipped = |plainly: &str| alone.turn(Mode::Equipped, || in_its_turn(plainly));
-    let both = || {
+    let equipped = |plainly: &str, gates: Gates| alone.turn(Mode::Equipped, || in_its_turn(plainly, gates));
+    let scenes = || {
         let plainly = plainly();
-        let counters = equipped(&plainly);
-        (plainly, counters)
+        let counters = equipped(&plainly, gates);
+        let slept = counters.upgraded > 0 && counters.sent_fast == 0 && gates == Gates::Auto;
+        if slept { equipped(&plainly, Gates::Open) } else { counters }
     };
-    let (plainly, mut counters) = unless_robbed(test, both);
-    let carried = |counters: &Counters| counters.upgraded == 0 || counters.sent_fast > 0;
-    if !carried(&counters) {
-        succeeds_at_times(watch, &[300, 2000], &[5, 20], || {
-            counters = unless_robbed(test, || equipped(&plainly));
-            carried(&counters)
-        });
-    }
-    Some(counters)
-}
-
-/// What it returns; where it panics while this machine was robbed, it is called again, later. The last panic goes on.
-fn unless_robbed<T>(test: &str, scenes: impl Fn() -> T) -> T {
     // Nothing is left half done that another call would see: the stage, with what runs on it, goes with the panic.
-    tried_again(test, || catch_unwind(AssertUnwindSafe(&scenes))).unwrap_or_else(|panic| resume_unwind(panic))
+    let played = tried_again(test, || catch_unwind(AssertUnwindSafe(&scenes)));
+    Some(played.unwrap_or_else(|panic| resume_unwind(panic)))
 }
 
 /// Says that a test did not run.
@@ -132,23 +142,30 @@ impl Counters {
 }
 
 impl Stage {
-    fn new(mode: Mode, libraries: &Path) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("motet-programs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).expect("a folder for the programs");
+    fn new(mode: Mode, gates: Gates, libraries: &Path) -> Self {
+        let house = Temporary::new("programs").pass();
+        let [folder, own, lent] = ["stage", "motet", "lent"].map(|name| house.join(name));
+        for folder in [&folder, &own, &lent] {
+            fs::create_dir(folder).expect("a folder for the programs");
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("its mode");
+        }
         give_away(&folder);
         if is_root() && mode == Mode::Equipped {
             // The build may lie where only root can read it.
-            let own = folder.join("motet");
-            fs::create_dir_all(&own).expect("a folder for the build");
             let voices =
                 ["libmotet_sockets.so", "libmotet_omniorb.so", "libmotet_omniorb42.so", "libmotet_omniorb43.so"];
             for file in ["motet", "libmotet.so.0"].iter().chain(&voices).filter(|file| libraries.join(file).exists()) {
                 copy(&libraries.join(file), &own.join(file));
             }
         }
-        Self { mode, folder }
+        Self { mode, gates, house, folder }
+    }
+
+    /// A name in the house that nothing has: for what is moved into the folder when it is whole. In the folder itself the programs' user could
+    /// put a link in its place.
+    fn fresh(&self, what: &str) -> PathBuf {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        self.house.join(&format!("{what}-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// Whether this run is the one under Motet.
@@ -163,9 +180,10 @@ impl Stage {
 
     /// A file in the folder, with contents.
     pub fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
-        let path = self.folder.join(name);
-        fs::write(&path, contents).expect("a file for the run");
-        give_away(&path);
+        let (fresh, path) = (self.fresh("file"), self.folder.join(name));
+        fs::write(&fresh, contents).expect("a file for the run");
+        give_away(&fresh);
+        fs::rename(&fresh, &path).expect("the file in its place");
         path.to_str().expect("a path in UTF-8").to_owned()
     }
 
@@ -175,7 +193,7 @@ impl Stage {
         if !is_root() || from.ancestors().all(open) {
             return from.to_path_buf();
         }
-        let to = self.folder.join(from.file_name().expect("a name"));
+        let to = self.house.join("lent").join(from.file_name().expect("a name"));
         if to.exists() {
             return to;
         }
@@ -191,7 +209,7 @@ impl Stage {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut all: Vec<OsString> = Vec::new();
-        let own = self.folder.join("motet");
+        let own = self.house.join("motet");
         let folder = if is_root() { own.as_path() } else { libraries().expect("checked before") };
         if self.mode == Mode::Equipped {
             all.extend([folder.join("motet").into_os_string(), "run".into(), "--".into()]);
@@ -212,6 +230,9 @@ impl Stage {
         }
         command.env("HOME", &self.folder).env("LC_ALL", "C.UTF-8").env("MOTET_CONFIG", "/dev/null");
         command.env("MOTET_LIBDIR", folder).env("MOTET_STATS", self.folder.join("stats.%p"));
+        if self.gates == Gates::Open {
+            command.env(PATIENCE.0, PATIENCE.1);
+        }
         command
     }
 
@@ -224,8 +245,7 @@ impl Stage {
     /// The same, with environment variables.
     #[track_caller]
     pub fn start_with(&self, words: &[&str], environment: &[(&str, &str)]) -> Started {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let log = self.folder.join(format!("log-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let log = self.fresh("log");
         let file = File::create(&log).expect("a file for the output");
         let mut command = self.command(words);
         command.envs(environment.iter().copied());
@@ -264,12 +284,6 @@ impl Stage {
             }
         }
         all
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -370,7 +384,9 @@ pub fn source(stage: &Stage, name: &str) -> String {
 /// A compiled program where its user can run it.
 pub fn placed(stage: &Stage, program: &Path) -> String {
     let path = stage.path(program.file_name().and_then(|n| n.to_str()).expect("a name"));
-    copy(program, Path::new(&path));
+    let fresh = stage.fresh("program");
+    copy(program, &fresh);
+    fs::rename(&fresh, &path).expect("the program in its place");
     path
 }
 

@@ -11,7 +11,7 @@ const SHARES: u32 = 8;
 /// The distribution's own Python: its test suite is a package of its own.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The limit of a run that comes after one that failed on a robbed machine.
+/// The limit of a run that comes after one that failed while the host took the CPUs.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// What did not simply pass, and how many ran, in order; and the details of failures.
@@ -24,11 +24,6 @@ impl Results {
     /// Of all tests, in shares.
     fn of_all(mode: Mode, limit: Duration) -> Result<Self, String> {
         Self::of((0..SHARES).map(|share| program(share, SHARES, &[]).within(limit).start(mode)).collect())
-    }
-
-    /// Of these tests alone.
-    fn of_some(mode: Mode, tests: &[String]) -> Result<Self, String> {
-        Self::of(vec![program(0, 1, tests).within(PATIENCE).start(mode)])
     }
 
     fn of(running: Vec<Running>) -> Result<Self, String> {
@@ -59,12 +54,6 @@ fn program(share: u32, shares: u32, tests: &[String]) -> Program {
     Program::built(Path::new(PYTHON), &words)
 }
 
-/// The test that a line is about; some are about one with other arguments, or about the set-up of a class, which is no test.
-fn test_of(line: &str) -> Option<String> {
-    let id = line.split_once(": ")?.1.split(' ').next()?;
-    id.starts_with("test.").then(|| id.to_owned())
-}
-
 #[test]
 fn cpythons_own_socket_tests_come_out_the_same() {
     let test = "cpythons_own_socket_tests_come_out_the_same";
@@ -75,27 +64,15 @@ fn cpythons_own_socket_tests_come_out_the_same() {
     if suite.printed.contains("no suite") {
         return skip(test, "libpython3.11-testsuite is not installed (tests/packages.txt)").unwrap_or_default();
     }
-    // Some have time limits of their own: where the machine was robbed, those that came out differently run again, alone.
-    let (mut again, mut limit) = (Vec::new(), LIMIT);
+    let mut limit = LIMIT;
     let same = tried_again(test, || {
-        let results = |mode| match again.is_empty() {
-            true => Results::of_all(mode, limit),
-            false => Results::of_some(mode, &again),
-        };
-        let pair = results(Mode::Plain).and_then(|plain| Ok((plain, results(Mode::Equipped)?)));
+        let pair = Results::of_all(Mode::Plain, limit).and_then(|p| Ok((p, Results::of_all(Mode::Equipped, limit)?)));
         limit = PATIENCE;
         let (plain, equipped) = pair?;
         let differ = plain.differ(&equipped);
-        if differ.is_empty() {
-            assert!(!plain.lines.contains(&"ran 0".to_owned()), "nothing has run: {again:?}");
-            return Ok(());
-        }
-        let told = format!("plainly or equipped only: {differ:#?}\n{}{}", plain.details, equipped.details);
-        let tests: Vec<Option<String>> =
-            differ.into_iter().filter(|line| !line.starts_with("ran ")).map(|line| test_of(line)).collect();
-        // Where not every difference is a test's, all run again.
-        again = tests.into_iter().collect::<Option<_>>().unwrap_or_default();
-        Err(told)
+        assert!(!plain.lines.contains(&"ran 0".to_owned()), "nothing has run: {:?}", plain.lines);
+        let told = || format!("plainly or equipped only: {differ:#?}\n{}{}", plain.details, equipped.details);
+        if differ.is_empty() { Ok(()) } else { Err(told()) }
     });
     same.unwrap_or_else(|failed| panic!("{failed}"));
 }

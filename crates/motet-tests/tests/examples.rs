@@ -75,11 +75,10 @@ fn examples_are_compiled_as_they_say() {
             .map(|word| if word == "target/release" { library.as_os_str() } else { word.as_ref() });
         let mut words: Vec<_> = words.map(std::ffi::OsStr::to_owned).collect();
         let out = words.last_mut().expect("a name");
-        *out = std::env::temp_dir().join(format!("motet-said-{}", std::process::id())).into();
-        let out = out.clone();
+        let folder = motet_tests::temporary::Temporary::new("said");
+        *out = folder.join("program").into();
         let made =
             std::process::Command::new(&words[0]).args(&words[1..]).current_dir(&root).output().expect("a compiler");
-        let _ = std::fs::remove_file(out);
         assert!(made.status.success(), "{said}: {}", String::from_utf8_lossy(&made.stderr));
     }
 }

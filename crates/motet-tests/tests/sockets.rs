@@ -1,7 +1,7 @@
 //! Ordinary socket programs under the sockets voice behave as without it. Each test names the behaviour. (By theme: forms of calls,
 //! waits, ends, forks and operation have files of their own.)
 
-use motet_tests::{Program, both, takes_the_fast_path_at_times};
+use motet_tests::{Program, both};
 
 // ---- payload -----------------------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ fn a_child_that_only_exits_moves_no_bytes() {
 
 #[test]
 fn children_forked_among_busy_threads_hang_on_nothing() {
-    takes_the_fast_path_at_times(1, || both("fork_among_threads", &[]).sent_fast());
+    both("fork_among_threads", &[]).took_the_fast_path(1);
 }
 
 #[test]

@@ -1,16 +1,17 @@
 //! Who is equipped and who is not, and how the voice is operated: users, settings, logs, confinement, installation.
 
 use motet_tests::programs::skip;
-use motet_tests::{Built, Mode, Program, both, engine, takes_the_fast_path_at_times};
+use motet_tests::temporary::Temporary;
+use motet_tests::{Built, Mode, Program, both, engine};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 // ---- who is equipped -----------------------------------------------------------------------------------------------------
 
 fn echo_between(server: Mode, client: Mode) -> (String, u64) {
-    let server = Program::c("ping_pong", &["serve", "4"]).start(server);
+    let server = Program::c("ping_pong", &["serve", "4"]).open().start(server);
     let port = server.first_line();
-    let client = Program::c("ping_pong", &["call", "4", &port, "300", "3000"]).run(client);
+    let client = Program::c("ping_pong", &["call", "4", &port, "300", "3000"]).open().run(client);
     let server = server.finish();
     assert!(client.succeeded && server.succeeded, "{} {}", client.complaints, server.complaints);
     (client.printed.clone(), client.sent_fast() + server.sent_fast())
@@ -29,11 +30,9 @@ fn an_unequipped_peer_notices_nothing() {
 #[test]
 fn separately_started_programs_find_each_other() {
     let (reference, _) = echo_between(Mode::Plain, Mode::Plain);
-    takes_the_fast_path_at_times(1, || {
-        let (printed, fast) = echo_between(Mode::Equipped, Mode::Equipped);
-        assert_eq!(printed, reference);
-        fast
-    });
+    let (printed, fast) = echo_between(Mode::Equipped, Mode::Equipped);
+    assert_eq!(printed, reference);
+    assert!(fast > 0 || engine().is_none(), "nothing over shared memory");
 }
 
 #[test]
@@ -115,16 +114,16 @@ fn memory_is_offered_to_the_same_user_only() {
         return skip("memory_is_offered_to_the_same_user_only", "needs root to become other users").unwrap_or(());
     }
     let echo = |server: u32, client: u32| {
-        let server = Program::c("ping_pong", &["serve", "4"]).for_user(server).start(Mode::Equipped);
-        let port = server.first_line();
-        let client = Program::c("ping_pong", &["call", "4", &port, "300", "300"]).for_user(client).run(Mode::Equipped);
+        let server = Program::c("ping_pong", &["serve", "4"]).open().for_user(server).start(Mode::Equipped);
+        let calling = Program::c("ping_pong", &["call", "4", &server.first_line(), "300", "300"]).open();
+        let client = calling.for_user(client).run(Mode::Equipped);
         let server = server.finish();
         assert!(client.succeeded && server.succeeded, "{} {}", client.complaints, server.complaints);
         let reasons: Vec<u64> = server.streams.iter().chain(&client.streams).map(|s| s.reason).collect();
         (client.printed.clone(), client.sent_fast() + server.sent_fast(), reasons)
     };
-    let (alike, ..) = echo(USERS[0], USERS[0]);
-    takes_the_fast_path_at_times(1, || echo(USERS[0], USERS[0]).1);
+    let (alike, fast, _) = echo(USERS[0], USERS[0]);
+    assert!(fast > 0 || engine().is_none(), "nothing over shared memory");
     for (server, client) in [(USERS[0], USERS[1]), (USERS[0], 0), (0, USERS[0])] {
         let (printed, fast, reasons) = echo(server, client);
         assert_eq!((printed, fast), (alike.clone(), 0), "user {server} serves user {client}");
@@ -137,15 +136,15 @@ fn a_set_uid_program_is_left_alone() {
     if !is_root() {
         return skip("a_set_uid_program_is_left_alone", "needs root to make one").unwrap_or(());
     }
-    let folder = std::env::temp_dir().join(format!("motet-set-uid-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let path = Built::program("privileged", &folder, &[]);
+    // Only root can change a name in it: what becomes set-uid is what was built.
+    let folder = Temporary::new("set-uid").pass();
+    let path = Built::program("privileged", folder.path(), &[]);
     let run = |mode| Program::built(&path, &[]).by(&["setpriv", "--reuid", "1", "--clear-groups"]).run(mode);
     let ordinary = run(Mode::Equipped).printed;
     std::os::unix::fs::chown(&path, Some(USERS[1]), None).expect("another owner");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).expect("set-uid");
     let (plain, equipped) = (run(Mode::Plain), run(Mode::Equipped));
-    std::fs::remove_dir_all(&folder).expect("removed");
+    drop(folder);
     if !plain.printed.starts_with("privileged") {
         return skip("a_set_uid_program_is_left_alone", "set-uid has no effect here").unwrap_or(());
     }
@@ -269,8 +268,7 @@ fn installing_anew_and_removing_disturbs_no_program_that_runs() {
 /// Descriptor numbers, closing of everything, forks, exec: as without a log, and the log is whole.
 #[test]
 fn a_log_changes_nothing_for_the_program() {
-    let folder = std::env::temp_dir().join(format!("motet-log-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder for the logs");
+    let folder = Temporary::new("log");
     let programs: [(&str, &[&str]); 5] = [
         ("numbers", &["0"]),
         ("forks", &["child-serves-young"]),
@@ -280,7 +278,7 @@ fn a_log_changes_nothing_for_the_program() {
     ];
     for (n, (program, arguments)) in programs.into_iter().enumerate() {
         for name in ["one", "each.%p"] {
-            let log = folder.join(format!("{n}.{name}"));
+            let log = folder.join(&format!("{n}.{name}"));
             let program = Program::c(program, arguments).with("MOTET_LOG", log.to_str().expect("UTF-8"));
             program.same_both_ways().took_the_fast_path(u64::from(n == 0));
         }
@@ -289,7 +287,7 @@ fn a_log_changes_nothing_for_the_program() {
         return eprintln!("SKIPPED the log itself: libmotet.so.0 is not built (make build)");
     }
     let mut all = String::new();
-    for file in std::fs::read_dir(&folder).expect("the logs") {
+    for file in std::fs::read_dir(folder.path()).expect("the logs") {
         let path = file.expect("a log").path();
         let text = std::fs::read_to_string(&path).expect("text");
         let own = path.to_string_lossy().rsplit_once("each.").map(|(_, pid)| format!(" pid={pid} "));
@@ -302,7 +300,6 @@ fn a_log_changes_nothing_for_the_program() {
     for event in ["start", "attached", "closed", "exit"] {
         assert!(all.contains(&format!(" event={event} ")), "{event} in:\n{all}");
     }
-    std::fs::remove_dir_all(folder).expect("removed");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Descriptors in several epoll sets, sets in sets, and several threads in one set: readiness stays the kernel's.
 
-use motet_tests::{Outcome, Program, takes_the_fast_path_at_times};
+use motet_tests::{Outcome, Program};
 
 const KINDS: [&str; 3] = ["level", "edge", "oneshot"];
 
@@ -22,7 +22,7 @@ fn stays_plain_because(outcome: &Outcome, reason: u64) {
 #[test]
 fn two_hundred_connections_moved_between_sets_keep_the_fast_path() {
     for kind in KINDS {
-        takes_the_fast_path_at_times(100_000, || both("sets", &["moved", kind, "200"]).sent_fast());
+        both("sets", &["moved", kind, "200"]).took_the_fast_path(100_000);
     }
 }
 
@@ -64,8 +64,8 @@ fn a_set_that_a_forked_child_waits_on_too_serves_every_request() {
 #[test]
 fn several_threads_in_one_set_serve_every_request() {
     for kind in KINDS {
-        takes_the_fast_path_at_times(1, || both("set_threads", &[kind, "4", "4", "200"]).sent_fast());
-        takes_the_fast_path_at_times(1, || both("set_threads", &[kind, "3", "1", "500"]).sent_fast());
+        both("set_threads", &[kind, "4", "4", "200"]).took_the_fast_path(1);
+        both("set_threads", &[kind, "3", "1", "500"]).took_the_fast_path(1);
         both("set_threads", &[kind, "8", "40", "40"]);
     }
 }

@@ -34,6 +34,7 @@ pub fn options(config: Config) -> Options {
         memory: config.memory as usize,
         huge: config.huge_pages,
         spin: config.spin,
+        patience: config.patience,
         hot: config.hot,
         single_copy: single_copy(config.single_copy_min, SINGLE_COPY),
         single_copy_far: single_copy(config.single_copy_min_far, SINGLE_COPY_FAR),

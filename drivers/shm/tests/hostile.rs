@@ -346,20 +346,26 @@ fn attack(victim: &Victim, mut command: Command) -> std::io::Result<(std::proces
     Ok((child, said))
 }
 
+/// This program where another user may run it, and nobody else may put anything in its place; removed with the folder.
+fn copy_for_others() -> (tempfile::TempDir, std::path::PathBuf) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    let folder = tempfile::Builder::new().prefix("motet-others-").permissions(mode).tempdir().unwrap();
+    let copy = folder.path().join("copy");
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    (folder, copy)
+}
+
 #[test]
 fn another_user_gets_nothing() {
     const TEST: &str = "another_user_gets_nothing";
     if motet_sys::thread::euid() != 0 {
         return skip(TEST, "needs root to become another user");
     }
-    // A copy that another user may run, wherever the build folder is.
-    let copy = std::env::temp_dir().join(format!("motet-attacker-{}", std::process::id()));
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let (_folder, copy) = copy_for_others();
     let mut victim = victim();
     let mut command = Command::new(&copy);
     command.uid(65533).gid(65533).current_dir("/");
     let started = attack(&victim, command);
-    let _ = std::fs::remove_file(&copy);
     let (mut child, said) = match started {
         Ok(started) => started,
         Err(e) => return skip(TEST, &format!("cannot start a process as another user: {e}")),
@@ -389,11 +395,9 @@ fn two_processes_of_nobody_are_told_so() {
     if motet_sys::thread::euid() != 0 {
         return skip(TEST, "needs root to become another user");
     }
-    let copy = std::env::temp_dir().join(format!("motet-nobody-{}", std::process::id()));
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let (_folder, copy) = copy_for_others();
     let mut command = Command::new(&copy);
     let done = command.args(["--exact", TEST]).uid(65534).gid(65534).current_dir("/").output();
-    let _ = std::fs::remove_file(&copy);
     match done {
         Ok(done) => assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout)),
         Err(e) => skip(TEST, &format!("cannot start a process as another user: {e}")),

@@ -25,6 +25,7 @@ fn engine() -> &'static Engine {
         memory: usize::MAX,
         huge: false,
         spin: 30_000,
+        patience: 0,
         hot: 64,
         single_copy: usize::MAX,
         single_copy_far: usize::MAX,

@@ -5,22 +5,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// A folder that is removed at the end.
-pub struct Folder(PathBuf);
+pub struct Folder(tempfile::TempDir);
 
 impl Folder {
     pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("motet-cli-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path.canonicalize().unwrap())
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        let within = std::env::temp_dir().canonicalize().unwrap();
+        let folder =
+            tempfile::Builder::new().prefix(&format!("motet-cli-{name}-")).permissions(mode).tempdir_in(within);
+        Self(folder.unwrap())
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     pub fn file(&self, name: &str, contents: &str, mode: u32) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
-        let path = self.0.join(name);
+        let path = self.path().join(name);
         std::fs::write(&path, contents).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         path
@@ -28,7 +30,7 @@ impl Folder {
 
     /// Compiles a C program or library.
     pub fn compile(&self, name: &str, source: &str, options: &[&str]) -> PathBuf {
-        let (path, input) = (self.0.join(name), self.file(&format!("{name}.c"), source, 0o644));
+        let (path, input) = (self.path().join(name), self.file(&format!("{name}.c"), source, 0o644));
         let done = Command::new("cc").arg("-o").arg(&path).arg(input).args(options).output().expect("cc is installed");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         path
@@ -38,13 +40,7 @@ impl Folder {
     pub fn libraries(&self) -> &Path {
         self.compile("libmotet_sockets.so", "int motet_stand_in;", &["-shared", "-fPIC"]);
         self.compile("libmotet.so.0", "int motet_stand_in;", &["-shared", "-fPIC"]);
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.path()
     }
 }
 

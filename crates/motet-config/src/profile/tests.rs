@@ -14,26 +14,21 @@ fn profile() -> Profile {
     }
 }
 
-struct Folder(PathBuf);
+/// Removed at the end.
+struct Folder(tempfile::TempDir);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("motet-profile-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let prefix = format!("motet-profile-{name}-");
+        let mode = std::fs::Permissions::from_mode(0o700);
+        Self(tempfile::Builder::new().prefix(&prefix).permissions(mode).tempdir().unwrap())
     }
 }
 
 #[test]
 fn what_is_written_is_read_again() {
     let folder = Folder::new("again");
-    let path = folder.0.join("deeper/motet/profile.toml");
+    let path = folder.0.path().join("deeper/motet/profile.toml");
     assert_eq!(read(&path).unwrap(), None);
     for turn in 0..2 {
         write(&path, &profile().render(&[format!("turn {turn}\nx = 1")])).unwrap();
@@ -100,7 +95,7 @@ fn garbage_is_refused_in_words() {
 #[test]
 fn only_what_nobody_else_can_write_is_believed() {
     let folder = Folder::new("believed");
-    let path = folder.0.join("profile.toml");
+    let path = folder.0.path().join("profile.toml");
     write(&path, &profile().render(&[])).unwrap();
     for mode in [0o620, 0o602, 0o666] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -108,14 +103,14 @@ fn only_what_nobody_else_can_write_is_believed() {
     }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert!(read(&path).unwrap().is_some());
-    let link = folder.0.join("link");
+    let link = folder.0.path().join("link");
     symlink(&path, &link).unwrap();
     assert!(read(&link).is_err(), "a link is not followed");
     // Writing replaces a link and leaves what it pointed to.
     write(&link, "new").unwrap();
     assert_eq!(std::fs::read_to_string(&link).unwrap(), "new");
     assert_ne!(std::fs::read_to_string(&path).unwrap(), "new");
-    assert!(read(&folder.0).is_err() && write(&path.join("below"), "x").is_err());
+    assert!(read(folder.0.path()).is_err() && write(&path.join("below"), "x").is_err());
     if is_root() {
         std::os::unix::fs::chown(&path, Some(65533), None).unwrap();
         assert_eq!(read(&path).unwrap_err().to_string(), "somebody else's file");

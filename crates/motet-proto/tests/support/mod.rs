@@ -16,7 +16,7 @@ use motet_driver_loopback::end::End;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::{Base, EAGAIN, Errno, gate, rx, transfer, tx};
+use motet_proto::{Base, EAGAIN, EINTR, Errno, Patience, gate, rx, transfer, tx};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
@@ -94,6 +94,9 @@ pub struct World {
     pub lent: Cell<u64>,
     /// Whether others compute on every CPU.
     pub crowded: Cell<bool>,
+    /// How long receives rest behind their gates, and whether a signal handler ends such a rest.
+    pub patience: Cell<Patience>,
+    pub interrupted: Cell<bool>,
     /// Called instead of the other end's random step: a hostile peer.
     pub scribble: Option<Scribble>,
 }
@@ -168,6 +171,8 @@ impl World {
             calls: Cell::new(0),
             lent: Cell::new(0),
             crowded: Cell::new(false),
+            patience: Cell::new(Patience::NONE),
+            interrupted: Cell::new(false),
             scribble: None,
         });
         for (at, side) in world.sides.iter().enumerate() {
@@ -289,7 +294,10 @@ impl World {
             // A kernel receive that peeks is not simulated: it sleeps like one of no bytes.
             rx::Step::Kernel => me.threads[thread].set(Doing::Receiving(if ask.peek { 0 } else { length })),
             rx::Step::Poll => me.threads[thread].set(Doing::Polling),
-            rx::Step::Failed(EAGAIN) => assert!(!ask.blocking, "EAGAIN from a blocking receive"),
+            rx::Step::Failed(EAGAIN) => {
+                assert!(!ask.blocking || self.patience.get().expires, "EAGAIN from a blocking receive");
+            }
+            rx::Step::Failed(EINTR) if self.interrupted.get() => {}
             rx::Step::Failed(errno) => self.fail(side, errno),
         }
         step
@@ -552,6 +560,13 @@ impl Base for Woven<'_> {
     fn nap(&mut self, ns: u64) {
         self.pause();
         self.end.nap(ns);
+    }
+    fn patience(&self, _record: &Record) -> Patience {
+        self.world.patience.get()
+    }
+    fn rest(&mut self, ns: u64) -> bool {
+        self.nap(ns);
+        !self.world.interrupted.get()
     }
     fn token(&self) -> u64 {
         self.end.token()
