@@ -20,25 +20,25 @@
 static void fork_prepare(void)
 {
     table_lock_for_fork();
-    if (engine_is_open()) ENGINE_DO(engine.fork_prepare());
+    if (engine_is_open() && !engine_confined()) ENGINE_DO(engine.fork_prepare());
 }
 
 static void fork_parent(void)
 {
-    if (engine_is_open()) ENGINE_DO(engine.fork_parent());
+    if (engine_is_open() && !engine_confined()) ENGINE_DO(engine.fork_parent());
     table_unlock_after_fork(false);
 }
 
 static void fork_child(void)
 {
-    if (engine_is_open()) ENGINE_DO(engine.fork_child());
+    if (engine_is_open() && !engine_confined()) ENGINE_DO(engine.fork_child());
     table_unlock_after_fork(true);
 }
 
 __attribute__((constructor(102))) static void life_begin(void)
 {
     int kept = errno;
-    table_note_process();
+    table_note_beginning();
     pthread_atfork(fork_prepare, fork_parent, fork_child);
     errno = kept;
 }
@@ -67,7 +67,7 @@ SHIM_API int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
 /* ---------------------------------------------------------------- confinement */
 
 /* Under seccomp a system call that the program itself never makes may kill it. Whoever renounces new privileges is about to
- * install a filter; from then on every connection stays, or becomes, plain. */
+ * install a filter; from then on every connection stays, or becomes, plain (confined.c). */
 SHIM_API int prctl(int option, ...)
 {
     va_list list;
@@ -75,13 +75,7 @@ SHIM_API int prctl(int option, ...)
     unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long);
     unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
     va_end(list);
-    if ((option == PR_SET_SECCOMP || option == PR_SET_NO_NEW_PRIVS) && shim_depth == 0 && table_in_own_process()) {
-        int kept = errno;
-        engine_confine();
-        for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
-            if (word_kind(table_word(fd)) >= KIND_CANDIDATE) table_make_plain(fd, REASON_CONFINED);
-        errno = kept;
-    }
+    if (confined_prctl(option, a)) confined_begin();
     return REAL(prctl)(option, a, b, c, d);
 }
 

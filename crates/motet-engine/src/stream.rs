@@ -4,6 +4,7 @@
 //! readiness, [`Engine::plain`]. How a wire comes up is `stream/wire.rs`, how a stream ends `stream/end.rs`.
 
 mod end;
+mod rest;
 mod wire;
 
 pub(crate) use wire::addresses;
