@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #define ENGINE_FILE "libmotet.so.0"
@@ -166,6 +167,8 @@ void engine_report(motet_stream s, int fd)
                           (unsigned long long)info.received_tcp);
     long out = syscall(SYS_openat, AT_FDCWD, report_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (out < 0) return;
-    syscall(SYS_write, (int)out, line, (size_t)length);
+    struct rlimit most; /* beyond it the program would get a signal */
+    if (getrlimit(RLIMIT_FSIZE, &most) != 0 || (rlim_t)syscall(SYS_lseek, (int)out, 0, SEEK_END) + (rlim_t)length <= most.rlim_cur)
+        syscall(SYS_write, (int)out, line, (size_t)length);
     syscall(SYS_close, (int)out);
 }
