@@ -154,6 +154,13 @@ int motet_nodelay(motet_stream s, int set);
  * have been read, 0 while some remain (they are still delivered by motet_recv_begin). */
 int motet_plain(motet_stream s, uint32_t reason);
 
+/* For a process that has confined its system calls, on a stream that it made plain before: no system call is made. motet_rest() takes
+ * what the wire still holds, if that comes next: bytes, or a negative errno, or 0 with *before: so many bytes that come from the kernel
+ * precede it, at most so many may be received, and motet_rest_came() counts them (peeked ones do not count). UINT64_MAX: the wire is
+ * empty, for good. `flags`: of recv(2) MSG_PEEK. */
+ssize_t motet_rest(motet_stream s, const struct iovec *iov, int count, int flags, uint64_t *before);
+void motet_rest_came(motet_stream s, size_t received);
+
 /* Counts a connection that the adapter keeps on TCP without ever making it a stream, for `motet why`. */
 void motet_stayed_plain(uint32_t reason);
 

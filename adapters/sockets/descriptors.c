@@ -42,14 +42,16 @@ static bool is_ours(int fd) { return fd >= 0 && engine_owns(fd); }
 SHIM_API int socket(int domain, int type, int protocol)
 {
     int fd = REAL(socket)(domain, type, protocol);
-    if (fd < 0 || !may_change()) return fd;
+    if (fd < 0) return fd;
+    bool disabled = engine_disabled(); /* first: under a filter it is the last question */
+    if (!may_change()) return fd;
     bool tcp = (domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM && (protocol == 0 || protocol == IPPROTO_TCP);
     if (UNLIKELY(fd >= SHIM_SLOTS)) {
         if (tcp) engine_stayed_plain(REASON_TOO_HIGH);
         return fd;
     }
     int kept = errno;
-    table_set(fd, tcp && !engine_disabled() ? KIND_FRESH : KIND_NONE);
+    table_set(fd, tcp && !disabled ? KIND_FRESH : KIND_NONE);
     errno = kept;
     return fd;
 }
@@ -68,10 +70,12 @@ SHIM_API int connect(int fd, const struct sockaddr *address, socklen_t length)
 
 static int accepted(int fd, int nonblock)
 {
-    if (fd < 0 || !may_change()) return fd;
+    if (fd < 0) return fd;
+    bool disabled = engine_disabled();
+    if (!may_change()) return fd;
     int kept = errno, domain = 0, protocol = 0;
     socklen_t size = sizeof domain;
-    bool tcp = !engine_disabled() && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+    bool tcp = !disabled && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
                (domain == AF_INET || domain == AF_INET6) && getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
                protocol == IPPROTO_TCP;
     if (UNLIKELY(fd >= SHIM_SLOTS)) {
@@ -196,7 +200,7 @@ static int copied(int from, int to)
     return to;
 }
 
-static bool is_open(int fd) { return REAL(fcntl)(fd, F_GETFD) >= 0; }
+static bool is_open(int fd) { return engine_confined() || REAL(fcntl)(fd, F_GETFD) >= 0; }
 
 /* In a child that runs in our memory a copy is made for the program that it will execute. */
 static void copied_in_child(int from)
@@ -206,6 +210,7 @@ static void copied_in_child(int from)
 
 SHIM_API int dup(int fd)
 {
+    if (table_is_empty()) return REAL(dup)(fd);
     if (!may_change()) {
         copied_in_child(fd);
         return REAL(dup)(fd);
@@ -216,10 +221,8 @@ SHIM_API int dup(int fd)
 
 static int dup_onto(int from, int to, int flags, bool three)
 {
-    if (!may_change()) {
-        copied_in_child(from);
-        return three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to);
-    }
+    if (!table_is_empty() && !may_change()) copied_in_child(from);
+    if (table_is_empty() || !may_change()) return three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to);
     if (is_ours(from) || is_ours(to)) return not_open();
     if (from == to || to < 0 || !is_open(from)) return three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to);
     if (word_kind(table_word(to)) != KIND_NONE) table_set(to, KIND_NONE); /* the kernel closes it */
@@ -277,8 +280,8 @@ SHIM_API int ioctl(int fd, unsigned long request, ...)
         table_note_flags(fd, *(int *)argument != 0);
     }
     if (request == FIOASYNC && *(int *)argument != 0) table_make_plain(fd, REASON_UNSEEN_WAIT);
-    if (request == FIONREAD && word_kind(word) == KIND_STREAM) {
-        size_t bytes = ENGINE(engine.rx_bytes(table_handle(fd)));
+    if (request == FIONREAD && word_kind(word) >= KIND_STREAM) {
+        size_t bytes = word_kind(word) == KIND_REST ? confined_bytes(fd) : ENGINE(engine.rx_bytes(table_handle(fd)));
         int kernel = *(int *)argument;
         *(int *)argument = bytes > (size_t)(INT_MAX - kernel) ? INT_MAX : kernel + (int)bytes;
     }

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #define ENGINE_FILE "libmotet.so.0"
@@ -29,6 +30,24 @@ static _Atomic int disabled = -1;
 static _Atomic bool confined;
 static const char *report_path;
 
+/* Whether an earlier image of this process has installed a seccomp filter. The loader has just made the calls that find it out; where there is
+ * no /proc it has made none that would. */
+static bool has_filter(void)
+{
+    static const char field[] = "\nSeccomp:\t";
+    char status[2048];
+    long length = -1, file = syscall(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC);
+    if (file >= 0) {
+        length = syscall(SYS_read, (int)file, status, sizeof status - 1);
+        syscall(SYS_close, (int)file);
+    }
+    status[length > 0 ? length : 0] = 0;
+    const char *mode = strstr(status, field);
+    bool filtered = mode ? mode[sizeof field - 1] != '0' : syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0;
+    if (filtered) engine_confine();
+    return filtered;
+}
+
 /* MOTET_DISABLE set to anything but 0 or nothing, the site's kill file, raised privileges, or a seccomp filter, under which a
  * system call that the program never makes may be its last. */
 bool engine_disabled(void)
@@ -36,17 +55,21 @@ bool engine_disabled(void)
     int known = atomic_load_explicit(&disabled, memory_order_relaxed);
     if (known < 0) {
         const char *value = environment_get("MOTET_DISABLE");
-        known = (value && *value && strcmp(value, "0") != 0) || getauxval(AT_SECURE) != 0 ||
-                syscall(SYS_faccessat, AT_FDCWD, SHIM_KILL_FILE, F_OK) == 0 || syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 0;
+        known = (value && *value && strcmp(value, "0") != 0) || getauxval(AT_SECURE) != 0 || has_filter() ||
+                syscall(SYS_faccessat, AT_FDCWD, SHIM_KILL_FILE, F_OK) == 0;
         atomic_store_explicit(&disabled, known, memory_order_relaxed);
     }
     return known;
 }
 
+bool engine_known_disabled(void) { return atomic_load_explicit(&disabled, memory_order_relaxed) > 0; }
+
+void engine_disable(void) { atomic_store(&disabled, 1); }
+
 void engine_confine(void)
 {
-    atomic_store_explicit(&disabled, 1, memory_order_relaxed);
-    atomic_store_explicit(&confined, 1, memory_order_relaxed);
+    engine_disable();
+    atomic_store(&confined, true);
 }
 
 bool engine_confined(void) { return atomic_load_explicit(&confined, memory_order_relaxed); }
@@ -143,6 +166,8 @@ void engine_report(motet_stream s, int fd)
                           (unsigned long long)info.received_tcp);
     long out = syscall(SYS_openat, AT_FDCWD, report_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (out < 0) return;
-    syscall(SYS_write, (int)out, line, (size_t)length);
+    struct rlimit most; /* beyond it the program would get a signal */
+    if (getrlimit(RLIMIT_FSIZE, &most) != 0 || (rlim_t)syscall(SYS_lseek, (int)out, 0, SEEK_END) + (rlim_t)length <= most.rlim_cur)
+        syscall(SYS_write, (int)out, line, (size_t)length);
     syscall(SYS_close, (int)out);
 }

@@ -267,6 +267,8 @@ SHIM_API int epoll_wait(int epfd, struct epoll_event *events, int room, int time
 {
     if (word_kind(table_word(epfd)) != KIND_EPOLL || shim_depth > 0 || room <= 0 || !events)
         return REAL(epoll_wait)(epfd, events, room, timeout);
+    if (UNLIKELY(engine_confined()))
+        return confined_epoll(&(struct confined_epoll_call){.kind = EPOLL_WAIT, .epfd = epfd, .events = events, .room = room, .timeout = timeout});
     return epoll_pwait(epfd, events, room, timeout, NULL);
 }
 
@@ -274,6 +276,10 @@ SHIM_API int epoll_pwait(int epfd, struct epoll_event *events, int room, int tim
 {
     struct epoll_record *record = shim_depth == 0 && room > 0 && events ? record_enter(epfd) : NULL;
     if (!record) return REAL(epoll_pwait)(epfd, events, room, timeout, mask);
+    if (UNLIKELY(engine_confined())) {
+        record_leave(record);
+        return confined_epoll(&(struct confined_epoll_call){EPOLL_PWAIT, epfd, events, room, timeout, NULL, mask});
+    }
     return epoll_events(record, epfd, events, room, timeout < 0 ? INT64_MAX : deadline_ns(timeout / 1000, timeout % 1000 * 1000000ll),
                         false, mask);
 }
@@ -283,6 +289,10 @@ SHIM_API int epoll_pwait2(int epfd, struct epoll_event *events, int room, const 
     bool fits = !timeout || (timeout->tv_sec >= 0 && timeout->tv_nsec >= 0 && timeout->tv_nsec < NANOSECONDS);
     struct epoll_record *record = shim_depth == 0 && fits && room > 0 && events ? record_enter(epfd) : NULL;
     if (!record) return REAL(epoll_pwait2)(epfd, events, room, timeout, mask);
+    if (UNLIKELY(engine_confined())) {
+        record_leave(record);
+        return confined_epoll(&(struct confined_epoll_call){EPOLL_PWAIT2, epfd, events, room, 0, timeout, mask});
+    }
     return epoll_events(record, epfd, events, room, timeout ? deadline_ns(timeout->tv_sec, timeout->tv_nsec) : INT64_MAX, true, mask);
 }
 
@@ -292,7 +302,8 @@ static int made(int epfd)
 {
     if (epfd < 0) return epfd;
     int kept = errno;
-    if (shim_depth == 0 && table_in_own_process() && epfd < SHIM_SLOTS && !engine_disabled()) {
+    bool tracked = !engine_disabled() || confined_has_rest();
+    if (tracked && shim_depth == 0 && table_in_own_process() && epfd < SHIM_SLOTS) {
         table_set(epfd, 0);
         uint32_t record = interest_epoll_new(epfd);
         if (record) table_replace(epfd, KIND_EPOLL | (uint64_t)record << WORD_EXTRA_SHIFT);
@@ -322,12 +333,12 @@ SHIM_API int epoll_ctl(int epfd, int operation, int fd, struct epoll_event *even
     }
     if (kind == KIND_EPOLL) {
         int result = REAL(epoll_ctl)(epfd, operation, fd, event);
-        if (result == 0 && operation != EPOLL_CTL_DEL) interest_epoll_nested(fd);
+        if (result == 0 && operation != EPOLL_CTL_DEL && !engine_confined()) interest_epoll_nested(fd);
         return result;
     }
     struct epoll_record *record = record_enter(epfd);
     if (!record) { /* made by somebody else: its waits cannot be mirrored */
-        if (operation != EPOLL_CTL_DEL) table_make_plain(fd, REASON_UNSEEN_WAIT);
+        if (operation != EPOLL_CTL_DEL && !engine_confined()) table_make_plain(fd, REASON_UNSEEN_WAIT);
         return REAL(epoll_ctl)(epfd, operation, fd, event);
     }
     int result = interest_control(record, epfd, operation, fd, event);

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -49,8 +50,16 @@ static void map_page(int file)
 
 static void make_page(void)
 {
-    long file = page ? -1 : syscall(SYS_memfd_create, "motet-family", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (file < 0) return;
+    struct rlimit most; /* a file that is larger than it may be is a signal */
+    bool fits = getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= sizeof *page;
+    long file = page || !fits ? -1 : syscall(SYS_memfd_create, "motet-family", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (file < 0) {
+        void *memory = page ? MAP_FAILED : mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return;
+        page = memory; /* forked relatives have it, the next program image does not */
+        atomic_store(&page->changes, atomic_load(&own_changes));
+        return;
+    }
     if (ftruncate((int)file, sizeof *page) == 0 && REAL(fcntl)((int)file, F_ADD_SEALS, F_SEAL_SHRINK) == 0) map_page((int)file);
     if (page) atomic_store(&page->changes, atomic_load(&own_changes));
     else syscall(SYS_close, (int)file);

@@ -53,7 +53,7 @@ static void hand_on_open(bool (*also)(int))
 
 void hand_on_before_exec(void)
 {
-    if (shim_depth > 0) return;
+    if (shim_depth > 0 || engine_confined()) return;
     int kept = errno;
     if (table_in_own_process()) family_before_exec();
     hand_on_open(NULL);
@@ -63,7 +63,7 @@ void hand_on_before_exec(void)
 
 void hand_on_exec_failed(void)
 {
-    if (shim_depth == 0 && table_in_own_process()) family_exec_failed();
+    if (shim_depth == 0 && !engine_confined() && table_in_own_process()) family_exec_failed();
 }
 
 /* ---------------------------------------------------------------- spawn */

@@ -49,8 +49,9 @@ uint32_t interest_epoll_new(int epfd)
 
 static void record_free(struct epoll_record *record)
 {
-    if (record->set) ENGINE_DO(engine.set_free(record->set));
+    if (record->set && !engine_confined()) ENGINE_DO(engine.set_free(record->set));
     record->set = NULL;
+    if (record->bell >= 0 && engine_confined()) record->bell = -1; /* the kernel closes it in its time */
     if (record->bell >= 0) {
         atomic_store(&shim_words[record->bell], 0);
         REAL(close)(record->bell);
@@ -262,6 +263,31 @@ void interest_epoll_closed(uint32_t index)
     if (atomic_load(&record->users) == 0) record_free(record);
 }
 
+/* Before a confinement: its registrations are for confined.c to look at. */
+void interest_confined(int fd)
+{
+    for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd) {
+        struct epoll_record *record = &records[interests[index].record];
+        record_lock(record);
+        if (interests[index].stream) {
+            if (record->set) ENGINE(engine.set_remove(record->set, interests[index].stream));
+            atomic_fetch_sub(&record->streams, 1);
+            interests[index].stream = 0;
+        }
+        pthread_mutex_unlock(&record->lock);
+    }
+}
+
+bool interest_epoll_confined(uint32_t index)
+{
+    struct epoll_record *record = &records[index];
+    if (record->bell < 0) return true;
+    if (record->inherited) return false; /* the bell is the parent's, too */
+    struct epoll_event none = {0};
+    REAL(epoll_ctl)(record->fd, EPOLL_CTL_DEL, record->bell, &none);
+    return true;
+}
+
 /* Whether another descriptor of the same stream is registered here. */
 static bool has_twin(const struct epoll_record *record, const struct interest *interest)
 {
@@ -383,7 +409,7 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
     uint64_t word = table_word(fd);
     uint32_t number = (uint32_t)(record - records);
     uint32_t index = find(fd, number);
-    bool known = word_kind(word) == KIND_STREAM || word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH;
+    bool known = word_kind(word) >= KIND_STREAM || word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH;
     bool once = operation != EPOLL_CTL_DEL && (event->events & EPOLLONESHOT);
     /* Locked, and a first one-shot counted before: another thread may get the event before this one knows the answer. */
     record_lock(record);

@@ -21,13 +21,14 @@
 void life_before_fork(void)
 {
     table_lock_for_fork();
-    if (engine_is_open()) ENGINE_DO(engine.fork_prepare());
+    if (engine_is_open() && !engine_confined()) ENGINE_DO(engine.fork_prepare());
 }
 
 void life_after_fork(bool child)
 {
-    if (engine_is_open() && child) ENGINE_DO(engine.fork_child());
-    if (engine_is_open() && !child) ENGINE_DO(engine.fork_parent());
+    bool acts = engine_is_open() && !engine_confined();
+    if (acts && child) ENGINE_DO(engine.fork_child());
+    if (acts && !child) ENGINE_DO(engine.fork_parent());
     table_unlock_after_fork(child);
 }
 
@@ -81,7 +82,7 @@ SHIM_API int clone(int (*run)(void *), void *stack, int flags, void *argument, .
 __attribute__((constructor(102))) static void life_begin(void)
 {
     int kept = errno;
-    table_note_process();
+    table_note_beginning();
     pthread_atfork(life_before_fork, fork_parent, fork_child);
     errno = kept;
 }
@@ -110,7 +111,7 @@ SHIM_API int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
 /* ---------------------------------------------------------------- confinement */
 
 /* Under seccomp a system call that the program itself never makes may kill it. Whoever renounces new privileges is about to
- * install a filter; from then on every connection stays, or becomes, plain. */
+ * install a filter; from then on every connection stays, or becomes, plain (confined.c). */
 SHIM_API int prctl(int option, ...)
 {
     va_list list;
@@ -118,13 +119,7 @@ SHIM_API int prctl(int option, ...)
     unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long);
     unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
     va_end(list);
-    if ((option == PR_SET_SECCOMP || option == PR_SET_NO_NEW_PRIVS) && shim_depth == 0 && table_in_own_process()) {
-        int kept = errno;
-        engine_confine();
-        for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
-            if (word_kind(table_word(fd)) >= KIND_CANDIDATE) table_make_plain(fd, REASON_CONFINED);
-        errno = kept;
-    }
+    if (confined_prctl(option, a)) confined_begin();
     return REAL(prctl)(option, a, b, c, d);
 }
 

@@ -208,6 +208,7 @@ static int poll_streams(struct pollfd *fds, nfds_t count, const struct timespec 
 SHIM_API int poll(struct pollfd *fds, nfds_t count, int timeout)
 {
     if (LIKELY(!any_tracked(fds, count)) || shim_depth > 0) return REAL(poll)(fds, count, timeout);
+    if (UNLIKELY(engine_confined())) return confined_poll(fds, count, &(struct confined_poll_call){.timeout = timeout});
     struct timespec time = {timeout / 1000, timeout % 1000 * 1000000l};
     return poll_streams(fds, count, timeout < 0 ? NULL : &time, NULL);
 }
@@ -215,6 +216,8 @@ SHIM_API int poll(struct pollfd *fds, nfds_t count, int timeout)
 SHIM_API int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
 {
     if (LIKELY(!any_tracked(fds, count)) || shim_depth > 0 || bad_time(timeout)) return REAL(ppoll)(fds, count, timeout, mask);
+    if (UNLIKELY(engine_confined()))
+        return confined_poll(fds, count, &(struct confined_poll_call){.precise = true, .time = timeout, .mask = mask});
     return poll_streams(fds, count, timeout, mask);
 }
 
@@ -304,6 +307,9 @@ SHIM_API int pselect(int count, fd_set *readable, fd_set *writable, fd_set *exce
 {
     if (LIKELY(!any_selected(count, (long *)readable)) || shim_depth > 0 || bad_time(timeout) || count > SHIM_SLOTS)
         return REAL(pselect)(count, readable, writable, exceptional, timeout, mask);
+    if (UNLIKELY(engine_confined()))
+        return confined_select(count, (fd_set *[3]){readable, writable, exceptional},
+                               &(struct confined_select_call){.precise = true, .time = timeout, .mask = mask});
     return select_streams(count, (long *[3]){(long *)readable, (long *)writable, (long *)exceptional}, timeout, mask);
 }
 
@@ -313,6 +319,8 @@ SHIM_API int select(int count, fd_set *readable, fd_set *writable, fd_set *excep
     if (LIKELY(!any_selected(count, (long *)readable)) || shim_depth > 0 || count > SHIM_SLOTS ||
         (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)))
         return REAL(select)(count, readable, writable, exceptional, timeout);
+    if (UNLIKELY(engine_confined()))
+        return confined_select(count, (fd_set *[3]){readable, writable, exceptional}, &(struct confined_select_call){.timeout = timeout});
     struct timespec time = {0, 0}, left;
     if (timeout) {
         time.tv_sec = timeout->tv_sec + timeout->tv_usec / 1000000;

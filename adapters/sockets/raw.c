@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
 
@@ -63,6 +64,10 @@ static bool taken(long number, const long a[6], long *result)
         TAKE(SYS_ioctl, moves(fd), ioctl(fd, (unsigned long)a[1], POINTER(void, a[2])));
         TAKE(SYS_setsockopt, moves(fd), setsockopt(fd, (int)a[1], (int)a[2], POINTER(void, a[3]), (socklen_t)a[4]));
         TAKE(SYS_getsockopt, moves(fd), getsockopt(fd, (int)a[1], (int)a[2], POINTER(void, a[3]), POINTER(socklen_t, a[4])));
+        TAKE(SYS_prctl, confined_prctl(fd, (unsigned long)a[1]), prctl(fd, a[1], a[2], a[3], a[4]));
+    case SYS_seccomp:
+        if (confined_seccomp(a[0], POINTER(void, a[2]))) confined_begin();
+        return false;
         TAKE(SYS_fcntl, known(fd), fcntl(fd, (int)a[1], a[2]));
         TAKE(SYS_close, known(fd), close(fd));
         TAKE(SYS_dup, known(fd), dup(fd));

@@ -13,13 +13,17 @@
 #include <string.h>
 #include <time.h>
 
+#define REST_VECTORS 4
+
 struct receiving {
     int fd;
     const struct iovec *iov;
     int count, flags;
-    enum { RECEIVING_PLAIN, RECEIVING_COUNTED, RECEIVING_STREAM, RECEIVING_WAIT } mode;
+    enum { RECEIVING_PLAIN, RECEIVING_COUNTED, RECEIVING_STREAM, RECEIVING_WAIT, RECEIVING_REST } mode;
     motet_stream stream;
     ssize_t result; /* when no kernel call is wanted */
+    bool message;       /* by recvmsg() */
+    struct iovec *rest; /* REST_VECTORS of them: what iov is where a confined process may receive so much only */
 };
 
 #define RECEIVE_KERNEL_ONLY (MSG_OOB | MSG_ERRQUEUE)
@@ -88,6 +92,59 @@ static __attribute__((noinline)) ssize_t receive_rest(struct receiving *x, size_
     }
 }
 
+/* What follows `done` bytes of the buffers, `limit` at most, into x->rest. */
+static int rest_first(struct receiving *x, size_t done, uint64_t limit)
+{
+    int first = 0, count = 0;
+    size_t length;
+    while (first < x->count && done >= x->iov[first].iov_len) done -= x->iov[first++].iov_len;
+    for (; first + count < x->count && count < REST_VECTORS; count++) {
+        x->rest[count].iov_base = (char *)x->iov[first + count].iov_base + (count == 0 ? done : 0);
+        x->rest[count].iov_len = x->iov[first + count].iov_len - (count == 0 ? done : 0);
+    }
+    return iov_first(x->rest, count, limit > SSIZE_MAX ? SSIZE_MAX : (size_t)limit, &length);
+}
+
+/* MSG_WAITALL: recv(2) where that is what the program calls, otherwise recvmsg(2). */
+static __attribute__((noinline)) ssize_t rest_whole(struct receiving *x)
+{
+    size_t done = 0, whole = 0;
+    for (int i = 0; i < x->count; i++) whole += x->iov[i].iov_len;
+    while (done < whole) {
+        uint64_t limit = UINT64_MAX;
+        int count = rest_first(x, done, UINT64_MAX);
+        bool left = word_kind(table_word(x->fd)) == KIND_REST;
+        ssize_t got = left ? confined_take(x->fd, x->rest, count, x->flags, &limit) : 0;
+        if (got == 0) {
+            count = rest_first(x, done, limit);
+            struct msghdr message = {.msg_iov = x->rest, .msg_iovlen = (size_t)count};
+            got = x->message ? REAL(recvmsg)(x->fd, &message, x->flags) : REAL(recv)(x->fd, x->rest->iov_base, x->rest->iov_len, x->flags);
+            confined_came(x->fd, got, x->flags);
+        }
+        if (got <= 0) return done > 0 ? (ssize_t)done : got;
+        done += (size_t)got;
+    }
+    return (ssize_t)done;
+}
+
+/* In a confined process, while the ring holds bytes still: they, or a shorter call of the program's own. */
+static __attribute__((noinline)) bool rest_start(struct receiving *x)
+{
+    uint64_t limit;
+    x->mode = RECEIVING_PLAIN;
+    if (x->flags & MSG_WAITALL && !(x->flags & MSG_PEEK)) {
+        x->result = rest_whole(x);
+        return false;
+    }
+    x->result = confined_take(x->fd, x->iov, x->count, x->flags, &limit);
+    if (x->result != 0) return false;
+    if (limit == UINT64_MAX) return true;
+    x->mode = RECEIVING_REST;
+    x->count = rest_first(x, 0, limit);
+    x->iov = x->rest;
+    return true;
+}
+
 /* True: make the kernel call, then receive_finish(). False: x->result and errno are the answer. */
 static bool receive_start(struct receiving *x)
 {
@@ -105,6 +162,7 @@ static bool receive_start(struct receiving *x)
         x->result = -1;
         return false;
     }
+    if (UNLIKELY(word_kind(word) == KIND_REST)) return rest_start(x);
     if (word_kind(word) != KIND_STREAM) return true;
     if (UNLIKELY(shim_depth > 0)) {
         errno = EAGAIN;
@@ -169,6 +227,7 @@ static ssize_t receive_finish(struct receiving *x, ssize_t result)
         candidate_sleep_end(x->fd);
         if (result > 0 && !(x->flags & MSG_PEEK)) candidate_count(x->fd, RECEIVING);
     }
+    if (UNLIKELY(x->mode == RECEIVING_REST)) confined_came(x->fd, result, x->flags);
     if (x->mode == RECEIVING_STREAM) {
         ENGINE_DO(engine.recv_end(x->stream, result, x->flags));
         if (UNLIKELY(result == 0)) result = end_of_file(x);
@@ -177,8 +236,10 @@ static ssize_t receive_finish(struct receiving *x, ssize_t result)
 }
 
 /* Declares `result`, and `from_ring`: false when the kernel call filled in the caller's other arguments. */
-#define RECEIVE_THROUGH(FD, IOV, COUNT, FLAGS, CALL)                                                                    \
-    struct receiving x = {.fd = (FD), .iov = (IOV), .count = (COUNT), .flags = (FLAGS)};                                \
+#define RECEIVE_THROUGH(FD, IOV, COUNT, FLAGS, CALL) RECEIVE_AS(false, FD, IOV, COUNT, FLAGS, CALL)
+#define RECEIVE_AS(MESSAGE, FD, IOV, COUNT, FLAGS, CALL)                                                                \
+    struct iovec rest_[REST_VECTORS];                                                                                   \
+    struct receiving x = {.fd = (FD), .iov = (IOV), .count = (COUNT), .flags = (FLAGS), .message = (MESSAGE), .rest = rest_}; \
     ssize_t result;                                                                                                     \
     bool from_ring = !receive_start(&x);                                                                                \
     if (from_ring) {                                                                                                    \
@@ -194,14 +255,14 @@ SHIM_API ssize_t read(int fd, void *data, size_t length)
 {
     if (word_is_plain(table_word(fd))) return REAL(read)(fd, data, length);
     struct iovec iov = {data, length};
-    RECEIVE_THROUGH(fd, &iov, 1, 0, REAL(read)(fd, data, length))
+    RECEIVE_THROUGH(fd, &iov, 1, 0, REAL(read)(fd, data, x.iov->iov_len))
     return result;
 }
 
 SHIM_API ssize_t readv(int fd, const struct iovec *iov, int count)
 {
     if (word_is_plain(table_word(fd))) return REAL(readv)(fd, iov, count);
-    RECEIVE_THROUGH(fd, iov, count, 0, REAL(readv)(fd, iov, count))
+    RECEIVE_THROUGH(fd, iov, count, 0, REAL(readv)(fd, x.iov, x.count))
     return result;
 }
 
@@ -210,7 +271,7 @@ SHIM_API ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offse
 {
     if (word_is_plain(table_word(fd)) || offset != -1 || flags & ~SHIM_RWF_IGNORED) return REAL(preadv2)(fd, iov, count, offset, flags);
     int nowait = flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
-    RECEIVE_THROUGH(fd, iov, count, nowait, REAL(preadv2)(fd, iov, count, offset, flags))
+    RECEIVE_THROUGH(fd, iov, count, nowait, REAL(preadv2)(fd, x.iov, x.count, offset, flags))
     return result;
 }
 
@@ -220,7 +281,7 @@ SHIM_API ssize_t recv(int fd, void *data, size_t length, int flags)
 {
     if (word_is_plain(table_word(fd))) return REAL(recv)(fd, data, length, flags);
     struct iovec iov = {data, length};
-    RECEIVE_THROUGH(fd, &iov, 1, flags, REAL(recv)(fd, data, length, flags))
+    RECEIVE_THROUGH(fd, &iov, 1, flags, REAL(recv)(fd, data, x.iov->iov_len, flags))
     return result;
 }
 
@@ -229,8 +290,20 @@ SHIM_API ssize_t recvfrom(int fd, void *data, size_t length, int flags, struct s
 {
     if (word_is_plain(table_word(fd))) return REAL(recvfrom)(fd, data, length, flags, from, from_length);
     struct iovec iov = {data, length};
-    RECEIVE_THROUGH(fd, &iov, 1, flags, REAL(recvfrom)(fd, data, length, flags, from, from_length))
+    RECEIVE_THROUGH(fd, &iov, 1, flags, REAL(recvfrom)(fd, data, x.iov->iov_len, flags, from, from_length))
     if (from_ring && result >= 0 && from && from_length) *from_length = 0;
+    return result;
+}
+
+static __attribute__((noinline)) ssize_t rest_message(struct receiving *x, struct msghdr *message)
+{
+    struct msghdr some = *message;
+    some.msg_iov = x->rest;
+    some.msg_iovlen = (size_t)x->count;
+    ssize_t result = REAL(recvmsg)(x->fd, &some, x->flags);
+    some.msg_iov = message->msg_iov;
+    some.msg_iovlen = message->msg_iovlen;
+    *message = some;
     return result;
 }
 
@@ -238,7 +311,8 @@ SHIM_API ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
     if (word_is_plain(table_word(fd))) return REAL(recvmsg)(fd, message, flags);
     int count = message->msg_iovlen > IOV_MAX ? -1 : (int)message->msg_iovlen;
-    RECEIVE_THROUGH(fd, message->msg_iov, count, flags, REAL(recvmsg)(fd, message, flags))
+    RECEIVE_AS(true, fd, message->msg_iov, count, flags,
+               UNLIKELY(x.mode == RECEIVING_REST) ? rest_message(&x, message) : REAL(recvmsg)(fd, message, flags))
     if (from_ring && result >= 0) {
         message->msg_namelen = 0;
         message->msg_controllen = 0;

@@ -8,6 +8,7 @@
  *                 engine.c     opening libmotet.so.0, once, at the first eligible socket
  *                 send.c, receive.c, splice.c   payload; stdio.c, raw.c: payload that comes another way
  *                 poll.c, epoll.c, interest.c   waiting
+ *                 confined.c   under a seccomp filter
  *                 descriptors.c, life.c close, dup, fcntl; fork, confinement, exit
  *                 exec.c, hand_on.c exec and spawn; connections that reach other programs
  *                 symbols.c    one question of libfabric's about the kernel
@@ -94,6 +95,7 @@ enum kind {
     KIND_CANDIDATE = 4, /* a connected TCP socket that is only counted */
     KIND_UPGRADING = 5, /* for some microseconds, under the table lock */
     KIND_STREAM = 6,
+    KIND_REST = 7,      /* in a confined process: a stream whose ring, closed for good, holds bytes still. As a rule there is none. */
 };
 
 #define WORD_KIND 0xfull
@@ -111,7 +113,7 @@ enum kind {
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
 extern _Atomic uint64_t shim_handles[SHIM_SLOTS];   /* motet_stream of a KIND_STREAM; a candidate's place in the family */
 extern _Atomic uint32_t shim_sleepers[SHIM_SLOTS];  /* threads in a kernel call on a candidate */
-extern _Atomic int shim_top;                        /* no tracked descriptor is above */
+extern _Atomic int shim_top;                        /* no tracked descriptor is above; -1: there never was one */
 
 /* The one word of thread-local storage: how deep this thread is in the engine or in a short lock of ours.
  * A call that finds it non-zero comes from the engine itself or from a signal handler that interrupted it. */
@@ -130,7 +132,10 @@ static inline motet_stream table_handle(int fd) { return atomic_load_explicit(&s
 /* True when a data call on this descriptor is the C library's alone. */
 static inline bool word_is_plain(uint64_t word) { return LIKELY((word & WORD_KIND) < KIND_PRIVATE); }
 
-typedef sigset_t table_guard;
+typedef struct {
+    sigset_t mask;
+    bool silent; /* taken in a confined process: nothing was blocked, shim_depth is raised */
+} table_guard;
 void table_lock(table_guard *guard);   /* blocks signals meanwhile, so a handler never finds the lock taken */
 void table_unlock(const table_guard *guard);
 void table_lock_for_fork(void);
@@ -144,6 +149,8 @@ void table_note_elsewhere(int fd);         /* of a stream: other programs have i
 bool table_has_streams(void);
 bool table_in_own_process(void);       /* false in a vfork child, where only the system call may be made */
 void table_note_process(void);
+void table_note_beginning(void);       /* the same in a constructor, without a system call */
+bool table_is_empty(void);             /* nothing was ever tracked, and the engine has no descriptor */
 bool table_blocks(int fd, uint64_t word); /* O_NONBLOCK is clear */
 void table_note_flags(int fd, bool nonblock);
 
@@ -184,7 +191,7 @@ void candidate_sleep_end(int fd);
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
     X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(stayed_plain) X(wait_begin) X(wait_begin_set) X(wait_step) \
     X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(set_doze) X(set_asleep)       \
-    X(set_slept) X(fork_prepare) X(fork_parent) X(fork_child) X(hand_on) X(before_exec) X(leave) X(owns_fd)
+    X(set_slept) X(rest) X(rest_came) X(fork_prepare) X(fork_parent) X(fork_child) X(hand_on) X(before_exec) X(leave) X(owns_fd)
 
 struct engine {
 #define X(name) __typeof__(&motet_##name) name;
@@ -197,6 +204,8 @@ bool engine_open(void);   /* opens it unless that was tried; false: everything s
 bool engine_is_open(void);
 bool engine_failed(void);
 bool engine_disabled(void);
+bool engine_known_disabled(void); /* the same, false as long as nobody has asked */
+void engine_disable(void);  /* no socket is taken from now on */
 void engine_confine(void);  /* from now on no system call that the program does not make, and no socket taken */
 bool engine_confined(void);
 bool engine_owns(int fd);
@@ -254,6 +263,43 @@ void interest_before_fork(void);
 void interest_after_fork(bool child);
 
 int send_wait(int fd); /* until the kernel takes more; 0, or -1 with errno (send.c) */
+
+void interest_confined(int fd);                  /* under the lock: a stream in no set of the engine's any more, its registrations are kept */
+bool interest_epoll_confined(uint32_t index);    /* nothing of ours is left in this epoll descriptor */
+
+/* ---------------------------------------------------------------- confinement (confined.c) */
+
+struct confined_poll_call {
+    bool precise; /* ppoll */
+    int timeout;
+    const struct timespec *time;
+    const sigset_t *mask;
+};
+struct confined_select_call {
+    bool precise; /* pselect */
+    struct timeval *timeout;
+    const struct timespec *time;
+    const sigset_t *mask;
+};
+struct confined_epoll_call {
+    enum { EPOLL_WAIT, EPOLL_PWAIT, EPOLL_PWAIT2 } kind;
+    int epfd;
+    struct epoll_event *events;
+    int room, timeout;
+    const struct timespec *time;
+    const sigset_t *mask;
+};
+bool confined_prctl(long option, unsigned long argument); /* such a call is about to confine the process */
+bool confined_seccomp(long operation, const void *arguments);
+void confined_begin(void);      /* before it */
+bool confined_has_rest(void);
+ssize_t confined_take(int fd, const struct iovec *iov, int count, int flags, uint64_t *limit);
+void confined_came(int fd, ssize_t received, int flags);
+bool confined_ready(int fd);
+size_t confined_bytes(int fd);
+int confined_poll(struct pollfd *fds, nfds_t count, const struct confined_poll_call *call);
+int confined_select(int count, fd_set *const sets[3], const struct confined_select_call *call);
+int confined_epoll(const struct confined_epoll_call *call);
 
 /* ---------------------------------------------------------------- life */
 

@@ -131,6 +131,24 @@ static ssize_t splice_from_ring(int from, int to, size_t length, unsigned flags)
     return got > 0 ? REAL(write)(to, bounce, (size_t)got) : got;
 }
 
+/* The same in a confined process: what the pipe did not take stays in the ring. */
+static ssize_t splice_rest(int in, off_t *in_offset, int out, off_t *out_offset, size_t length, unsigned flags)
+{
+    char bounce[512];
+    struct iovec some = {bounce, length < sizeof bounce ? length : sizeof bounce};
+    uint64_t limit;
+    ssize_t got = confined_take(in, &some, 1, MSG_PEEK, &limit);
+    if (got == 0) {
+        got = REAL(splice)(in, in_offset, out, out_offset, length < limit ? length : limit, flags);
+        confined_came(in, got, 0);
+        return got;
+    }
+    if (got > 0) got = REAL(write)(out, bounce, some.iov_len = (size_t)got);
+    if (got > 0) some.iov_len = (size_t)got;
+    if (got > 0) confined_take(in, &some, 1, 0, &limit);
+    return got;
+}
+
 SHIM_API ssize_t splice(int in, off_t *in_offset, int out, off_t *out_offset, size_t length, unsigned flags)
 {
     if (word_is_plain(table_word(in)) && word_is_plain(table_word(out)))
@@ -142,6 +160,7 @@ SHIM_API ssize_t splice(int in, off_t *in_offset, int out, off_t *out_offset, si
         if (!begin_out(&x, &result)) return result;
     } else {
         uint64_t word = word_for(&x);
+        if (UNLIKELY(word_kind(word) == KIND_REST)) return splice_rest(in, in_offset, out, out_offset, length, flags);
         if (word_kind(word) == KIND_STREAM && shim_depth == 0) {
             x.stream = table_handle(in);
             if (ENGINE(engine.rx_ready(x.stream)) & MOTET_RX_DATA) return splice_from_ring(in, out, length, flags);

@@ -31,6 +31,23 @@ static void push_back(FILE *file, int fd, motet_stream s)
     if (drained) table_set(fd, KIND_NONE);
 }
 
+/* The same in a confined process. */
+static void push_rest(FILE *file, int fd)
+{
+    unsigned char *bytes = NULL;
+    size_t held = 0, room = 0;
+    for (ssize_t got = 1; got > 0 && word_kind(table_word(fd)) == KIND_REST; held += got > 0 ? (size_t)got : 0) {
+        if (held == room) {
+            unsigned char *more = realloc(bytes, room = room ? room * 2 : 65536);
+            if (!more) break;
+            bytes = more;
+        }
+        got = read(fd, bytes + held, room - held);
+    }
+    while (held > 0) ungetc(bytes[--held], file);
+    free(bytes);
+}
+
 SHIM_API FILE *fdopen(int fd, const char *mode)
 {
     if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || shim_depth > 0) return REAL(fdopen)(fd, mode);
@@ -38,7 +55,9 @@ SHIM_API FILE *fdopen(int fd, const char *mode)
     FILE *file = REAL(fdopen)(fd, mode);
     if (!file) return NULL;
     int kept = errno;
-    if (!s)
+    if (word_kind(table_word(fd)) == KIND_REST && (*mode == 'r' || strchr(mode, '+')))
+        push_rest(file, fd);
+    else if (!s)
         table_make_plain(fd, REASON_STDIO);
     else if (*mode == 'r' || strchr(mode, '+'))
         push_back(file, fd, s);

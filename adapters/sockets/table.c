@@ -20,7 +20,7 @@
 _Atomic uint64_t shim_words[SHIM_SLOTS];
 _Atomic uint64_t shim_handles[SHIM_SLOTS];
 _Atomic uint32_t shim_sleepers[SHIM_SLOTS];
-_Atomic int shim_top;
+_Atomic int shim_top = -1;
 __thread int shim_depth;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -38,16 +38,26 @@ static bool child_ends_unheard(void)
 void table_lock(table_guard *guard)
 {
     sigset_t all;
+    guard->silent = engine_confined();
+    if (UNLIKELY(guard->silent)) { /* no signal is blocked: a handler leaves the table alone */
+        shim_depth++;
+        pthread_mutex_lock(&lock);
+        return;
+    }
     sigfillset(&all);
     if (child_ends_unheard()) sigdelset(&all, SIGCHLD);
-    pthread_sigmask(SIG_SETMASK, &all, guard);
+    pthread_sigmask(SIG_SETMASK, &all, &guard->mask);
     pthread_mutex_lock(&lock);
 }
 
 void table_unlock(const table_guard *guard)
 {
     pthread_mutex_unlock(&lock);
-    pthread_sigmask(SIG_SETMASK, guard, NULL);
+    if (UNLIKELY(guard->silent)) {
+        shim_depth--;
+        return;
+    }
+    pthread_sigmask(SIG_SETMASK, &guard->mask, NULL);
 }
 
 void table_lock_for_fork(void)
@@ -55,6 +65,7 @@ void table_lock_for_fork(void)
     table_guard guard;
     table_lock(&guard);
     fork_guard = guard;
+    if (guard.silent) return;
     family_before_fork();
     interest_before_fork();
 }
@@ -62,6 +73,7 @@ void table_lock_for_fork(void)
 void table_unlock_after_fork(bool child)
 {
     table_guard guard = fork_guard;
+    if (guard.silent) return table_unlock(&guard);
     if (child) table_note_process();
     for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
         uint64_t word = atomic_load(&shim_words[fd]);
@@ -79,6 +91,17 @@ void table_unlock_after_fork(bool child)
 
 void table_note_process(void) { atomic_store(&process, syscall(SYS_getpid)); }
 
+/* The C library has its thread's number from the kernel already, and writes it into a mutex of this kind. */
+void table_note_beginning(void)
+{
+    pthread_mutex_t known = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+    pthread_mutex_lock(&known);
+    atomic_store(&process, known.__data.__owner);
+    pthread_mutex_unlock(&known);
+}
+
+bool table_is_empty(void) { return atomic_load_explicit(&shim_top, memory_order_relaxed) < 0 && !engine_is_open(); }
+
 bool table_in_own_process(void)
 {
     long known = atomic_load_explicit(&process, memory_order_relaxed);
@@ -86,7 +109,7 @@ bool table_in_own_process(void)
         table_note_process();
         return true;
     }
-    return engine_confined() || syscall(SYS_getpid) == known;
+    return engine_known_disabled() || syscall(SYS_getpid) == known;
 }
 
 /* ---------------------------------------------------------------- words */

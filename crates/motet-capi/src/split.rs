@@ -4,6 +4,7 @@ use crate::shape::{IoVec, slices, slices_mut};
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::reason::Reason;
+use motet_proto::rest::Rest;
 use motet_proto::{EAGAIN, EBADF, MSG_PEEK, rx, tx};
 
 const KERNEL: isize = -1_000_001;
@@ -126,4 +127,33 @@ pub extern "C" fn motet_hand_on(s: Handle, fd: i32, reason: u32) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_plain(s: Handle, reason: u32) -> i32 {
     engine().map_or(1, |engine| guard(1, || i32::from(engine.plain(s, Reason(reason)))))
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_rest(s: Handle, iov: *const IoVec, count: i32, flags: i32, before: *mut u64) -> isize {
+    let Some(engine) = engine() else { return 0 };
+    let found = guard(Rest::Failed(EPROTO as i32), || {
+        // SAFETY: the caller's promise.
+        engine.rest(s, unsafe { slices_mut(iov, count) }, flags & MSG_PEEK != 0)
+    });
+    let (result, limit) = match found {
+        Rest::Bytes(n) => (n as isize, 0),
+        Rest::Before(n) => (0, n),
+        Rest::Nothing => (0, u64::MAX),
+        Rest::Failed(errno) => (-(errno as isize), 0),
+    };
+    if !before.is_null() {
+        // SAFETY: not null, the caller's memory.
+        unsafe { before.write(limit) };
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_rest_came(s: Handle, received: usize) {
+    if let Some(engine) = engine() {
+        guard((), || engine.rest_came(s, received));
+    }
 }

@@ -21,7 +21,7 @@ use motet_proto::bulk::Arriving;
 use motet_sys::fds::PrivateFd;
 use motet_sys::forkable::Forkable;
 use motet_sys::rustix::fd::OwnedFd;
-use motet_sys::{memory, thread};
+use motet_sys::{limits, memory, thread};
 use motet_wire::node::{self, Node};
 use motet_wire::record::{Record, Rx, State, Tx};
 use motet_wire::slot::{Slot, SlotCell};
@@ -185,7 +185,7 @@ impl Engine {
     }
 
     fn new(mut options: Options) -> Result<Self, i32> {
-        let (file, node) = new_node(options.streams.next_multiple_of(CHUNK))?;
+        let (file, node) = new_node(most_streams(options.streams).next_multiple_of(CHUNK))?;
         options.streams = node.capacity();
         motet_sys::clock::ticks_per_1024ns();
         crate::base::keep_gates_open(options.patience);
@@ -324,6 +324,13 @@ impl Engine {
     pub fn owners(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
         lock(&self.owners)
     }
+}
+
+/// Of so many streams as many as a node file may have records for, within the limits of the process.
+fn most_streams(wanted: usize) -> usize {
+    let size = limits::address_share(usize::MAX).min(usize::try_from(limits::file_size()).unwrap_or(usize::MAX));
+    let fit = size.saturating_sub(node::bytes(0)) / (node::bytes(CHUNK) - node::bytes(0)) * CHUNK;
+    wanted.min(fit.max(CHUNK)) // where not even these fit the file is refused
 }
 
 fn new_node(streams: usize) -> Result<(OwnedFd, Node), i32> {

@@ -54,6 +54,7 @@ reasons! {
     NO_SUCH_NODE = 30, "no node has this name or address (or it does not answer)";
     BAD_NAME = 31, "a node's name has 1 to 64 letters, digits and . _ - @, or its address is none";
     UNANSWERED = 32, "the peer did not take a message in time, nor let go of it when asked: the link was given up";
+    LIMITED = 33, "a limit of the process leaves no room for shared memory (file size, address space or its memory control group)";
     TOO_HIGH = 27, "the descriptor's number is too high (65536 or more)";
 }
 

@@ -5,6 +5,7 @@
 
 mod end;
 mod hand_on;
+mod rest;
 mod wire;
 
 pub(crate) use wire::addresses;

@@ -7,6 +7,7 @@
 //! way, as the ring's best case is several times as fast where a cache is shared.
 
 use crate::Base;
+use motet_wire::gate::READY_LARGE;
 use motet_wire::mapping::Mapping;
 use motet_wire::record::{Record, Tx};
 use motet_wire::slot::Slot;
@@ -101,6 +102,9 @@ pub fn wants_wide<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
         NEVER => false,
         _ if record.rx.bulk.load(Relaxed) < BULK => false,
         _ => {
+            if slot.inward().mark.ready.load(Relaxed) != READY_LARGE {
+                return false; // its producer has not mapped it
+            }
             let ready = slot.bulk_memory().is_some_and(|memory| base.populate(memory));
             record.rx.bulk_ring.store(if ready { READY } else { NEVER }, Relaxed);
             ready

@@ -2,7 +2,7 @@
 //!
 //! What it is: the two halves of a stream that is a TCP connection with a gated ring beside it. [`tx`] decides for each
 //! send whether payload goes into the ring or to the kernel; [`rx`] puts both back into one order; [`gate`] opens and closes
-//! the way into the ring; [`spin`] waits; [`bulk`] decides when data flows in bulk and how it is copied then; [`transfer`]
+//! the way into the ring; [`rest`] is what a confined process does; [`spin`] waits; [`bulk`] decides when data flows in bulk and how it is copied then; [`transfer`]
 //! moves large blocks with one copy; [`lock`] is the short lock of one half.
 //!
 //! What it is not: it makes no system call and reads no clock. Everything outside the two cache lines of a gate comes
@@ -17,6 +17,7 @@ pub mod bulk;
 pub mod gate;
 pub mod lock;
 pub mod message;
+pub mod rest;
 pub mod rx;
 pub mod spin;
 pub mod transfer;

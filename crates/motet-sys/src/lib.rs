@@ -17,6 +17,7 @@ pub mod forkable;
 #[cfg(feature = "ground")]
 pub mod ground;
 pub mod lending;
+pub mod limits;
 pub mod lineage;
 pub mod lock;
 pub mod memory;

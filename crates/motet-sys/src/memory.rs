@@ -1,5 +1,6 @@
 //! Sealed memfds and their mappings, and the address ranges that outlive both.
 
+use crate::limits;
 use motet_wire::mapping::Mapping;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -19,6 +20,9 @@ pub fn create(name: &str, size: usize, head: &[u8], dense: usize) -> Result<(Own
 /// its start, sealed against resizing.
 pub fn make(name: &str, size: usize, head: &[u8], dense: usize) -> Result<OwnedFd, Errno> {
     let fd = open(name, size)?;
+    if !limits::group_has(dense) {
+        return Err(Errno::NOMEM);
+    }
     if dense > 0 {
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, dense as u64)?;
     }
@@ -27,8 +31,12 @@ pub fn make(name: &str, size: usize, head: &[u8], dense: usize) -> Result<OwnedF
     Ok(fd)
 }
 
-/// A memfd of `size` bytes that is not sealed yet.
+/// A memfd of `size` bytes that is not sealed yet. [`Errno::FBIG`] where the process may have no file of that size: the system would
+/// answer with a signal.
 pub(crate) fn open(name: &str, size: usize) -> Result<OwnedFd, Errno> {
+    if !limits::fits_file(size as u64) {
+        return Err(Errno::FBIG);
+    }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?, // before Linux 6.3
@@ -221,6 +229,9 @@ pub fn inspect(fd: impl AsFd) -> Result<(u64, bool, bool), Errno> {
 
 /// Allocates pages of a sparse memfd.
 pub fn allocate(fd: impl AsFd, offset: u64, length: u64) -> Result<(), Errno> {
+    if !limits::group_has(length as usize) {
+        return Err(Errno::NOMEM);
+    }
     rustix::fs::fallocate(fd, FallocateFlags::empty(), offset, length)
 }
 
@@ -247,7 +258,7 @@ pub fn populate(mapping: Mapping) -> bool {
 
 /// The same of `length` bytes at `offset`, a multiple of the page's size; false also when they do not lie inside.
 pub fn populate_part(mapping: Mapping, offset: usize, length: usize) -> bool {
-    if offset.checked_add(length).is_none_or(|end| end > mapping.length()) {
+    if offset.checked_add(length).is_none_or(|end| end > mapping.length()) || !limits::group_has(length) {
         return false;
     }
     // SAFETY: a part of a Mapping, which stays mapped; populating does not change contents.

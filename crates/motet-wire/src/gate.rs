@@ -237,6 +237,11 @@ impl GateLine {
     }
 }
 
+/// [`MarkLine::ready`]: the producer is ready.
+pub const READY: u32 = 1;
+/// The same, and it has mapped the large ring.
+pub const READY_LARGE: u32 = 2;
+
 impl MarkLine {
     /// A line with mark 0, producer not ready.
     pub fn new() -> Self {

@@ -19,7 +19,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETseg");
 /// Version of every layout in this crate that a peer maps, and of the rendezvous but for how it tells its version.
 ///
 /// `--cfg motet_next_version` is for the tests of unequal versions alone: a build of the next one, whose layouts are others.
-pub const VERSION: u32 = 3 + cfg!(motet_next_version) as u32;
+pub const VERSION: u32 = 4 + cfg!(motet_next_version) as u32;
 /// Bytes before the first slot.
 pub const HEAD: usize = 4096;
 /// Smallest and largest ring.

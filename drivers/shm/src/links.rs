@@ -14,8 +14,10 @@
 
 use motet_engine::reason::Reason;
 use motet_sys::fds::PrivateFd;
+use motet_sys::limits;
 use motet_sys::memory::{self, Ranges};
 use motet_sys::rustix::fd::{AsFd, OwnedFd};
+use motet_sys::rustix::io::Errno;
 use motet_wire::mapping::Mapping;
 use motet_wire::segment::{Geometry, HEAD, HEAD_WORDS, HUGE_PAGE, MAX_SLOTS, Refused};
 use motet_wire::slot::Slot;
@@ -28,6 +30,11 @@ use std::sync::atomic::Ordering;
 pub const IDLE: u64 = 10_000_000_000;
 /// Slots of an arena's first, second, ... segment: one connection stays small, ten thousand take some forty descriptors.
 const GROWTH: [usize; 5] = [1, 4, 16, 64, 256];
+/// Segments of more slots have no large rings: so many bulk streams between two processes are more than they bring large rings into being.
+const LARGE_UP_TO: usize = 16;
+/// Most bytes of address space for large rings, most of which nobody ever touches; and at most this part of the limit for all segments.
+const BULK_SPACE: usize = 1 << 30;
+const BULK_SHARE: usize = 4;
 /// Slots of a segment that one connection looks at: those that our stream left first, most likely left by the peer's, too.
 const LOOKS: usize = 4;
 /// Links that one call looks at, and peers that it asks after: asking takes system calls.
@@ -85,6 +92,8 @@ pub struct Links {
     /// Where the last call stopped looking.
     looked_at: Option<Peer>,
     bytes: usize,
+    /// Of address space for large rings, in use.
+    bulk_bytes: usize,
     counts: [u64; 2],
     lives: fn(&Peer, bool) -> bool,
 }
@@ -104,6 +113,8 @@ struct Segment {
     file: Option<Arc<PrivateFd>>,
     mapping: Mapping,
     geometry: Geometry,
+    /// Bytes of large rings that are mapped: all of them, or none.
+    bulk_bytes: usize,
     nonce: [u8; 16],
     /// Which end of its slots we are: 0 when we (or the process that we were forked from) made it.
     end: usize,
@@ -126,6 +137,7 @@ impl Links {
             ranges: Ranges::new(),
             looked_at: None,
             bytes: 0,
+            bulk_bytes: 0,
             counts: [0; 2],
             lives,
         }
@@ -137,20 +149,30 @@ impl Links {
         self.tidy(None, now);
         let made = |link: &Link| link.segments.iter().filter(|s| s.file.is_some()).count();
         if let Some(link) = self.links.get_mut(&peer) {
-            let fits = |s: &&mut Segment| (s.geometry.ring, s.geometry.bulk) == (ring, bulk);
+            let fits = |s: &&mut Segment| s.geometry.ring == ring && [0, bulk].contains(&s.geometry.bulk);
             if let Some(place) = link.segments.iter_mut().filter(fits).find_map(|s| s.place(cookies)) {
                 return Ok(place);
             }
         }
         let grown = self.links.get(&peer).map_or(0, made).min(GROWTH.len() - 1);
-        let left = shape.limit.saturating_sub(self.bytes);
-        let geometry = |slots: usize| Geometry { slots: slots.min(MAX_SLOTS), ring, bulk };
-        let mut geometries = GROWTH[..=grown].iter().rev().map(|slots| geometry(*slots));
-        let geometry = geometries.find(|geometry| geometry.dense() <= left).ok_or(Reason::MEMORY_LIMIT)?;
+        let (share, room, file) = (limits::address_share(shape.limit), self.bulk_room(shape), limits::file_size());
+        let geometry = |slots: usize, bulk: usize| Geometry { slots: slots.min(MAX_SLOTS), ring, bulk };
+        let geometries = GROWTH[..=grown].iter().rev().flat_map(|&slots| {
+            let large = (bulk > 0 && slots <= LARGE_UP_TO).then(|| geometry(slots, bulk));
+            let large = large.filter(|large| large.bytes() - large.dense() <= room);
+            large.into_iter().chain([geometry(slots, 0)])
+        });
+        let mut reason = Reason::LIMITED;
+        let geometry = geometries.filter(|geometry| geometry.bytes() as u64 <= file).find(|geometry| {
+            let fits = |limit: usize| geometry.dense() <= limit.saturating_sub(self.bytes);
+            reason = if fits(shape.limit) { Reason::LIMITED } else { Reason::MEMORY_LIMIT };
+            fits(share)
+        });
+        let geometry = geometry.ok_or(reason)?;
         let nonce = memory::nonce();
         let fd = memory::make("motet-segment", geometry.bytes(), &geometry.encode(nonce), HEAD);
-        let fd = fd.map_err(|_| Reason::NO_MEMORY)?;
-        let segment = self.open(peer, &fd, (geometry, nonce, 0), shape.huge, now)?;
+        let fd = fd.map_err(|errno| if errno == Errno::FBIG { Reason::LIMITED } else { Reason::NO_MEMORY })?;
+        let segment = self.open(peer, &fd, (geometry, nonce, 0), shape, now)?;
         segment.file = Some(Arc::new(PrivateFd::new(fd)));
         segment.free.extend(0..geometry.slots as u32);
         segment.place(cookies).ok_or(Reason::NO_MEMORY)
@@ -176,10 +198,11 @@ impl Links {
                 if written != nonce {
                     return Err(Reason::BAD_SEGMENT);
                 }
-                if geometry.dense() > shape.limit.saturating_sub(self.bytes) {
-                    return Err(Reason::MEMORY_LIMIT);
+                let fits = |limit: usize| geometry.dense() <= limit.saturating_sub(self.bytes);
+                if !fits(limits::address_share(shape.limit)) {
+                    return Err(if fits(shape.limit) { Reason::LIMITED } else { Reason::MEMORY_LIMIT });
                 }
-                self.open(peer, file, (geometry, nonce, 1), shape.huge, now)?
+                self.open(peer, file, (geometry, nonce, 1), shape, now)?
             }
         };
         segment.use_slot(index as usize, 1)
@@ -233,22 +256,32 @@ impl Links {
         self.counts
     }
 
+    /// Address space that large rings may take yet. What earlier ones took is there still, for the next ones.
+    fn bulk_room(&self, shape: Shape) -> usize {
+        match shape.limit {
+            usize::MAX => usize::MAX,
+            limit => BULK_SPACE.min(limits::address_share(limit) / BULK_SHARE).saturating_sub(self.bulk_bytes),
+        }
+    }
+
     fn open(
         &mut self,
         peer: Peer,
         fd: impl AsFd,
         (geometry, nonce, end): (Geometry, [u8; 16], usize),
-        huge: bool,
+        shape: Shape,
         now: u64,
     ) -> Result<&mut Segment, Reason> {
-        let huge = huge && geometry.bulk >= HUGE_PAGE;
-        let mapping = self.ranges.map(fd, geometry.bytes(), if huge { HUGE_PAGE } else { 4096 });
+        let bulk_bytes = Some(geometry.bytes() - geometry.dense()).filter(|bytes| *bytes <= self.bulk_room(shape)).unwrap_or(0);
+        let huge = shape.huge && geometry.bulk >= HUGE_PAGE && bulk_bytes > 0;
+        let mapping = self.ranges.map(fd, geometry.dense() + bulk_bytes, if huge { HUGE_PAGE } else { 4096 });
         let mapping = mapping.map_err(|_| Reason::NO_MEMORY)?;
         if huge {
             memory::prefer_huge(mapping, geometry.bulk(0));
         }
         self.owners.insert(mapping.base() as usize, peer);
         self.bytes += geometry.dense();
+        self.bulk_bytes += bulk_bytes;
         let link = self.links.entry(peer).or_default();
         if !link.ours {
             link.ours = true;
@@ -259,6 +292,7 @@ impl Links {
             file: None,
             mapping,
             geometry,
+            bulk_bytes,
             nonce,
             end,
             slots,
@@ -326,6 +360,7 @@ impl Links {
             if due(segment, ended) && self.ranges.give_up(segment.mapping) {
                 self.owners.remove(&(segment.mapping.base() as usize));
                 self.bytes -= segment.geometry.dense();
+                self.bulk_bytes -= segment.bulk_bytes;
                 link.segments.remove(at);
             }
         }
@@ -339,7 +374,7 @@ impl Links {
 impl Segment {
     fn slot(&self, index: usize, end: usize) -> Option<Slot> {
         let slot = Slot::over(self.mapping, self.geometry.slot(index).ok()?, self.geometry.ring, end)?;
-        if self.geometry.bulk == 0 {
+        if self.bulk_bytes == 0 {
             return Some(slot);
         }
         slot.with_bulk(self.mapping, self.geometry.bulk(index), self.geometry.bulk)

@@ -5,7 +5,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 
-use motet_sys::{copy, diag, memory, socket};
+use motet_sys::{copy, diag, limits, memory, socket};
+use motet_wire::node;
+use motet_wire::segment::Geometry;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use super::{Check, Verdict};
@@ -14,7 +16,7 @@ use crate::probe::What;
 
 /// All of them.
 pub fn checks() -> Vec<Check> {
-    vec![libraries_found(), orb_voice(), memfd(), rendezvous(), sock_diag(), cookies(), single_copy()]
+    vec![libraries_found(), orb_voice(), memfd(), limits_given(), rendezvous(), sock_diag(), cookies(), single_copy()]
 }
 
 fn libraries_found() -> Check {
@@ -49,6 +51,38 @@ fn memfd() -> Check {
         _ => Err(rustix::io::Errno::INVAL),
     });
     Check::essential("memfd", tried, "sealed and preallocated", "holds the rings, and nothing of it stays behind")
+}
+
+/// What programs inherit from here: `ulimit`, and the control groups.
+fn limits_given() -> Check {
+    const NAME: &str = "limits";
+    let (file, space) = (limits::file_size(), limits::address_space());
+    let segment = |bulk| Geometry { slots: 1, ring: 64 << 10, bulk }.bytes();
+    let least = segment(0).max(node::bytes(64)) as u64;
+    let failed = if file < least {
+        Some(format!("files of at most {} KiB (ulimit -f), and shared memory is a file", file >> 10))
+    } else if !limits::group_has(1 << 20) {
+        Some("the memory control group is full".to_owned())
+    } else {
+        None
+    };
+    if let Some(failed) = failed {
+        return Check::essential(NAME, Err::<(), _>(failed), "", "room for shared memory");
+    }
+    let mut found = Vec::new();
+    if file < segment(4 << 20) as u64 {
+        found.push(format!("files of at most {} KiB (ulimit -f): no large rings", file >> 10));
+    }
+    if space != usize::MAX {
+        let share = limits::address_share(usize::MAX) >> 20;
+        found.push(format!("{} MiB of address space (ulimit -v): {share} MiB of it for shared memory", space >> 20));
+    }
+    let purpose = "connections beyond a limit stay on TCP";
+    if found.is_empty() {
+        Check::new(NAME, Verdict::Ok, "none on file size, address space or memory that matters", purpose)
+    } else {
+        Check::new(NAME, Verdict::Limited, found.join(", "), purpose)
+    }
 }
 
 fn rendezvous() -> Check {

@@ -6,8 +6,9 @@ use crate::engine::{Engine, Handle, Local, Up};
 use crate::reason::Reason;
 use crate::route;
 use motet_proto::lock::{Acquired, acquire};
-use motet_sys::{clock, memory, socket, thread};
+use motet_sys::{clock, limits, memory, socket, thread};
 use motet_wire::record::{Record, State};
+use motet_wire::gate::{READY, READY_LARGE};
 use motet_wire::slot::Slot;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -137,9 +138,11 @@ impl Engine {
         }
         if let Ok(Some(received)) = socket::received_position(base.fd()) {
             if !memory::populate(up.slot.ring_memory()) && record.life.plain.swap(1, AcqRel) == 0 {
-                record.life.reason.store(Reason::NO_MEMORY.0, Relaxed);
-                self.count_plain(Reason::NO_MEMORY);
-                self.log.plain(record, Reason::NO_MEMORY);
+                let size = up.slot.ring_memory().length();
+                let why = if limits::group_has(size) { Reason::NO_MEMORY } else { Reason::LIMITED };
+                record.life.reason.store(why.0, Relaxed);
+                self.count_plain(why);
+                self.log.plain(record, why);
             }
             record.rx.tcp.store(received, Relaxed);
             record.rx.ready.store(1, Release);
@@ -160,7 +163,8 @@ pub(super) fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
         record.tx.alive.store(clock::ticks(), Relaxed);
         record.tx.ready.store(1, Relaxed);
         slot.outward().transfer.proof.store(motet_proto::transfer::proof(record), Release);
-        slot.outward().mark.ready.store(1, Release);
+        let large = slot.bulk_out_memory().is_some();
+        slot.outward().mark.ready.store(if large { READY_LARGE } else { READY }, Release);
     }
 }
 

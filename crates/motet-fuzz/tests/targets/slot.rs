@@ -138,7 +138,7 @@ fn interpret(input: &[u8], memory: &Exposed) -> Reached {
     let clock = Clock::new(if settings.has(Settings::SLOWLY) { 400 } else { 2_000 });
     let [end, peer] = End::pair(Connection::new(clock.clone(), 3000, Plan::new()), &clock);
     let record = record(&settings);
-    memory.ends[1].outward().mark.ready.store(1, Relaxed);
+    memory.ends[1].outward().mark.ready.store(motet_wire::gate::READY_LARGE, Relaxed);
     if settings.has(Settings::COPIES) {
         memory.ends[1].outward().transfer.proof.store(PROOF, Relaxed);
     }

@@ -129,7 +129,7 @@ pub fn attach(record: &Record, slot: &Slot, side: usize, single_copy: bool) {
     record.who.pid.store(std::process::id(), Relaxed);
     record.who.cookies[0].store(10 + side as u64, Relaxed);
     record.who.cookies[1].store(11 - side as u64, Relaxed);
-    slot.outward().mark.ready.store(1, Relaxed);
+    slot.outward().mark.ready.store(motet_wire::gate::READY_LARGE, Relaxed);
     if single_copy {
         slot.outward().transfer.proof.store(transfer::proof(record), Relaxed);
     }

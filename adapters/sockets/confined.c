@@ -1,0 +1,247 @@
+/* confined.c: a process that has confined its system calls (seccomp).
+ *
+ * What it is:   from the moment before a filter is installed no system call is made but those that the program itself makes, with
+ *               its own arguments (a receive may be shorter, a wait may be told not to sleep). Every gate closes for good, what was
+ *               only counted is forgotten, epoll descriptors are the kernel's alone. What a ring still holds at that moment is
+ *               the one thing left: it is delivered in its place, by memory alone, and then the descriptor is as any other.
+ * What it isn't: a filter, nor for threads that were inside the engine when another thread confined the whole process.
+ *
+ * A close over bytes that are left in a ring ends the connection in order: to reset it would take a system call.
+ *
+ * Signal safety: as the functions of the same names; no signal is blocked, so while a short lock is held shim_depth is raised.
+ * Fork safety: the state is a copy of the parent's; a child is as confined as its parent. */
+#include "interest.h"
+
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#define NANOSECONDS 1000000000ll
+#define SET_BITS (8 * (int)sizeof(long))
+
+static _Atomic bool any_rest; /* some ring had bytes at the confinement */
+
+/* ---------------------------------------------------------------- the moment before */
+
+bool confined_prctl(long option, unsigned long filter)
+{
+    return option == PR_SET_NO_NEW_PRIVS || (option == PR_SET_SECCOMP && (filter == SECCOMP_MODE_STRICT || filter == SECCOMP_MODE_FILTER));
+}
+
+/* Of seccomp(2): operation and arguments. Libraries ask with no filter at all what the kernel can do. */
+bool confined_seccomp(long operation, const void *arguments)
+{
+    return operation == SECCOMP_SET_MODE_STRICT || (operation == SECCOMP_SET_MODE_FILTER && arguments != NULL);
+}
+
+static void give_up(int fd)
+{
+    table_make_plain(fd, REASON_CONFINED);
+    uint64_t word = table_word(fd);
+    motet_stream s = table_handle(fd);
+    if (word_kind(word) != KIND_STREAM) return;
+    bool empty = ENGINE(engine.hand_on(s, fd, REASON_CONFINED)) != 0;
+    table_guard guard;
+    table_lock(&guard);
+    if (table_word(fd) == word && table_handle(fd) == s) {
+        engine_report(s, fd);
+        if (empty)
+            interest_forget(fd);
+        else
+            interest_confined(fd);
+        if (!empty) atomic_store(&any_rest, true);
+        table_replace(fd, empty ? 0 : KIND_REST | (word & (WORD_SHARED | WORD_COPIED | WORD_ELSEWHERE)));
+    }
+    table_unlock(&guard);
+}
+
+void confined_begin(void)
+{
+    if (shim_depth > 0 || engine_confined() || !table_in_own_process()) return;
+    int kept = errno;
+    engine_disable(); /* first: no thread brings up another stream */
+    for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
+        enum kind kind = word_kind(table_word(fd));
+        if (kind == KIND_FRESH || kind >= KIND_CANDIDATE) give_up(fd);
+    }
+    for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
+        if (word_kind(table_word(fd)) == KIND_EPOLL && interest_epoll_confined(word_extra(table_word(fd))) && !any_rest) table_replace(fd, 0);
+    engine_confine();
+    errno = kept;
+}
+
+bool confined_has_rest(void) { return atomic_load(&any_rest); }
+
+/* ---------------------------------------------------------------- receiving */
+
+static void is_over(int fd)
+{
+    table_guard guard;
+    table_lock(&guard);
+    if (word_kind(table_word(fd)) == KIND_REST) {
+        interest_forget(fd);
+        table_replace(fd, 0);
+    }
+    table_unlock(&guard);
+}
+
+/* More than 0: so many bytes of the ring. 0: make the kernel's call for *limit bytes at most, and say with confined_came() what came.
+ * -1: failed, errno says why. */
+ssize_t confined_take(int fd, const struct iovec *iov, int count, int flags, uint64_t *limit)
+{
+    *limit = UINT64_MAX;
+    if (flags & (MSG_OOB | MSG_ERRQUEUE) || count <= 0 || shim_depth > 0) return 0;
+    char discarded[512];
+    struct iovec bounce = {discarded, 0};
+    if (flags & MSG_TRUNC) { /* thrown away, and the program's buffer may not even exist */
+        for (int i = 0; i < count && bounce.iov_len < sizeof discarded; i++) bounce.iov_len += iov[i].iov_len;
+        if (bounce.iov_len > sizeof discarded) bounce.iov_len = sizeof discarded;
+        iov = &bounce;
+        count = 1;
+    }
+    ssize_t step = ENGINE(engine.rest(table_handle(fd), iov, count, flags, limit));
+    if (step == 0 && *limit == UINT64_MAX) is_over(fd);
+    if (step >= 0) return step;
+    errno = (int)-step;
+    return -1;
+}
+
+void confined_came(int fd, ssize_t received, int flags)
+{
+    if (received > 0 && !(flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE)) && word_kind(table_word(fd)) == KIND_REST)
+        ENGINE_DO(engine.rest_came(table_handle(fd), (size_t)received));
+}
+
+/* Whether a receive finds bytes of the ring now. */
+bool confined_ready(int fd)
+{
+    return word_kind(table_word(fd)) == KIND_REST && shim_depth == 0 && (ENGINE(engine.rx_ready(table_handle(fd))) & MOTET_RX_DATA);
+}
+
+/* Bytes of the ring that a receive could have, of `pending` that the kernel has and what precedes the ring. */
+size_t confined_bytes(int fd) { return confined_ready(fd) ? ENGINE(engine.rx_bytes(table_handle(fd))) : 0; }
+
+/* ---------------------------------------------------------------- poll and select */
+
+int confined_poll(struct pollfd *fds, nfds_t count, const struct confined_poll_call *call)
+{
+    bool ready = false;
+    for (nfds_t i = 0; confined_has_rest() && !ready && i < count; i++)
+        ready = (fds[i].events & (POLLIN | POLLRDNORM)) && confined_ready(fds[i].fd);
+    static const struct timespec zero;
+    int found = call->precise ? REAL(ppoll)(fds, count, ready ? &zero : call->time, call->mask)
+                              : REAL(poll)(fds, count, ready ? 0 : call->timeout);
+    if (found < 0 || !ready) return found;
+    for (nfds_t i = 0; i < count; i++) {
+        if (!(fds[i].events & (POLLIN | POLLRDNORM)) || !confined_ready(fds[i].fd)) continue;
+        found += fds[i].revents == 0;
+        fds[i].revents |= (short)(fds[i].events & (POLLIN | POLLRDNORM));
+    }
+    return found;
+}
+
+static bool has(const long *set, int fd) { return (unsigned long)set[fd / SET_BITS] >> (fd % SET_BITS) & 1; }
+
+int confined_select(int count, fd_set *const sets[3], const struct confined_select_call *call)
+{
+    int most = count < SHIM_SLOTS ? count : SHIM_SLOTS, words = most > 0 && sets[0] ? (most + SET_BITS - 1) / SET_BITS : 0;
+    long ready[words > 0 && confined_has_rest() ? words : 1];
+    bool any = false;
+    if (!confined_has_rest()) words = 0;
+    for (int word = 0; word < words; word++) {
+        ready[word] = 0;
+        for (unsigned long bits = (unsigned long)((long *)sets[0])[word]; bits; bits &= bits - 1) {
+            int fd = word * SET_BITS + __builtin_ctzl(bits);
+            if (fd < most && confined_ready(fd)) ready[word] = (long)((unsigned long)ready[word] | (bits & -bits));
+        }
+        any |= ready[word] != 0;
+    }
+    struct timeval now = {0, 0};
+    static const struct timespec zero;
+    int found = call->precise ? REAL(pselect)(count, sets[0], sets[1], sets[2], any ? &zero : call->time, call->mask)
+                              : REAL(select)(count, sets[0], sets[1], sets[2], any ? &now : call->timeout);
+    if (found < 0 || !any) return found;
+    for (int fd = 0; fd < most; fd++)
+        if (has(ready, fd) && !has((long *)sets[0], fd)) {
+            FD_SET(fd, sets[0]);
+            found++;
+        }
+    return found;
+}
+
+/* ---------------------------------------------------------------- epoll */
+
+static int kernel_events(const struct confined_epoll_call *x, bool at_once, int64_t until)
+{
+    struct timespec now, zero = {0, 0};
+    int timeout = at_once ? 0 : x->timeout;
+    if (x->kind == EPOLL_PWAIT2) return REAL(epoll_pwait2)(x->epfd, x->events, x->room, at_once ? &zero : x->time, x->mask);
+    if (until != INT64_MAX && timeout > 0) { /* the second time */
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        int64_t left = until - (now.tv_sec * NANOSECONDS + now.tv_nsec);
+        timeout = left > 0 ? (int)((left + 999999) / 1000000) : 0;
+    }
+    if (x->kind == EPOLL_PWAIT) return REAL(epoll_pwait)(x->epfd, x->events, x->room, timeout, x->mask);
+    return REAL(epoll_wait)(x->epfd, x->events, x->room, timeout);
+}
+
+/* Without what is the engine's: a set that was inherited still has its bell, which is the parent's. */
+static int without_bell(struct epoll_event *events, int count)
+{
+    int kept = 0;
+    for (int i = 0; i < count; i++)
+        if (events[i].data.u64 != (uintptr_t)&interest_marker) events[kept++] = events[i];
+    return kept;
+}
+
+static bool is_told(const struct interest *interest)
+{
+    return interest_wants_data(interest) && !interest->absent && confined_ready(interest->fd);
+}
+
+static int add_rest(const struct confined_epoll_call *x, struct epoll_record *record, int count)
+{
+    for (uint32_t at = record->first; at; at = interest_at(at)->next_in_epoll) {
+        struct interest *interest = interest_at(at);
+        if (!is_told(interest)) continue;
+        uint32_t bits = interest->events & (EPOLLIN | EPOLLRDNORM);
+        int same = 0;
+        while (same < count && x->events[same].data.u64 != interest->data) same++;
+        if (same == x->room) continue;
+        if (same == count) x->events[count++] = (struct epoll_event){.data.u64 = interest->data};
+        x->events[same].events |= bits;
+        interest->fired = interest->events & (EPOLLET | EPOLLONESHOT); /* until it is changed */
+        if (interest->events & EPOLLONESHOT) {
+            struct epoll_event off = {.events = EPOLLONESHOT, .data.u64 = interest->data};
+            REAL(epoll_ctl)(x->epfd, EPOLL_CTL_MOD, interest->fd, &off);
+        }
+    }
+    return count;
+}
+
+int confined_epoll(const struct confined_epoll_call *x)
+{
+    struct epoll_record *record = record_enter(x->epfd);
+    int64_t until = INT64_MAX;
+    if (!record) return kernel_events(x, false, until);
+    int count;
+    for (bool ready = false, rung = true; rung;) {
+        for (uint32_t at = record->first; confined_has_rest() && at && !ready; at = interest_at(at)->next_in_epoll)
+            ready = is_told(interest_at(at));
+        struct timespec now;
+        if (until == INT64_MAX && x->timeout > 0 && record->inherited) {
+            clock_gettime(CLOCK_MONOTONIC, &now);
+            until = now.tv_sec * NANOSECONDS + now.tv_nsec + x->timeout * 1000000ll;
+        }
+        int found = kernel_events(x, ready, until);
+        if ((count = found) < 0) break;
+        count = without_bell(x->events, found);
+        rung = count == 0 && found > 0 && !ready;
+        if (ready) count = add_rest(x, record, count);
+    }
+    int kept = errno;
+    record_leave(record);
+    errno = kept;
+    return count;
+}

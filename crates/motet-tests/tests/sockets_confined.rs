@@ -1,0 +1,148 @@
+//! Processes that confine their system calls (seccomp) in the middle of a conversation.
+
+use motet_tests::programs::skip;
+use motet_tests::{Mode, Outcome, Program, both};
+use std::path::{Path, PathBuf};
+
+const CALLS: [&str; 15] = [
+    "close", "poll", "ppoll", "select", "pselect", "epoll", "write", "read", "readv", "recvmsg", "sendmsg", "shutdown", "dup",
+    "fcntl", "socket",
+];
+
+/// Every call on a connection is the program's own one, and no other: whichever way the filter is installed.
+fn every_call_is_the_programs_own(how: &str) {
+    for call in CALLS {
+        let outcome = both("confined_calls", &[how, call]);
+        assert_eq!(outcome.printed, "confined, and alive\n", "{how} {call}");
+        if call == "close" {
+            outcome.took_the_fast_path(1);
+        }
+    }
+}
+
+#[test]
+fn after_prctl_every_call_is_the_programs_own() {
+    every_call_is_the_programs_own("prctl");
+}
+
+#[test]
+fn after_prctl_by_its_number_every_call_is_the_programs_own() {
+    every_call_is_the_programs_own("raw");
+}
+
+#[test]
+fn after_seccomp_by_its_number_every_call_is_the_programs_own() {
+    every_call_is_the_programs_own("seccomp");
+    every_call_is_the_programs_own("alone");
+}
+
+#[test]
+fn in_a_confined_child_every_call_is_the_programs_own() {
+    every_call_is_the_programs_own("child");
+    every_call_is_the_programs_own("flags");
+}
+
+#[test]
+fn in_a_child_of_a_confined_process_every_call_is_the_programs_own() {
+    every_call_is_the_programs_own("parent");
+}
+
+#[test]
+fn what_came_before_a_confinement_is_received_after_it() {
+    for how in ["read", "recv", "recvmsg", "whole", "peek", "discard", "poll", "select", "epoll", "edge", "once"] {
+        for by in [&[how][..], &[how, "child"]] {
+            both("confined_unread", by).took_the_fast_path(20_000);
+        }
+    }
+}
+
+// ---- OpenSSH ---------------------------------------------------------------------------------------------------------------
+
+struct Ssh {
+    folder: PathBuf,
+    port: String,
+}
+
+impl Drop for Ssh {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Ssh {
+    /// Keys and settings of this test's own; `None`, loudly, where they cannot be made.
+    fn prepare(test: &str) -> Option<Self> {
+        let found = |name: &str| motet_programs::find(name);
+        let (Some(keygen), Some(_), Some(_)) = (found("ssh-keygen"), found("sshd"), found("ssh")) else {
+            return skip(test, "OpenSSH is not installed");
+        };
+        if !motet_programs::is_root() {
+            return skip(test, "needs root: the server confines a child of another user");
+        }
+        let _ = std::fs::create_dir("/run/sshd"); // where that child's root is
+        let made = std::process::Command::new("mktemp").args(["-d", "-t", "motet-ssh-XXXXXX"]).output().expect("mktemp");
+        let folder = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim_end());
+        let port = motet_programs::free_port().expect("a port").to_string();
+        for name in ["host", "user"] {
+            let file = folder.join(name);
+            let made = std::process::Command::new(&keygen).args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(file).status();
+            assert!(made.is_ok_and(|status| status.success()), "a key");
+        }
+        let here = folder.display();
+        let settings = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {here}/host\nAuthorizedKeysFile {here}/user.pub\nStrictModes no\nUsePAM no\n\
+             PidFile none\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n"
+        );
+        std::fs::write(folder.join("settings"), settings).expect("settings");
+        Some(Self { folder, port })
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn server(&self) -> Program {
+        let settings = self.file("settings").display().to_string();
+        Program::built(&motet_programs::find("sshd").expect("a server"), &["-D", "-e", "-f", &settings])
+    }
+
+    fn client(&self, program: &str, port: &str, what: &[&str]) -> Outcome {
+        let key = self.file("user").display().to_string();
+        let mut words = vec!["-F", "none", "-i", &key, port, &self.port];
+        for option in ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "BatchMode=yes", "ConnectionAttempts=20"] {
+            words.extend(["-o", option]);
+        }
+        words.extend(what);
+        Program::built(&motet_programs::find(program).expect("a client"), &words).run(Mode::Equipped)
+    }
+}
+
+fn same_bytes(one: &Path, other: &Path) -> bool {
+    std::fs::read(one).ok().is_some_and(|bytes| std::fs::read(other).ok() == Some(bytes))
+}
+
+#[test]
+fn openssh_accepts_logins_and_files() {
+    let Some(ssh) = Ssh::prepare("openssh_accepts_logins_and_files") else { return };
+    let server = ssh.server().start(Mode::Equipped);
+    for round in 0..3 {
+        let run = ssh.client("ssh", "-p", &["root@127.0.0.1", &format!("echo login {round}")]);
+        assert_eq!(run.printed, format!("login {round}\n"), "{}", run.complaints);
+    }
+    let mut bytes = vec![0; 8 << 20];
+    let mut state = 1u64;
+    for byte in &mut bytes {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        *byte = (state >> 56) as u8;
+    }
+    let (from, to) = (ssh.file("from"), ssh.file("to"));
+    std::fs::write(&from, &bytes).expect("a file");
+    for how in [&[][..], &["-O"]] {
+        let _ = std::fs::remove_file(&to);
+        let (from, there) = (from.display().to_string(), format!("root@127.0.0.1:{}", to.display()));
+        let run = ssh.client("scp", "-P", &[how, &[&from, &there]].concat());
+        assert!(run.succeeded, "{}", run.complaints);
+        assert!(same_bytes(&ssh.file("from"), &to), "the copy differs");
+    }
+    drop(server);
+}
