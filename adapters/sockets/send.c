@@ -59,7 +59,7 @@ static ssize_t send_failed(struct sending *x, ssize_t step)
  * error, signal, SO_SNDTIMEO. */
 static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_t step, ssize_t total)
 {
-    struct iovec rest[IOV_MAX];
+    struct iovec rest[SHIM_PIECES];
     ssize_t done = 0;
     size_t limit = FIRST_PIECE;
     for (;;) {
