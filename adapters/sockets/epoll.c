@@ -150,17 +150,69 @@ static int kernel_events(struct waiting *x, bool sleep)
 {
     x->arms = atomic_load(&x->record->arms);
     int count = kernel_wait(x, x->events, x->room, sleep);
-    return count > 0 ? kernel_filter(x, count) : count;
+    if (count <= 0) return count;
+    int kept = kernel_filter(x, count);
+    if (LIKELY(kept > 0) || count < x->room) return kept;
+    /* All of the room went to what is ours. */
+    count = kernel_wait(x, x->events, x->room, false);
+    return count > 0 ? kernel_filter(x, count) : 0;
 }
 
-/* Kernel first when it is due or when the rings gave nothing; otherwise the rings alone. */
+/* Whether this answer has to be the kernel's, too. A thread's answers from the rings alone are few in a row and soon over, so what
+ * else is ready comes late by that much at most, however few events the program takes at a time and however its threads and sets
+ * alternate. */
+static bool kernel_is_due(const struct epoll_record *record)
+{
+    static __thread struct {
+        const struct epoll_record *record;
+        uint64_t since;
+        unsigned answers;
+    } last;
+    uint64_t now = shim_ticks();
+    if (last.record == record && ++last.answers % SHIM_PROBE_EVERY != 0 && now - last.since < shim_ticks_of_probe()) return false;
+    last.record = record;
+    last.answers = 0;
+    last.since = now;
+    return true;
+}
+
+/* Adds what the kernel has to `count` events from the rings: one event per descriptor. */
+static int add_kernel_events(struct waiting *x, int count)
+{
+    struct waiting rest = *x;
+    rest.events += count;
+    rest.room -= count;
+    if (rest.room <= 0) return count;
+    int more = kernel_events(&rest, false), before = count;
+    x->rung |= rest.rung;
+    for (int i = 0; i < more; i++) {
+        int at = 0;
+        while (at < before && x->events[at].data.u64 != rest.events[i].data.u64) at++;
+        if (at < before)
+            x->events[at].events |= rest.events[i].events;
+        else
+            x->events[count++] = rest.events[i];
+    }
+    return count > 0 ? count : more;
+}
+
+/* Kernel first when it is due; otherwise the rings, and the kernel where they gave nothing or room to write is awaited: then each
+ * answer says whether there is some. */
 static int ready_events(struct waiting *x)
 {
-    bool due = x->record->since_probe++ % SHIM_PROBE_EVERY == 0;
-    int count = due ? kernel_events(x, false) : 0;
-    if (count < 0) return count;
-    count = ring_collect(x, count);
-    return count > 0 || due ? count : kernel_events(x, false);
+    int kept = errno;
+    if (!kernel_is_due(x->record)) {
+        int count = ring_collect(x, 0);
+        if (count == 0 || x->record->writers > 0) count = add_kernel_events(x, count);
+        if (count > 0) errno = kept;
+        return count;
+    }
+    int count = kernel_events(x, false);
+    if (count < 0 && errno != EINTR) return count;
+    bool interrupted = count < 0;
+    count = ring_collect(x, interrupted ? 0 : count);
+    errno = interrupted && count == 0 ? EINTR : kept;
+    return interrupted && count == 0 ? -1 : count;
 }
 
 static bool over(const struct waiting *x) { return x->at == 0 || (x->at != INT64_MAX && now_ns() >= x->at); }

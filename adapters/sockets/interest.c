@@ -121,11 +121,14 @@ static void data_list(struct interest *interest, bool in)
     interest->hashed = in;
 }
 
+static bool asks_for_room(uint32_t events) { return (events & (EPOLLOUT | EPOLLWRNORM)) && !(events & EPOLLET); }
+
 /* The program registers these events and data from now on. */
 static void reregister(struct epoll_record *record, struct interest *interest, uint32_t events, uint64_t data)
 {
     if (interest->data != data || !(events & EPOLLONESHOT)) data_list(interest, false);
     record->one_shots += !!(events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
+    record->writers += asks_for_room(events) - asks_for_room(interest->events);
     interest->events = events;
     interest->data = data;
     interest->fired = false;

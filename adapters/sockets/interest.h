@@ -26,8 +26,8 @@ struct epoll_record {
     int fd, bell;
     uint32_t first;
     int one_shots;
+    int writers; /* level-triggered ones that ask for room to write */
     _Atomic uint64_t arms; /* one-shots armed so far */
-    unsigned since_probe;
     bool used, inherited;
     _Atomic bool closed, nested;
     _Atomic bool wanted;   /* the lock, by a thread that has the table's */

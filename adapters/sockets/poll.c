@@ -13,21 +13,25 @@
 
 #define NANOSECONDS 1000000000ll
 
+#define NEAR 32 /* descriptors for which a wait finds room on the stack */
+
 struct covered {
     struct motet_wait wait;
-    motet_stream streams[SHIM_WAIT_MAX];
-    int positions[SHIM_WAIT_MAX]; /* index into the pollfd array, or the descriptor number for select */
-    int candidates[SHIM_WAIT_MAX];
-    int count, candidate_count;
+    motet_stream *streams;
+    int *positions; /* index into the pollfd array, or the descriptor number for select */
+    int *candidates;
+    int room, count, candidate_count;
     bool waiting, sleeping;
+    bool alone; /* one stream is all that is waited for, and the ring may answer for it */
+    struct far_room *far;
+    motet_stream near_streams[NEAR];
+    int near_positions[NEAR], near_candidates[NEAR];
 };
 
 struct deadline {
     bool forever, zero;
     int64_t at; /* CLOCK_MONOTONIC, ns */
 };
-
-static _Atomic unsigned since_probe;
 
 /* ---------------------------------------------------------------- time */
 
@@ -69,6 +73,28 @@ static bool bad_time(const struct timespec *t) { return t && (t->tv_sec < 0 || t
 
 /* ---------------------------------------------------------------- what a wait covers */
 
+/* Room for a wait on many descriptors: a program's stack may be small (poll and select are called in handlers, too). */
+#define FAR_SETS (3 * SHIM_SLOTS / 8 / sizeof(long))
+
+struct far_room {
+    motet_stream streams[SHIM_WAIT_MAX];
+    int positions[SHIM_WAIT_MAX], candidates[SHIM_WAIT_MAX];
+    long sets[FAR_SETS];
+};
+
+_Static_assert(sizeof(struct far_room) <= SHIM_ROOM, "a wait needs one piece");
+
+static void cover_nothing(struct covered *x, struct far_room *far)
+{
+    x->streams = far ? far->streams : x->near_streams;
+    x->positions = far ? far->positions : x->near_positions;
+    x->candidates = far ? far->candidates : x->near_candidates;
+    x->room = far ? SHIM_WAIT_MAX : NEAR;
+    x->count = x->candidate_count = 0;
+    x->waiting = x->sleeping = x->alone = false;
+    x->far = far;
+}
+
 static void cover(struct covered *x, int fd, int position, bool wants_data, bool sleeps)
 {
     uint64_t word = table_word(fd);
@@ -77,7 +103,7 @@ static void cover(struct covered *x, int fd, int position, bool wants_data, bool
         interest_epoll_nested(fd);
     } else if (!wants_data || word_kind(word) == KIND_PRIVATE) {
         return;
-    } else if (x->count == SHIM_WAIT_MAX || x->candidate_count == SHIM_WAIT_MAX) {
+    } else if (x->count == x->room || x->candidate_count == x->room) {
         table_make_plain(fd, REASON_UNSEEN_WAIT);
     } else if (word_kind(word) != KIND_STREAM && (!sleeps || candidate_sleep_begin(fd))) {
         if (sleeps) x->candidates[x->candidate_count++] = fd;
@@ -92,10 +118,11 @@ static void uncover(void *covered)
     struct covered *x = covered;
     for (int i = 0; i < x->candidate_count; i++) candidate_sleep_end(x->candidates[i]);
     x->candidate_count = 0;
-    if (!x->waiting) return;
-    if (x->sleeping) ENGINE_DO(engine.wait_slept(&x->wait));
-    ENGINE_DO(engine.wait_end(&x->wait));
+    if (x->waiting && x->sleeping) ENGINE_DO(engine.wait_slept(&x->wait));
+    if (x->waiting) ENGINE_DO(engine.wait_end(&x->wait));
     x->waiting = false;
+    if (UNLIKELY(x->far != NULL)) room_give_back(x->far);
+    x->far = NULL;
 }
 
 /* One call into the kernel, and what the rings add to its answer. Implemented by poll and by select. */
@@ -109,6 +136,24 @@ static int collect(struct covered *x, struct waiter *waiter, int ready)
 {
     for (int i = 0; i < x->count; i++)
         if (ENGINE(engine.rx_ready(x->streams[i])) & MOTET_RX_DATA) ready += waiter->add_ring(waiter, x->positions[i]);
+    return ready;
+}
+
+/* The rings have something. The kernel says what else there is: other descriptors, room to write, an end, an error. It need not be
+ * asked where the ring's answer is the whole one. A signal that comes now finds the wait over. */
+static int ready_now(struct covered *x, struct waiter *waiter)
+{
+    static const struct timespec zero;
+    int kept = errno, ready = 0;
+    if (!x->alone || (ready = collect(x, waiter, (waiter->nothing(waiter), 0))) == 0) {
+        ready = waiter->kernel(waiter, &zero);
+        if (ready < 0 && errno != EINTR) return ready;
+        if (ready < 0) waiter->nothing(waiter);
+        int more = collect(x, waiter, ready < 0 ? 0 : ready);
+        if (ready < 0 && more == 0) return ready;
+        ready = more;
+    }
+    errno = kept;
     return ready;
 }
 
@@ -127,12 +172,7 @@ static int wait_covered(struct covered *x, struct waiter *waiter, const struct t
         for (bool done = false; !done;) {
             switch (ENGINE(engine.wait_step(&x->wait, !deadline.zero))) {
             case MOTET_WAIT_READY:
-                waiter->nothing(waiter);
-                ready = collect(x, waiter, 0);
-                if (ready == 0 || atomic_fetch_add_explicit(&since_probe, 1, memory_order_relaxed) % SHIM_PROBE_EVERY == 0) {
-                    ready = waiter->kernel(waiter, &zero);
-                    if (ready >= 0) ready = collect(x, waiter, ready);
-                }
+                ready = ready_now(x, waiter);
                 done = ready != 0 || deadline_passed(&deadline);
                 break;
             case MOTET_WAIT_PROBE:
@@ -193,15 +233,31 @@ static bool any_tracked(const struct pollfd *fds, nfds_t count)
     return false;
 }
 
+/* A poll of one stream for input alone may be answered from the ring. What the kernel could add is POLLERR and POLLHUP, which come
+ * once no more bytes do; so a program hears of them when it has read what is there. One that polls and does not read hears of them
+ * as every eighth poll of the descriptor asks the kernel. */
+static bool ring_may_answer(const struct pollfd *fds, nfds_t count)
+{
+    static _Atomic uint8_t polls[SHIM_SLOTS];
+    const struct pollfd *only = NULL;
+    for (nfds_t i = 0; i < count; i++) {
+        if (fds[i].fd < 0) continue;
+        if (only || fds[i].events & ~(POLLIN | POLLRDNORM)) return false;
+        only = &fds[i];
+    }
+    if (!only || only->fd >= SHIM_SLOTS) return false;
+    return atomic_fetch_add_explicit(&polls[only->fd], 1, memory_order_relaxed) % SHIM_PROBE_EVERY != 0;
+}
+
 static int poll_streams(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
 {
     struct poll_waiter waiter = {{poll_kernel, poll_nothing, poll_add}, fds, count, mask};
     struct covered x;
-    x.count = x.candidate_count = 0;
-    x.waiting = x.sleeping = false;
+    cover_nothing(&x, count > NEAR ? room_take() : NULL);
     bool sleeps = !timeout || timeout->tv_sec || timeout->tv_nsec;
     for (nfds_t i = 0; i < count; i++)
         cover(&x, fds[i].fd, (int)i, fds[i].events & (POLLIN | POLLRDNORM), sleeps);
+    x.alone = x.count == 1 && ring_may_answer(fds, count);
     return wait_covered(&x, &waiter.base, timeout);
 }
 
@@ -284,22 +340,45 @@ static bool any_selected(int count, const long *readable)
     return false;
 }
 
+/* Of one descriptor that is asked for input and nothing else the ring tells all there is to tell. */
+static bool asks_for_one_bit(long *const asked[3], int count)
+{
+    int bits = 0;
+    for (int i = 0; i < 3; i++)
+        for (int word = 0; asked[i] && word < SET_WORDS(count) && bits < 2; word++) {
+            unsigned long in = (unsigned long)asked[i][word];
+            if (word == SET_WORDS(count) - 1 && count % SET_BITS) in &= (1ul << count % SET_BITS) - 1;
+            bits += __builtin_popcountl(in);
+        }
+    return bits == 1;
+}
+
+static int select_copied(struct select_waiter *waiter, struct far_room *far, const struct timespec *timeout)
+{
+    struct covered x;
+    cover_nothing(&x, far);
+    bool sleeps = !timeout || timeout->tv_sec || timeout->tv_nsec;
+    for (int fd = 0; fd < waiter->count; fd++)
+        if (set_has(waiter->asked[0], fd)) cover(&x, fd, fd, true, sleeps);
+    x.alone = x.count == 1 && asks_for_one_bit(waiter->asked, waiter->count);
+    return wait_covered(&x, &waiter->base, timeout);
+}
+
 static int select_streams(int count, long *const sets[3], const struct timespec *timeout, const sigset_t *mask)
 {
-    long copies[3][SET_WORDS(SHIM_SLOTS)];
+    long near[3 * SET_WORDS(FD_SETSIZE)];
+    struct far_room *far = count > NEAR ? room_take() : NULL;
+    if (UNLIKELY(!far && count > FD_SETSIZE)) { /* no memory for the question */
+        errno = ENOMEM;
+        return -1;
+    }
     struct select_waiter waiter = {{select_kernel, select_nothing, select_add}, count, {0}, {0}, mask};
     for (int i = 0; i < 3; i++) {
         waiter.sets[i] = sets[i];
-        waiter.asked[i] = copies[i];
-        if (sets[i]) memcpy(copies[i], sets[i], (size_t)SET_WORDS(count) * sizeof(long));
+        if (sets[i]) waiter.asked[i] = (count > FD_SETSIZE ? far->sets : near) + i * SET_WORDS(count);
+        if (sets[i]) memcpy(waiter.asked[i], sets[i], (size_t)SET_WORDS(count) * sizeof(long));
     }
-    struct covered x;
-    x.count = x.candidate_count = 0;
-    x.waiting = x.sleeping = false;
-    bool sleeps = !timeout || timeout->tv_sec || timeout->tv_nsec;
-    for (int fd = 0; fd < count; fd++)
-        if (set_has(sets[0], fd)) cover(&x, fd, fd, true, sleeps);
-    return wait_covered(&x, &waiter.base, timeout);
+    return select_copied(&waiter, far, timeout);
 }
 
 SHIM_API int pselect(int count, fd_set *readable, fd_set *writable, fd_set *exceptional, const struct timespec *timeout,

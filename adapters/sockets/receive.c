@@ -51,10 +51,11 @@ static int receive_wait(struct receiving *x)
     return seen < 0 ? -1 : 0;
 }
 
-/* MSG_TRUNC throws the bytes away, and the program's buffer may not even exist. */
+/* MSG_TRUNC throws the bytes away, and the program's buffer may not even exist. So many at a time: a short receive is one that a
+ * program expects. */
 static __attribute__((noinline)) ssize_t begin_discarding(struct receiving *x, bool blocking)
 {
-    char bounce[16384];
+    char bounce[2048];
     struct iovec iov = {bounce, 0};
     for (int i = 0; i < x->count && iov.iov_len < sizeof bounce; i++) iov.iov_len += x->iov[i].iov_len;
     if (iov.iov_len > sizeof bounce) iov.iov_len = sizeof bounce;
@@ -71,12 +72,14 @@ static ssize_t begin(struct receiving *x, const struct iovec *iov, int count, bo
  * file, error, signal, SO_RCVTIMEO. */
 static __attribute__((noinline)) ssize_t receive_rest(struct receiving *x, size_t done)
 {
-    struct iovec rest[IOV_MAX];
+    struct iovec rest[SHIM_PIECES];
     for (;;) {
         int count = iov_after(x->iov, x->count, done, rest);
         if (count == 0) return (ssize_t)done;
         ssize_t step = begin(x, rest, count, true);
         if (step == MOTET_KERNEL) {
+            size_t wanted = 0;
+            for (int i = 0; i < count; i++) wanted += rest[i].iov_len;
             struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)count};
             pthread_cleanup_push(receive_cancelled, x);
             step = REAL(recvmsg)(x->fd, &message, x->flags & ~MOTET_PLAIN);
@@ -84,7 +87,9 @@ static __attribute__((noinline)) ssize_t receive_rest(struct receiving *x, size_
             /* An error that ends the connection is told once, and these bytes come first. */
             bool dead = step < 0 && errno != EINTR && errno != EAGAIN && errno != EFAULT && errno != EBADF && errno != ENOMEM;
             ENGINE_DO(engine.recv_end(x->stream, dead ? -errno : step, x->flags));
-            return (ssize_t)(step > 0 ? done + (size_t)step : done);
+            if (step > 0) done += (size_t)step;
+            if (step == (ssize_t)wanted) continue; /* there may be more buffers */
+            return (ssize_t)done;
         }
         if (step == MOTET_POLL && receive_wait(x) == 0) continue;
         if (step <= 0) return (ssize_t)done;

@@ -87,7 +87,7 @@ int send_wait(int fd)
  * error, signal, SO_SNDTIMEO. */
 static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_t step, ssize_t total)
 {
-    struct iovec rest[IOV_MAX];
+    struct iovec rest[SHIM_PIECES];
     ssize_t done = 0;
     size_t limit = FIRST_PIECE;
     for (;;) {

@@ -12,6 +12,7 @@
  *                 descriptors.c, life.c close, dup, fcntl; fork, confinement, exit
  *                 exec.c, hand_on.c exec and spawn; connections that reach other programs
  *                 symbols.c    one question of libfabric's about the kernel
+ *                 room.c       memory that no stack has to have
  *                 real.c       the C library's own functions
  * What it isn't: a protocol. Rings, gates and peers are the engine's (include/motet.h); nothing here knows of them.
  *
@@ -54,12 +55,16 @@
 
 #define SHIM_KILL_FILE "/etc/motet/disable" /* while it exists, processes that begin stay plain */
 #define SHIM_ENVIRONMENT 16384     /* bytes of settings that are kept from the start of the process */
+#define SHIM_STACK 4096            /* bytes of stack that one call may take here and in the engine: `make lint` looks at each function */
+#define SHIM_ROOM (48 << 10)       /* what does not go on the stack: room.c */
+#define SHIM_PIECES 64             /* buffers of a call that goes on in steps, at a time */
 #define SHIM_SLOTS 65536           /* descriptors from here on are never tracked */
 #define SHIM_MESSAGES_BEFORE 4     /* a connected socket is taken under the engine at this send, an accepted one after this receive, */
 #define SHIM_MESSAGES_MOST 64      /* or later, up to this, where the last ones did not live long enough to gain by it */
 #define SHIM_ANSWERS 3             /* messages the other way that count as one */
 #define SHIM_WORTH 1024            /* bytes over the wire that are worth bringing it up */
-#define SHIM_PROBE_EVERY 8         /* ring-ready returns that may skip looking at the kernel's descriptors */
+#define SHIM_PROBE_EVERY 8         /* of so many answers in a row one is the kernel's, too, where most may come from rings alone */
+#define SHIM_PROBE_US 50           /* nor do those go on for longer than this */
 #define SHIM_WAIT_MAX 1024         /* tracked descriptors in one poll or select; more go plain */
 #define SHIM_EPOLLS 1024           /* epoll descriptors that may hold streams */
 #define SHIM_INTERESTS 65536       /* (epoll, descriptor) pairs remembered */
@@ -118,6 +123,30 @@ extern _Atomic int shim_top;                        /* no tracked descriptor is 
 /* The one word of thread-local storage: how deep this thread is in the engine or in a short lock of ours.
  * A call that finds it non-zero comes from the engine itself or from a signal handler that interrupted it. */
 extern __thread int shim_depth __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+/* A clock that costs a few ns, for bounds that need not be exact. */
+static inline uint64_t shim_ticks(void)
+{
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t now;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(now));
+    return now;
+#endif
+}
+
+/* SHIM_PROBE_US at 2 GHz on x86-64, whose clocks tick at 1 to 5. */
+static inline uint64_t shim_ticks_of_probe(void)
+{
+#if defined(__x86_64__)
+    return SHIM_PROBE_US * 2000ull;
+#elif defined(__aarch64__)
+    uint64_t hertz;
+    __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(hertz));
+    return hertz / (1000000 / SHIM_PROBE_US);
+#endif
+}
 
 static inline enum kind word_kind(uint64_t word) { return (enum kind)(word & WORD_KIND); }
 static inline uint32_t word_extra(uint64_t word) { return (uint32_t)(word >> WORD_EXTRA_SHIFT); }
@@ -212,11 +241,11 @@ bool engine_owns(int fd);
 void engine_stayed_plain(enum shim_reason reason); /* counts a connection that never becomes a stream, once the engine is open */
 void engine_report(motet_stream s, int fd); /* one line into MOTET_SHIM_REPORT, when that is set */
 
-/* The part of iov after the first `skip` bytes, into rest (IOV_MAX of them); returns how many. */
+/* The part of iov after the first `skip` bytes, as much of it as SHIM_PIECES buffers are, into rest; returns how many. */
 static inline int iov_after(const struct iovec *iov, int count, size_t skip, struct iovec *rest)
 {
     int kept = 0;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count && kept < SHIM_PIECES; i++) {
         if (skip >= iov[i].iov_len) {
             skip -= iov[i].iov_len;
             continue;
@@ -300,6 +329,11 @@ size_t confined_bytes(int fd);
 int confined_poll(struct pollfd *fds, nfds_t count, const struct confined_poll_call *call);
 int confined_select(int count, fd_set *const sets[3], const struct confined_select_call *call);
 int confined_epoll(const struct confined_epoll_call *call);
+
+/* ---------------------------------------------------------------- memory beside the stack (room.c) */
+
+void *room_take(void);
+void room_give_back(void *room);
 
 /* ---------------------------------------------------------------- life */
 

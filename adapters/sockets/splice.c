@@ -4,8 +4,8 @@
  *               sent like any payload.
  * What it isn't: tee and vmsplice, which take pipes only and are not interposed.
  *
- * Bytes that already wait in the ring when a program splices out of the socket are written into the pipe by hand, at most
- * PIPE_BUF of them and only while the pipe has room for as many, so nothing that was taken can be left over.
+ * Bytes that already wait in the ring when a program splices out of the socket are written into the pipe by hand, AT_ONCE at most, and
+ * taken from the ring once they are there. (Another thread that receives from the socket at that moment may get them, too.)
  * Signal and fork safety: as send.c and receive.c. */
 #include "shim.h"
 
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define SHORT_FILE 16384
+#define AT_ONCE 2048
 
 struct kernel_transfer {
     motet_stream stream;
@@ -87,18 +88,23 @@ static ssize_t end_transfer(struct kernel_transfer *x, ssize_t result)
  * False: the kernel's to do, or to refuse. */
 static bool send_short(int out, int in, off_t *offset, size_t length, ssize_t *result)
 {
-    char piece[SHORT_FILE];
     int kept = errno;
-    if (length > sizeof piece || shim_depth > 0 || word_kind(table_word(out)) != KIND_STREAM) return false;
+    if (length > SHORT_FILE || shim_depth > 0 || word_kind(table_word(out)) != KIND_STREAM) return false;
+    char *piece = room_take();
+    if (!piece) return false;
     off_t at = offset ? *offset : syscall(SYS_lseek, in, 0, SEEK_CUR);
-    ssize_t got = at < 0 ? -1 : syscall(SYS_pread64, in, piece, length, at);
+    ssize_t got = at < 0 ? -1 : syscall(SYS_pread64, in, piece, length, at), sent = 0;
     errno = kept;
+    pthread_cleanup_push(room_give_back, piece);
+    if (got > 0) sent = send(out, piece, (size_t)got, 0);
+    pthread_cleanup_pop(1);
     if (got <= 0) return false;
-    *result = send(out, piece, (size_t)got, 0);
-    if (*result > 0 && offset) *offset = at + *result;
-    if (*result > 0 && !offset) syscall(SYS_lseek, in, at + *result, SEEK_SET);
+    if (sent > 0 && offset) *offset = at + sent;
+    if (sent > 0 && !offset) syscall(SYS_lseek, in, at + sent, SEEK_SET);
+    *result = sent;
     return true;
 }
+_Static_assert(SHORT_FILE <= SHIM_ROOM, "a short file fits");
 
 SHIM_API ssize_t sendfile(int out, int in, off_t *offset, size_t length)
 {
@@ -116,10 +122,11 @@ SHIM_API ssize_t sendfile(int out, int in, off_t *offset, size_t length)
 
 SHIM_API ssize_t sendfile64(int out, int in, off_t *offset, size_t length) __attribute__((alias("sendfile")));
 
-/* Ring bytes into a pipe, by hand. */
+/* Ring bytes into a pipe, by hand: they are written first and taken afterwards, as many as went, so none is lost when the pipe has
+ * been filled, or its reader has gone, meanwhile. */
 static ssize_t splice_from_ring(int from, int to, size_t length, unsigned flags)
 {
-    char bounce[PIPE_BUF];
+    char bounce[AT_ONCE];
     bool blocks = !(flags & SPLICE_F_NONBLOCK) && !(REAL(fcntl)(to, F_GETFL) & O_NONBLOCK);
     struct pollfd room = {.fd = to, .events = POLLOUT};
     int ready = REAL(poll)(&room, 1, blocks ? -1 : 0);
@@ -127,8 +134,17 @@ static ssize_t splice_from_ring(int from, int to, size_t length, unsigned flags)
         if (ready == 0) errno = EAGAIN;
         return -1;
     }
-    ssize_t got = recv(from, bounce, length < sizeof bounce ? length : sizeof bounce, MSG_DONTWAIT);
-    return got > 0 ? REAL(write)(to, bounce, (size_t)got) : got;
+    ssize_t seen = recv(from, bounce, length < sizeof bounce ? length : sizeof bounce, MSG_PEEK | MSG_DONTWAIT);
+    if (seen <= 0) return seen;
+    ssize_t written = REAL(write)(to, bounce, (size_t)seen);
+    int kept = errno;
+    for (ssize_t taken = 0; taken < written;) {
+        ssize_t more = recv(from, bounce, (size_t)(written - taken), MSG_DONTWAIT);
+        if (more <= 0) break;
+        taken += more;
+    }
+    errno = kept;
+    return written;
 }
 
 /* The same in a confined process: what the pipe did not take stays in the ring. */

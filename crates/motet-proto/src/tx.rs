@@ -13,6 +13,7 @@ use motet_wire::ring::gather;
 use motet_wire::slot::{Lines, Slot};
 use motet_wire::sync::{Ordering::Relaxed, Ordering::Release, relax};
 use std::io::IoSlice;
+use std::sync::Mutex;
 
 /// How a send goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -478,13 +479,19 @@ fn is_last<B: Base>(record: &Record, lines: &Lines, base: &mut B) -> bool {
     tcp == tx.mark.load(Relaxed) && (tx.ready.load(Relaxed) != FINISHED || base.tcp_written(tcp) == tcp)
 }
 
+/// Where bytes lie on their way back to TCP. A thread's stack may be small, so it is one for the process; a thread that finds it in use
+/// (or a child that was forked meanwhile) makes do with less.
+static RETURNS: Mutex<[u8; 16 << 10]> = Mutex::new([0; 16 << 10]);
+const PIECE_SMALL: usize = 2 << 10;
+
 /// Sends `head..tail` to TCP; returns the new head, `None` when the peer's head is impossible.
 fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u64, tail: u64) -> Option<u64> {
     let tx = &record.tx;
     if head < tx.head_seen.load(Relaxed) || head > tail {
         return None;
     }
-    let mut piece = [0u8; 2048];
+    let (mut small, mut large) = ([0u8; PIECE_SMALL], RETURNS.try_lock().ok());
+    let piece: &mut [u8] = large.as_deref_mut().map_or(&mut small, |large| large);
     while head < tail {
         let n = piece.len().min((tail - head) as usize);
         let mut short = [0; INLINE];

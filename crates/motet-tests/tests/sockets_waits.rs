@@ -101,3 +101,18 @@ fn exclusive_and_nested_waits_tell_every_state_as_the_kernel_does() {
 fn a_signal_mask_holds_and_a_handler_interrupts_a_receive() {
     both("amounts", &["signals"]).took_the_fast_path(1);
 }
+
+/// A pipe that is readable, and room to write, beside a stream that always has data.
+#[test]
+fn what_is_ready_beside_a_busy_stream_is_told() {
+    for way in ["poll", "ppoll", "select", "pselect", "turns"] {
+        both("beside", &[way, "20000"]).took_the_fast_path(64_000);
+    }
+}
+
+#[test]
+fn what_is_ready_beside_a_busy_stream_of_a_set_is_told_soon() {
+    for way in ["epoll", "one", "edge", "sets", "threads", "room"] {
+        both("beside", &[way, "20000"]).took_the_fast_path(64_000);
+    }
+}

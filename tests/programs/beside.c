@@ -1,0 +1,153 @@
+/* What is ready beside a stream that always has data is told, too: beside WAY COUNT. The descriptor of a pipe stays readable and the
+ * stream has room to write all the time, so the kernel tells both in every answer of poll and select, and the pipe in few answers of
+ * epoll even where those have room for one event.
+ *
+ * WAY: poll, ppoll, select, pselect       a stream and the pipe, and room to write on the stream
+ *      turns                               two polls that alternate: the other one of a second stream alone
+ *      epoll, one, edge                    with room for many events; for one; the stream registered for edges
+ *      sets                                two sets that one thread awaits in turn, each with a stream and the pipe
+ *      threads                             two threads in one set
+ *      room                                the stream registered for input and room to write */
+#include "check.h"
+#include <stdbool.h>
+
+static const char *way;
+static int count, side[2];
+/* The answers of an epoll set that may say nothing of the pipe, in a row: whichever rule there is, it is a small number. */
+enum { MOST_IN_A_ROW = 32, SIZE = 64 };
+
+static bool is(const char *name) { return strcmp(way, name) == 0; }
+
+/* False at the end of the connection. */
+static bool take(int fd)
+{
+    char data[SIZE];
+    ssize_t n = recv(fd, data, sizeof data, 0);
+    CHECK(n >= 0 || errno == ECONNRESET);
+    return n > 0;
+}
+
+/* ---- poll and select: every answer is whole */
+
+static void by_array(int fd, int other)
+{
+    for (int i = 0; i < count; i++) {
+        if (is("poll") || is("ppoll") || is("turns")) {
+            struct pollfd of[] = {{.fd = fd, .events = POLLIN | POLLOUT}, {.fd = side[0], .events = POLLIN}};
+            CHECK((is("ppoll") ? ppoll(of, 2, NULL, NULL) : poll(of, 2, -1)) == 2);
+            CHECK(of[0].revents & POLLOUT && of[1].revents == POLLIN);
+            if (of[0].revents & POLLIN) CHECK(take(fd));
+            struct pollfd alone = {.fd = other, .events = POLLIN};
+            if (is("turns")) CHECK(poll(&alone, 1, -1) == 1 && alone.revents == POLLIN && take(other));
+            continue;
+        }
+        fd_set in, out;
+        FD_ZERO(&in);
+        FD_ZERO(&out);
+        FD_SET(fd, &in);
+        FD_SET(side[0], &in);
+        FD_SET(fd, &out);
+        int top = (fd > side[0] ? fd : side[0]) + 1;
+        int ready = is("pselect") ? pselect(top, &in, &out, NULL, NULL, NULL) : select(top, &in, &out, NULL, NULL);
+        CHECK(FD_ISSET(side[0], &in) && FD_ISSET(fd, &out) && ready == 2 + !!FD_ISSET(fd, &in));
+        if (FD_ISSET(fd, &in)) CHECK(take(fd));
+    }
+    printf("%d answers by %s were whole\n", count, way);
+}
+
+/* ---- epoll: the pipe is told of in few answers */
+
+static int set_of(int fd)
+{
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN | (is("edge") ? EPOLLET : 0) | (is("room") ? EPOLLOUT : 0), .data.fd = fd};
+    CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    event = (struct epoll_event){.events = EPOLLIN, .data.fd = side[0]};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, side[0], &event) == 0);
+    return set;
+}
+
+/* One answer; how many there have been in a row without the pipe. */
+static int answer(int set, int fd, int missed)
+{
+    struct epoll_event came[4];
+    int room = is("one") || is("threads") ? 1 : 4, ready = epoll_wait(set, came, room, -1);
+    CHECK(ready > 0);
+    for (int i = 0; i < ready; i++) {
+        if (came[i].data.fd == side[0]) {
+            missed = -1;
+        } else {
+            CHECK(came[i].data.fd == fd && (!is("room") || came[i].events & EPOLLOUT));
+            if (came[i].events & EPOLLIN) CHECK(take(fd));
+        }
+    }
+    CHECK(missed < MOST_IN_A_ROW);
+    return missed + 1;
+}
+
+struct waits {
+    int set, fd;
+};
+
+static void *waits(void *of)
+{
+    struct waits *w = of;
+    for (int i = 0, missed = 0; i < count; i++) missed = answer(w->set, w->fd, missed);
+    return NULL;
+}
+
+static void by_set(int fd, int other)
+{
+    struct waits first = {set_of(fd), fd};
+    if (is("sets")) {
+        int missed[2] = {0, 0}, second = set_of(other);
+        for (int i = 0; i < count; i++) {
+            missed[0] = answer(first.set, fd, missed[0]);
+            missed[1] = answer(second, other, missed[1]);
+        }
+    } else if (is("threads")) {
+        pthread_t threads[2];
+        for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, waits, &first) == 0);
+        for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    } else {
+        waits(&first);
+    }
+    printf("%d answers by %s did not hide what was beside\n", count, way);
+}
+
+/* ---- the two processes */
+
+static void send_for_ever(int port)
+{
+    int fds[2] = {connect_to("4", port), connect_to("4", port)};
+    char block[SIZE] = {0};
+    signal(SIGPIPE, SIG_IGN);
+    for (int i = 0; i < 2; i++) exchange(fds[i], 1, 200);
+    /* To the second only as fast as it is read, as not all ways read it. */
+    for (;;) {
+        if (send(fds[0], block, SIZE, 0) < 0) exit(0);
+        if (send(fds[1], block, SIZE, MSG_DONTWAIT) < 0 && errno != EAGAIN) exit(0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 3);
+    way = argv[1];
+    count = atoi(argv[2]);
+    int port = 0, listener = listen_on("4", &port), fds[2];
+    CHECK(pipe(side) == 0 && write(side[1], "x", 1) == 1);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        close(listener);
+        send_for_ever(port);
+    }
+    for (int i = 0; i < 2; i++) CHECK((fds[i] = accept(listener, NULL, NULL)) >= 0);
+    for (int i = 0; i < 2; i++) exchange(fds[i], 0, 200);
+    bool array = is("poll") || is("ppoll") || is("turns") || is("select") || is("pselect");
+    (array ? by_array : by_set)(fds[0], fds[1]);
+    for (int i = 0; i < 2; i++) close(fds[i]);
+    wait_for(child);
+    return 0;
+}
