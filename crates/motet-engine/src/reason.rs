@@ -54,6 +54,9 @@ reasons! {
     NO_SUCH_NODE = 30, "no node has this name or address (or it does not answer)";
     BAD_NAME = 31, "a node's name has 1 to 64 letters, digits and . _ - @, or its address is none";
     UNANSWERED = 32, "the peer did not take a message in time, nor let go of it when asked: the link was given up";
+    GUESSED = 40, "the peer used the key of a region that was never given out: the link was broken";
+    STRANGER = 41, "the node wants the secret of its address from callers of other hosts, and the caller or the answer has another one";
+    NO_RANDOM = 42, "the system gives no random numbers, of which keys are made (a sandbox?)";
     TOO_HIGH = 27, "the descriptor's number is too high (65536 or more)";
 }
 

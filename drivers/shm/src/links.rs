@@ -154,7 +154,7 @@ impl Links {
         let geometry = |slots: usize| Geometry { slots: slots.min(MAX_SLOTS), ring, bulk };
         let mut geometries = GROWTH[..=grown].iter().rev().map(|slots| geometry(*slots));
         let geometry = geometries.find(|geometry| geometry.dense() <= left).ok_or(Reason::MEMORY_LIMIT)?;
-        let nonce = memory::nonce();
+        let nonce = memory::nonce().map_err(|_| Reason::NO_RANDOM)?;
         let fd = memory::make("motet-segment", geometry.bytes(), &geometry.encode(nonce), HEAD);
         let fd = fd.map_err(|_| Reason::NO_MEMORY)?;
         let segment = self.open(peer, &fd, (geometry, nonce, 0), shape.huge, now)?;

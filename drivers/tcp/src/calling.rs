@@ -34,7 +34,7 @@ impl Call {
             wish: Wish::New,
             epoch: 0,
             node: identity.id.0,
-            session: memory::nonce(),
+            session: memory::nonce().map_err(|_| Reason::NO_RANDOM)?,
             expected: 0,
             largest: LARGEST as u32,
             port: 0,

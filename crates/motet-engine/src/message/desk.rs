@@ -8,7 +8,7 @@ use super::copying::{Copying, Helping, Sharing};
 use super::operations::Operations;
 use super::regions::Hosts;
 use super::segments::Segments;
-use super::{Channel, LinkId};
+use super::{Channel, Error, LinkId};
 use motet_proto::message::matching::{Receive, Scope};
 use motet_proto::message::packet::{self, Route};
 use motet_proto::message::remote::RemoteCopy;
@@ -154,10 +154,10 @@ impl Back {
 
 impl Desk {
     /// With a table whose hash nobody can guess, and a pool of so many bytes.
-    pub fn new(pool: usize) -> Self {
-        let seed = memory::nonce();
+    pub fn new(pool: usize) -> Result<Self, Error> {
+        let seed = memory::nonce().map_err(Error::NoNode)?;
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| seed[at + n]));
-        Self {
+        Ok(Self {
             table: Table::new([half(0), half(8)]),
             operations: Operations::default(),
             hosts: Hosts::default(),
@@ -166,7 +166,7 @@ impl Desk {
             offers: VecDeque::new(),
             spent: Vec::new(),
             stirred: false,
-        }
+        })
     }
 }
 

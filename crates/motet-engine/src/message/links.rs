@@ -10,7 +10,7 @@ use super::segments::Segments;
 use super::sheet::Copies;
 use super::{LinkId, MessageLimits, early, posted, regions};
 use crate::reason::Reason;
-use motet_proto::message::{Broken, ChannelId, Link, Refusal};
+use motet_proto::message::{Broken, ChannelId, GUESSED, Link, Refusal};
 use motet_sys::{memory, socket};
 use motet_wire::lane::bulk::{BulkOut, IN_RING};
 use motet_wire::lane::{Glance, Packet};
@@ -265,7 +265,7 @@ impl Joined {
             // Now, whoever else (a forked child, say) has the descriptor, and before any memory is given back.
             let _ = socket::shutdown(lanes.control.as_fd().as_raw_fd(), 2);
         }
-        self.gone.get_or_insert(reason);
+        self.gone.get_or_insert(if broken == GUESSED { Reason::GUESSED } else { reason });
         self.back.helps.clear();
         self.back.segments.leave();
         self.medium = None;

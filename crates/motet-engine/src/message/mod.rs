@@ -265,13 +265,13 @@ impl Node {
         let poll = PrivateFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
         let outer = PrivateFd::new(fds::copy(&poll).map_err(system)?);
         let kick = PrivateFd::new(socket::eventfd().map_err(Error::NoNode)?);
-        let id = NodeId(memory::nonce());
+        let id = NodeId(memory::nonce().map_err(Error::NoNode)?);
         let name = match options.name.as_str() {
             "" => format!("@{:032x}", u128::from_le_bytes(id.0)),
             name => name.to_owned(),
         };
         let identity = Identity { id, name, listen: options.listen };
-        let mut core = Core::new(identity, options.limits, Desk::new(options.limits.pool), poll, kick);
+        let mut core = Core::new(identity, options.limits, Desk::new(options.limits.pool)?, poll, kick);
         core.watch(core.kick.as_fd().as_raw_fd(), Source::Kick)?;
         core.listen(&options.drivers)?;
         core.sheet = Sheet::open(&core.identity, &core.drivers, &core.address());

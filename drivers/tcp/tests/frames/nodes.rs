@@ -8,7 +8,7 @@ use motet_sys::clock::nanoseconds;
 
 /// Another one with each call, as nodes are.
 pub fn identity(n: u8, listens: bool) -> Identity {
-    let mut id = motet_sys::memory::nonce();
+    let mut id = motet_sys::memory::nonce().expect("random bytes");
     id[0] = n;
     let listen = listens.then(|| "127.0.0.1:0".parse().expect("an address"));
     Identity { id: NodeId(id), name: format!("node-{n}"), listen }
