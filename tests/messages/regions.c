@@ -150,42 +150,6 @@ static void refusals(int region, int readable)
     CHECK(buffer[0] == (readable == PLAIN_READ), 1);
 }
 
-/* A key that is wrong in one bit ends the link on which it comes, and no other; the regions are as before. */
-static void guesses(void)
-{
-    static const size_t lengths[] = { 8, 70000 };
-    struct motet_atomic add = MOTET_INIT(struct motet_atomic);
-    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
-    uint64_t one = 1;
-    motet_view view;
-    add.operation = MOTET_ATOMIC_SUM;
-    add.type = MOTET_ATOMIC_U64;
-    add.count = 1;
-    add.operand = &one;
-    struct motet_remote right = place(PLAIN, 0), pool = place(POOL, 0);
-    fill(buffer, LENGTH, 5);
-    CHECK(motet_region_put(node, &right, buffer, LENGTH, SOON), 0);
-    CHECK(motet_region_put(node, &pool, buffer, LENGTH, SOON), 0);
-    memset(buffer, 0xee, LENGTH);
-    for (int bit = 0; bit < 64; bit += 3) {
-        struct motet_remote wrong = place(bit % 2 ? PLAIN : POOL, 0);
-        size_t length = lengths[bit % 4 / 2];
-        wrong.key ^= UINT64_C(1) << bit;
-        CHECK(motet_link_open(node, met_at, SOON, &wrong.link), 0);
-        int result = bit % 5 == 0   ? motet_region_get(node, &wrong, buffer, length, SOON)
-                     : bit % 5 == 1 ? motet_region_atomic(node, &wrong, &add, SOON)
-                     : bit % 5 == 2 ? motet_region_open(node, wrong.link, wrong.key, SOON, &sight, &view)
-                                    : motet_region_put(node, &wrong, buffer, length, SOON);
-        CHECK(result == -ECONNRESET || (bit % 5 == 2 && result == -EOPNOTSUPP), 1);
-        if (result == -ECONNRESET) CHECK(motet_region_get(node, &wrong, buffer, 8, SOON), -ECONNRESET);
-        CHECK(motet_link_close(node, wrong.link), 0);
-    }
-    CHECK(motet_region_get(node, &right, buffer, 100, SOON), 0);
-    CHECK(is_filled(buffer, 100, 5), 1);
-    CHECK(ask(FILLED, PLAIN, 0, LENGTH, 5), 1);
-    CHECK(ask(FILLED, POOL, 0, LENGTH, 5), 1);
-}
-
 /* Ends as they may be waited for: of one, of any, of a group, or at once. */
 static void ends(int region, int opened)
 {
@@ -524,6 +488,42 @@ static void revocation(int shm, motet_view view, volatile unsigned char *base)
 }
 
 #include "meet.h"
+
+/* A key that is wrong in one bit ends the link on which it comes, and no other; the regions are as before. */
+static void guesses(void)
+{
+    static const size_t lengths[] = { 8, 70000 };
+    struct motet_atomic add = MOTET_INIT(struct motet_atomic);
+    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    uint64_t one = 1;
+    motet_view view;
+    add.operation = MOTET_ATOMIC_SUM;
+    add.type = MOTET_ATOMIC_U64;
+    add.count = 1;
+    add.operand = &one;
+    struct motet_remote right = place(PLAIN, 0), pool = place(POOL, 0);
+    fill(buffer, LENGTH, 5);
+    CHECK(motet_region_put(node, &right, buffer, LENGTH, SOON), 0);
+    CHECK(motet_region_put(node, &pool, buffer, LENGTH, SOON), 0);
+    memset(buffer, 0xee, LENGTH);
+    for (int bit = 0; bit < 64; bit += 3) {
+        struct motet_remote wrong = place(bit % 2 ? PLAIN : POOL, 0);
+        size_t length = lengths[bit % 4 / 2];
+        wrong.key ^= UINT64_C(1) << bit;
+        CHECK(motet_link_open(node, met_at, SOON, &wrong.link), 0);
+        int result = bit % 5 == 0   ? motet_region_get(node, &wrong, buffer, length, SOON)
+                     : bit % 5 == 1 ? motet_region_atomic(node, &wrong, &add, SOON)
+                     : bit % 5 == 2 ? motet_region_open(node, wrong.link, wrong.key, SOON, &sight, &view)
+                                    : motet_region_put(node, &wrong, buffer, length, SOON);
+        CHECK(result == -ECONNRESET || (bit % 5 == 2 && result == -EOPNOTSUPP), 1);
+        if (result == -ECONNRESET) CHECK(motet_region_get(node, &wrong, buffer, 8, SOON), -ECONNRESET);
+        CHECK(motet_link_close(node, wrong.link), 0);
+    }
+    CHECK(motet_region_get(node, &right, buffer, 100, SOON), 0);
+    CHECK(is_filled(buffer, 100, 5), 1);
+    CHECK(ask(FILLED, PLAIN, 0, LENGTH, 5), 1);
+    CHECK(ask(FILLED, POOL, 0, LENGTH, 5), 1);
+}
 
 static void between(const char *way, uint64_t from)
 {
