@@ -298,7 +298,14 @@ impl Node {
 pub fn options(name: &str, listen: Option<SocketAddr>) -> NodeOptions {
     let config = crate::config();
     let drivers = table::DRIVERS.iter().copied().filter(|driver| config.drivers.allows(driver.name())).collect();
-    NodeOptions { drivers, name: name.to_owned(), listen, limits: MessageLimits::default(), spin: config.spin }
+    NodeOptions {
+        drivers,
+        name: name.to_owned(),
+        listen,
+        secret: None,
+        limits: MessageLimits::default(),
+        spin: config.spin,
+    }
 }
 
 /// The deadline that is so many nanoseconds from now, for the calls of [`Inner`].

@@ -461,8 +461,17 @@ impl Core {
 
     /// All ways to this node.
     pub fn address(&self) -> String {
+        self.ways(|listening| listening.address())
+    }
+
+    /// The same for people to see.
+    pub fn shown_address(&self) -> String {
+        self.ways(|listening| listening.place())
+    }
+
+    fn ways(&self, say: impl Fn(&dyn Listening) -> String) -> String {
         let way = |(driver, listening): &(&'static dyn Driver, Box<dyn Listening>)| {
-            format!("{}://{}", driver.name(), listening.address())
+            format!("{}://{}", driver.name(), say(&**listening))
         };
         self.listeners.iter().map(way).collect::<Vec<_>>().join(",")
     }
