@@ -38,6 +38,8 @@ pub struct Desk {
     pub delivery: Option<Delivery>,
     /// Channels that peers would like: link, channel, service.
     pub offers: VecDeque<(Channel, u64)>,
+    /// Links that peers have begun and that are gone, or of which the program holds less: to be looked at.
+    pub ended: Vec<LinkId>,
     /// The program's, to be dropped where no lock is held.
     pub spent: Vec<Box<dyn Any + Send>>,
     /// Something has happened that a thread may wait for.
@@ -71,6 +73,8 @@ pub struct Place {
     pub reception: Reception,
     /// The program's handler, by its number in the node.
     pub handler: u32,
+    /// The program has opened it, or has taken note of it: it is the one who closes it.
+    pub taken: bool,
 }
 
 /// How far a channel is.
@@ -140,6 +144,11 @@ impl Back {
         self.places[channel.index()] = Some((channel, place));
     }
 
+    /// Whether the program has a channel that it must close.
+    pub fn is_held(&self) -> bool {
+        self.places.iter().flatten().any(|(_, place)| place.taken)
+    }
+
     /// Nothing is kept of a channel any more.
     pub fn forget(&mut self, channel: ChannelId) {
         let known = self.places.get_mut(channel.index());
@@ -164,6 +173,7 @@ impl Desk {
             pool: Pool::new(pool),
             delivery: None,
             offers: VecDeque::new(),
+            ended: Vec::new(),
             spent: Vec::new(),
             stirred: false,
         })
@@ -171,6 +181,12 @@ impl Desk {
 }
 
 impl Desk {
+    /// Whether a round has more to do than to look at links.
+    #[inline(always)]
+    pub fn is_left_something(&self) -> bool {
+        !self.offers.is_empty() || !self.spent.is_empty() || !self.ended.is_empty()
+    }
+
     /// A block of the pool: the last one that came back, if it is of that size.
     #[inline]
     pub fn take_block(&mut self, length: usize) -> Option<Block> {

@@ -43,12 +43,19 @@ impl Secret {
 
     /// What is before a place, if anything is; and the place. `None`: what is there is no secret.
     pub fn split(address: &str) -> Option<(Option<Self>, &str)> {
-        let Some((digits, place)) = address.split_once('@') else { return Some((None, address)) };
+        match address.split_once('@') {
+            Some((digits, place)) => Some((Some(Self::read(digits)?), place)),
+            None => Some((None, address)),
+        }
+    }
+
+    /// From its digits.
+    pub fn read(digits: &str) -> Option<Self> {
         if digits.len() != Self::DIGITS || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return None;
         }
         let [caller, answer] = [0, 16].map(|at| u64::from_str_radix(&digits[at..at + 16], 16));
-        Some((Some(Self { caller: caller.ok()?, answer: answer.ok()? }), place))
+        Some(Self { caller: caller.ok()?, answer: answer.ok()? })
     }
 
     /// What was said is what a caller must say. One comparison of words: how long it takes says nothing.
