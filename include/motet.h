@@ -268,6 +268,7 @@ struct motet_node_options {
     uint64_t eager_network; /* and otherwise (64 KiB) */
     uint64_t single_copy; /* smallest body that its receiver may copy out of the sender's memory (128 KiB); it takes the fastest way */
     uint64_t pool;        /* most bytes for loans and regions of motet_region_alloc() (4 GiB); pages come as they are touched */
+    const char *secret;   /* what callers of other hosts must know: 32 hexadecimal digits that nobody guesses; NULL: random ones (motet_node_address()) */
 };
 
 /* Joins. options may be NULL.
@@ -279,7 +280,8 @@ int motet_node_open(const struct motet_node_options *options, motet_node *out);
  * used is the caller's again. Calls of other threads on the node end with -EBADF and are waited for. -EDEADLK from within one (a handler). */
 int motet_node_close(motet_node node);
 
-/* Its name, and all ways to it, as motet_link_open() of another node takes them. Writes at most `size` bytes with a zero at the end;
+/* Its name, and all ways to it, as motet_link_open() of another node takes them: NAME, and "shm://NAME,tcp://SECRET@IP:PORT". Who has that may
+ * come in, so tell it to no others. Writes at most `size` bytes with a zero at the end;
  * returns the length of the whole without it. */
 ssize_t motet_node_name(motet_node node, char *text, size_t size);
 ssize_t motet_node_address(motet_node node, char *text, size_t size);
@@ -299,9 +301,10 @@ int motet_node_defer(motet_node node, void (*function)(motet_node node, void *us
 
 /* ---- links */
 
-/* A link to the node at `address`: a name of this host, or what motet_node_address() says there. One that is not there yet is
- * waited for until the deadline. Two nodes may have several links.
- * Errors: -ECONNREFUSED (no such node), -EACCES (another user's), -EHOSTUNREACH, -EINVAL (no address), -ETIMEDOUT. */
+/* A link to the node at `address`: a name of this host, or what motet_node_address() says there. "tcp://IP:PORT", without the secret, does for a
+ * process of the same user on this host, which the kernel attests, and for no other. One that is not there yet is waited for until the
+ * deadline. Two nodes may have several links.
+ * Errors: -ECONNREFUSED (no such node), -EACCES (another user's, or the secret is wrong), -EHOSTUNREACH, -EINVAL (no address), -ETIMEDOUT. */
 int motet_link_open(motet_node node, const char *address, int64_t deadline, motet_link *out);
 
 struct motet_link_state {
@@ -551,9 +554,10 @@ int motet_handler_free(motet_node node, motet_handler handler);
 
 /* ---- regions
  * A region is memory of one node that others reach without its program's help: they get from it, put into it and change it by atomics, by
- * its key and an offset in bytes. Its owner tells them the key as it likes, in a message say: 8 bytes, of which 32 bits cannot be guessed.
- * Each access is checked by the owner's side against key, rights and bounds; one that is refused has changed nothing. (One of more than put_size
- * bytes whose region is revoked meanwhile may have written some of them.)
+ * its key and an offset in bytes. Its owner tells them the key as it likes, in a message say: 8 random bytes. Each access is checked by the
+ * owner's side against key, rights and bounds; one that is refused has changed nothing. A key that the owner never gave out is a guess: the
+ * owner's side ends the link on which it came, which is -ECONNRESET here. One whose region has ended is late: -EACCES. (An access of more
+ * than put_size bytes whose region is revoked meanwhile may have written some of them.)
  *
  * Order: puts up to put_size bytes, gets up to fetch_size, and atomics on one link take effect and end in the order in which they were begun,
  * longer ones in none; what is begun after a fence has ended comes after all that was begun before it. A put has ended when its bytes are

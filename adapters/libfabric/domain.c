@@ -1,7 +1,7 @@
 /* domain.c: a domain is a node of Motet: opened with it, closed with it. And the store of requests, which all of its endpoints share.
  *
  * The node's name is made of 64 random bits, so that an address is short and of fixed length. It listens for other hosts where where.c
- * says so. */
+ * says so, and its address has the secret that they must know there: MPI's launcher hands addresses to the ranks of a job, and to no others. */
 #include "fabric.h"
 
 #include <stdio.h>
@@ -87,26 +87,31 @@ static struct fi_ops_domain operations = {
     .endpoint2 = endpoint_with_flags,
 };
 
-/* Where other hosts find the node: "...tcp://10.0.0.1:4000,..." or "tcp://[::1]:4000". */
+/* Where other hosts find the node: "...tcp://SECRET@10.0.0.1:4000,..." or "tcp://SECRET@[::1]:4000". */
 static void find_way(struct domain *domain)
 {
     char ways[512];
     ssize_t length = motet_node_address(domain->node, ways, sizeof ways);
     const char *way = length > 0 && (size_t)length < sizeof ways ? strstr(ways, "tcp://") : NULL;
-    if (way) where_reached(&domain->address, way + strlen("tcp://"));
+    const char *place = way ? strchr(way, '@') : NULL;
+    if (place) where_reached(&domain->address, place + 1);
 }
 
 static int join(struct domain *domain)
 {
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    char name[32], listen[WHERE_TEXT];
-    uint64_t random[2];
-    if (getrandom(random, sizeof random, 0) != sizeof random) return -FI_EIO;
+    char name[32], secret[40], listen[WHERE_TEXT];
+    uint64_t random[4];
+    if (getrandom(random, sizeof random, 0) != sizeof random) return -FI_EIO; /* and no domain without it */
     domain->address.magic = ADDRESS_MAGIC;
     domain->address.node = random[0];
     domain->address.secret = random[1];
+    domain->address.answer = random[2];
+    map_salt(random[3]);
     snprintf(name, sizeof name, "fi-%016llx", (unsigned long long)random[0]);
+    snprintf(secret, sizeof secret, "%016llx%016llx", (unsigned long long)random[1], (unsigned long long)random[2]);
     options.name = name;
+    options.secret = secret;
     enum where where = where_to_listen(listen, sizeof listen);
     if (where == WHERE_WRONG) return -FI_EINVAL;
     options.listen = where == WHERE_NOWHERE ? NULL : listen;

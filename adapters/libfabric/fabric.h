@@ -58,13 +58,14 @@ struct address {
     uint16_t endpoint; /* of the node */
     uint16_t port;     /* 0: of this host only */
     uint64_t node;     /* its name is made of it */
-    uint64_t secret;   /* whoever has the address has it: greetings tell it */
+    uint64_t secret;   /* whoever has the address has it: greetings tell it, and callers of other hosts tell it the node's port */
+    uint64_t answer;   /* what that port answers */
     uint8_t family;    /* 4 or 6, of `ip` */
     uint8_t zero[7];
     uint8_t ip[16];
 };
-_Static_assert(sizeof(struct address) == 48, "all of it is said; FI_NAME_MAX is 64");
-#define ADDRESS_MAGIC 0x314d7446u
+_Static_assert(sizeof(struct address) == 56, "all of it is said; FI_NAME_MAX is 64");
+#define ADDRESS_MAGIC 0x324d7446u
 
 /* ---- a map from numbers to pointers, that nothing is taken out of singly */
 
@@ -72,6 +73,7 @@ struct map {
     struct slot { uint64_t key; void *value; } *slots;
     size_t used, size;
 };
+void map_salt(uint64_t random); /* before any is used; the first one counts */
 void *map_find(const struct map *map, uint64_t key);
 int map_put(struct map *map, uint64_t key, void *value); /* 0, or -FI_ENOMEM; the last word counts */
 void map_free(struct map *map);

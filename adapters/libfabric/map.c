@@ -2,22 +2,17 @@
  * peer knows. */
 #include "fabric.h"
 
-#include <sys/random.h>
+static _Atomic uint64_t salt;
 
-static uint64_t salt(void)
+void map_salt(uint64_t random)
 {
-    static _Atomic uint64_t chosen;
-    uint64_t value = atomic_load_explicit(&chosen, memory_order_relaxed);
-    if (value) return value;
-    uint64_t fresh = 0, none = 0;
-    if (getrandom(&fresh, sizeof fresh, 0) != sizeof fresh) fresh = (uint64_t)(uintptr_t)&fresh;
-    fresh |= 1;
-    return atomic_compare_exchange_strong(&chosen, &none, fresh) ? fresh : none;
+    uint64_t none = 0;
+    atomic_compare_exchange_strong(&salt, &none, random | 1);
 }
 
 static size_t place(const struct map *map, uint64_t key)
 {
-    uint64_t mixed = (key ^ salt()) * 0x9e3779b97f4a7c15u;
+    uint64_t mixed = (key ^ atomic_load_explicit(&salt, memory_order_relaxed)) * 0x9e3779b97f4a7c15u;
     size_t at = (size_t)(mixed ^ mixed >> 32) & (map->size - 1);
     while (map->slots[at].value && map->slots[at].key != key)
         at = (at + 1) & (map->size - 1);

@@ -141,7 +141,8 @@ int peer_link(struct endpoint *endpoint, struct peer *peer)
     const struct address *at = &peer->address;
     int length = snprintf(text, sizeof text, "fi-%016llx", (unsigned long long)at->node);
     if (at->family && inet_ntop(at->family == 6 ? AF_INET6 : AF_INET, at->ip, ip, sizeof ip))
-        snprintf(text + length, sizeof text - (size_t)length, at->family == 6 ? ",tcp://[%s]:%u" : ",tcp://%s:%u", ip, at->port);
+        snprintf(text + length, sizeof text - (size_t)length, at->family == 6 ? ",tcp://%016llx%016llx@[%s]:%u" : ",tcp://%016llx%016llx@%s:%u",
+                 (unsigned long long)at->secret, (unsigned long long)at->answer, ip, at->port);
     motet_link link;
     int result = motet_link_open(endpoint->domain->node, text, patience(), &link);
     if (result == 0) know_link(endpoint, peer, link);

@@ -3,6 +3,9 @@
 #ifndef TESTS_MESSAGES_MEET_H
 #define TESTS_MESSAGES_MEET_H
 
+/* Where the owner is, for another link to it. */
+static char met_at[256];
+
 /* The owner's process; the two have met by that way ("shm", "tcp"), and its keys are here. */
 static pid_t meet(const char *way, const char *mark)
 {
@@ -33,6 +36,7 @@ static pid_t meet(const char *way, const char *mark)
     CHECK(only != NULL, 1);
     if (strchr(only, ','))
         *strchr(only, ',') = 0;
+    snprintf(met_at, sizeof met_at, "%s", only);
     CHECK(motet_node_open(NULL, &node), 0);
     CHECK(motet_link_open(node, only, SOON, &link_), 0);
     CHECK(motet_channel_open(node, link_, SERVICE, &reception, SOON, &channel), 0);

@@ -11,6 +11,9 @@ const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const TCP: u8 = 6;
 const TIME_WAIT: u8 = 6;
+/// States of a socket that a process may have and that is an end of a connection: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK,
+/// CLOSING.
+const CONNECTED: [u8; 6] = [1, 4, 5, 8, 9, 11];
 
 /// A socket that the kernel found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +26,9 @@ pub struct Found {
     pub open: bool,
     /// Its inode, as /proc/PID/fd shows it; 0: no process has it open.
     pub inode: u32,
+    /// It is one end of the connection that was asked for, and a process has it: the owner is that of this end. Of one that was closed
+    /// the kernel says that it is root's, and where there is no such connection it may find a listener instead.
+    pub attested: bool,
 }
 
 /// A netlink socket for look-ups.
@@ -41,7 +47,15 @@ impl Diag {
     /// The TCP socket in our network namespace whose local address is `local` and whose peer is `peer`.
     pub fn find(&self, local: SocketAddr, peer: SocketAddr) -> Result<Option<Found>, Errno> {
         let request = encode(local, peer);
-        rustix::net::send(&self.0, &request, SendFlags::NOSIGNAL).map_err(|e| e.raw_os_error())?;
+        let found = self.ask(&request)?;
+        Ok(found.map(|(found, ports)| {
+            let same = ports == [local.port(), peer.port()];
+            Found { attested: found.attested && same, ..found }
+        }))
+    }
+
+    fn ask(&self, request: &[u8]) -> Result<Option<(Found, [u16; 2])>, Errno> {
+        rustix::net::send(&self.0, request, SendFlags::NOSIGNAL).map_err(|e| e.raw_os_error())?;
         let mut answer = [0u8; 1024];
         let (n, _) = rustix::net::recv(&self.0, &mut answer[..], RecvFlags::empty()).map_err(|e| e.raw_os_error())?;
         decode(&answer[..n])
@@ -85,8 +99,8 @@ fn encode(local: SocketAddr, peer: SocketAddr) -> [u8; 72] {
 /// Bytes of nlmsghdr + inet_diag_msg.
 const ANSWER: usize = 16 + 72;
 
-/// Takes a netlink answer apart.
-pub fn decode(bytes: &[u8]) -> Result<Option<Found>, Errno> {
+/// Takes a netlink answer apart: the socket, and its own port and the other's.
+pub fn decode(bytes: &[u8]) -> Result<Option<(Found, [u16; 2])>, Errno> {
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
     if bytes.len() >= 20 && u16::from_ne_bytes([bytes[4], bytes[5]]) == NLMSG_ERROR {
         return match (word(16) as i32).wrapping_neg() {
@@ -99,7 +113,11 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Found>, Errno> {
     }
     let id = 16 + 4;
     let cookie = u64::from(word(id + 40)) | u64::from(word(id + 44)) << 32;
-    Ok(Some(Found { cookie, uid: word(16 + 64), open: word(16 + 68) != 0 || bytes[17] == TIME_WAIT, inode: word(16 + 68) }))
+    let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let (held, state) = (word(16 + 68) != 0, bytes[17]);
+    let attested = held && CONNECTED.contains(&state);
+    let found = Found { cookie, uid: word(16 + 64), open: held || state == TIME_WAIT, inode: word(16 + 68), attested };
+    Ok(Some((found, [port(id), port(id + 2)])))
 }
 
 #[cfg(test)]
@@ -117,11 +135,32 @@ mod tests {
                 Diag::open().unwrap().find(far.local_addr().unwrap(), near.local_addr().unwrap()).unwrap().unwrap();
             assert_eq!(found.cookie, crate::socket::cookie(far.as_raw_fd()).unwrap());
             assert_eq!(found.uid, crate::thread::euid());
-            assert!(found.open);
+            assert!(found.open && found.attested);
             let ends = (far.local_addr().unwrap(), near.local_addr().unwrap());
             drop(far);
             assert!(Diag::open().unwrap().find(ends.0, ends.1).unwrap().is_none_or(|found| !found.open));
         }
+    }
+
+    /// Whoever comes from elsewhere may choose a port at which something listens here: the kernel finds that.
+    #[test]
+    fn a_listener_and_a_closed_socket_attest_nothing() {
+        let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let local = SocketAddr::new("127.0.0.1".parse().unwrap(), listener.local_addr().unwrap().port());
+        let diag = Diag::open().unwrap();
+        let found = diag.find(local, "192.0.2.1:4711".parse().unwrap()).unwrap();
+        assert!(found.is_none_or(|found| !found.attested), "{found:?}");
+        let near = std::net::TcpStream::connect(local).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        let ends = (near.local_addr().unwrap(), far.local_addr().unwrap());
+        assert!(diag.find(ends.0, ends.1).unwrap().unwrap().attested);
+        drop(near);
+        let found = diag.find(ends.0, ends.1).unwrap();
+        assert!(found.is_none_or(|found| !found.attested), "nobody has it any more: {found:?}");
+        // Before it is accepted it is nobody's.
+        let near = std::net::TcpStream::connect(local).unwrap();
+        let found = diag.find(local, near.local_addr().unwrap()).unwrap();
+        assert!(found.is_none_or(|found| !found.attested), "{found:?}");
     }
 
     #[test]

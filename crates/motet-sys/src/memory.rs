@@ -301,12 +301,30 @@ pub(crate) fn unmap(base: *mut u8, size: usize) {
     let _ = unsafe { rustix::mm::munmap(base.cast(), size) };
 }
 
-/// 16 random bytes.
-pub fn nonce() -> [u8; 16] {
+/// 16 random bytes, or why the system gives none (a filter refuses it, say): then there is no key, and nothing that needs one.
+pub fn nonce() -> Result<[u8; 16], crate::Errno> {
+    const EINTR: i32 = 4;
     let mut bytes = [0u8; 16];
-    // SAFETY: getrandom writes at most 16 bytes into the 16 that we hand it.
-    let _ = unsafe { syscalls::syscall!(syscalls::Sysno::getrandom, bytes.as_mut_ptr(), bytes.len(), 0) };
-    bytes
+    loop {
+        // SAFETY: getrandom writes at most 16 bytes into the 16 that we hand it.
+        match unsafe { syscalls::syscall!(syscalls::Sysno::getrandom, bytes.as_mut_ptr(), bytes.len(), 0) } {
+            Ok(16) => return Ok(bytes),
+            Ok(_) => {} // up to 256 bytes come at once, or none
+            Err(e) if e.into_raw() == EINTR => {}
+            Err(e) => return Err(e.into_raw()),
+        }
+    }
+}
+
+/// 64 random bits, which are not 0.
+pub fn random() -> Result<u64, crate::Errno> {
+    loop {
+        let bytes = nonce()?;
+        let [low, high] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n])));
+        if let Some(word) = [low, high].into_iter().find(|word| *word != 0) {
+            return Ok(word);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use syscalls::{Sysno, syscall};
 
 const SOL_SOCKET: usize = 1;
 const SO_RCVLOWAT: usize = 18;
+const TCP_DEFER_ACCEPT: usize = 9;
 const SO_NETNS_COOKIE: usize = 71;
 const SO_COOKIE: usize = 57;
 const SO_PEERCRED: usize = 17;
@@ -37,6 +38,15 @@ pub fn set_receive_low(fd: RawFd, bytes: i32) -> Result<(), Errno> {
     let length = size_of::<i32>();
     // SAFETY: the kernel reads `length` bytes of `bytes`, which lives until it returns.
     unsafe { syscall!(Sysno::setsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, &raw const bytes, length) }.map_err(errno)?;
+    Ok(())
+}
+
+/// A listener hands over no connection on which nothing has come for so many seconds (`TCP_DEFER_ACCEPT`).
+pub fn set_defer_accept(fd: RawFd, seconds: i32) -> Result<(), Errno> {
+    let length = size_of::<i32>();
+    // SAFETY: as above.
+    unsafe { syscall!(Sysno::setsockopt, fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &raw const seconds, length) }
+        .map_err(errno)?;
     Ok(())
 }
 

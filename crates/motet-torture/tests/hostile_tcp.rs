@@ -16,9 +16,11 @@ const GREETING: usize = 64;
 // Wishes, and sorts of frames: docs/messages.md, "Over TCP".
 const NEW: u8 = 1;
 const PROBE: u8 = 4;
-const WELCOME: u8 = 5;
+const UNKNOWN: u8 = 6;
 const VERSION: u8 = 7;
 const REFUSED: u8 = 8;
+const ADMITTED: u8 = 9;
+const STRANGER: u8 = 10;
 const PACKET: u8 = 1;
 const ACKNOWLEDGEMENT: u8 = 2;
 const GOODBYE: u8 = 3;
@@ -37,7 +39,7 @@ fn node() -> Node {
 }
 
 fn port(node: &Node) -> String {
-    way(&node.address().unwrap(), "tcp").trim_start_matches("tcp://").to_owned()
+    way(&node.address().unwrap(), "tcp").rsplit_once('@').expect("an address with a secret").1.to_owned()
 }
 
 fn go_on(node: &Node, us: u64) {
@@ -105,7 +107,7 @@ fn nobody() -> u16 {
 fn greeting(random: &mut Random, wish: u8, port: u16) -> [u8; GREETING] {
     let mut bytes = [0; GREETING];
     bytes[..8].copy_from_slice(b"MotetTCP");
-    bytes[8] = 1;
+    bytes[8] = 2;
     bytes[10] = wish;
     bytes[16..48].iter_mut().for_each(|byte| *byte = random.number() as u8);
     bytes[56..60].copy_from_slice(&65536u32.to_le_bytes());
@@ -150,7 +152,7 @@ fn strangers_are_shown_out_and_cost_nothing() {
     let mut other = greeting(random, NEW, 0);
     other[8..10].copy_from_slice(&[0xff, 0xff]);
     assert_eq!(answer(node, &other).get(10), Some(&VERSION));
-    for (at, bytes) in [(48, [1, 0, 0, 0]), (12, [1, 0, 0, 0]), (56, [16, 0, 0, 0]), (56, [0; 4])] {
+    for (at, bytes) in [(12, [1, 0, 0, 0]), (56, [16, 0, 0, 0]), (56, [0; 4])] {
         let mut wrong = greeting(random, NEW, 0);
         wrong[at..at + 4].copy_from_slice(&bytes);
         assert_eq!(answer(node, &wrong).get(10), Some(&REFUSED), "{at}");
@@ -197,7 +199,7 @@ fn a_flood_of_sessions_has_an_end_and_others_come_after_it() {
         let mut guest = TcpStream::connect(port(node)).unwrap();
         guest.write_all(&greeting(random, NEW, nobody)).unwrap();
         let answer = hear(node, &mut guest);
-        if answer.get(10) != Some(&WELCOME) {
+        if answer.get(10) != Some(&ADMITTED) {
             assert_eq!(answer.get(10), Some(&REFUSED));
             break;
         }
@@ -222,7 +224,7 @@ fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
     while Instant::now() < until {
         let mut peer = TcpStream::connect(port(node)).unwrap();
         peer.write_all(&greeting(random, NEW, nobody)).unwrap();
-        assert_eq!(hear(node, &mut peer).get(10), Some(&WELCOME));
+        assert_eq!(hear(node, &mut peer).get(10), Some(&ADMITTED));
         peer.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
         links += 1;
         let link = node.links().unwrap()[0];

@@ -31,10 +31,10 @@ fn torture(caller: &str) {
     let start = |host: &str, arguments: &[&str]| Worker::started(hosts.on(host, PROGRAM, arguments));
     let mut called = start("far", &["mesh-at", FAR, ""]);
     let address = way(&called.address(), "tcp");
-    let target = address.trim_start_matches("tcp://");
+    let (secret, target) = address.trim_start_matches("tcp://").split_once('@').expect("an address with a secret");
     // It lies on the caller's host, so what the called node sees is that host's address.
     let mut proxy = start("near", &["proxy-at", NEAR, target, &seed().to_string()]);
-    let between = format!("tcp://{}", proxy.address());
+    let between = format!("tcp://{secret}@{}", proxy.address());
     let mut calling = start("near", &["mesh-at", caller, "", &between]);
     calling.address();
     std::thread::sleep(seconds(5));

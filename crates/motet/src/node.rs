@@ -30,6 +30,7 @@ mod loans;
 pub use loans::{Content, InPlace};
 pub use motet_engine::message::direct::Mapped;
 pub use motet_engine::message::loans::{Lent, Loan, LoanCounts, Part};
+pub use motet_engine::message::medium::Secret;
 pub use motet_engine::message::operations::{Got, Teller};
 pub use motet_engine::message::receiving::{From, Seen};
 pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights, Shared};
@@ -298,7 +299,14 @@ impl Node {
 pub fn options(name: &str, listen: Option<SocketAddr>) -> NodeOptions {
     let config = crate::config();
     let drivers = table::DRIVERS.iter().copied().filter(|driver| config.drivers.allows(driver.name())).collect();
-    NodeOptions { drivers, name: name.to_owned(), listen, limits: MessageLimits::default(), spin: config.spin }
+    NodeOptions {
+        drivers,
+        name: name.to_owned(),
+        listen,
+        secret: None,
+        limits: MessageLimits::default(),
+        spin: config.spin,
+    }
 }
 
 /// The deadline that is so many nanoseconds from now, for the calls of [`Inner`].

@@ -1,7 +1,7 @@
 //! Two nodes in one process, over shared memory and over TCP: whatever the medium, a program sees the same.
 
 use motet::node::{
-    Atomic, Body, Channel, Datatype, Error, From, Inner, LinkId, Memory, Message, Mode, Node, Notice, Operation,
+    Atomic, Body, Channel, Datatype, Error, From, Inner, Key, LinkId, Memory, Message, Mode, Node, Notice, Operation,
     Outgoing, Rights, Serve, Status,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -358,5 +358,37 @@ fn a_stand_in_answers_while_the_program_does_not() {
             ask(100);
             far.shut().unwrap();
         });
+    }
+}
+
+#[test]
+fn a_guessed_key_ends_the_link_and_no_other() {
+    for driver in WAYS {
+        let Pair { near, far, link, .. } = pair(driver, queue);
+        let words: Arc<[AtomicU64]> = (0..1 << 10).map(AtomicU64::new).collect();
+        let key = far.register_words(&words, Rights::ALL).unwrap();
+        for bit in [0, 19, 20, 31, 32, 63] {
+            let guess = Key(key.0 ^ 1 << bit);
+            beside(&far, || {
+                for length in [8usize, 4000] {
+                    let own = near.connect(&way(&far, driver), LIMIT).unwrap();
+                    let get = |link, key| {
+                        let begin = || near.get(link, key, 0, Memory::Owned(vec![0; length]), Notice::default());
+                        let mut got = begin();
+                        while got == Err(Error::WouldBlock) {
+                            near.progress().unwrap(); // the other has not greeted yet
+                            got = begin();
+                        }
+                        got.and_then(|operation| near.finish_operation(operation, LIMIT))
+                    };
+                    assert_eq!(get(own, key).map(|bytes| bytes.len()), Ok(length), "{driver}");
+                    assert!(matches!(get(own, guess), Err(Error::Lost(_))), "{driver} {bit} {length}");
+                    assert!(matches!(get(own, key), Err(Error::Lost(_))), "{driver}: nothing more is answered");
+                    assert_eq!(get(link, key).map(|bytes| bytes.len()), Ok(length), "{driver}: the other link stands");
+                    near.disconnect(own).unwrap();
+                }
+            });
+        }
+        assert!(words.iter().zip(0..).all(|(word, at)| word.load(Ordering::SeqCst) == at));
     }
 }

@@ -169,7 +169,7 @@ impl Links {
             fits(share)
         });
         let geometry = geometry.ok_or(reason)?;
-        let nonce = memory::nonce();
+        let nonce = memory::nonce().map_err(|_| Reason::NO_RANDOM)?;
         let fd = memory::make("motet-segment", geometry.bytes(), &geometry.encode(nonce), HEAD);
         let fd = fd.map_err(|errno| if errno == Errno::FBIG { Reason::LIMITED } else { Reason::NO_MEMORY })?;
         let segment = self.open(peer, &fd, (geometry, nonce, 0), shape, now)?;

@@ -64,7 +64,7 @@ fn victim_with(memory: usize) -> Victim {
     let netns = socket::netns_cookie(pair.fd).unwrap();
     let name = format!("motet/{netns:x}/{:x}", pair.cookie).into_bytes();
     let offerer = socket::cookie(streams[1].as_raw_fd()).unwrap();
-    let nonce = motet_sys::memory::nonce();
+    let nonce = motet_sys::memory::nonce().unwrap();
     Victim { connecting, name, honest: Offer { netns, offerer, other: pair.cookie, slot: 0, nonce }, _streams: streams }
 }
 

@@ -4,7 +4,8 @@ use crate::dial::{Dial, Dialed, Failure};
 use crate::door::Door;
 use crate::link::Link;
 use crate::node::Node;
-use motet_engine::message::medium::{Calling, Identity, Medium, Met, NodeId};
+use crate::trust::{self, Other};
+use motet_engine::message::medium::{Calling, Identity, Medium, Met, NodeId, Secret};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::greeting::{Greeting, Wish};
 use motet_proto::message::session::{LARGEST, Role, Session};
@@ -19,6 +20,10 @@ use std::sync::{Arc, Mutex};
 pub struct Call {
     node: Arc<Node>,
     address: SocketAddr,
+    /// What the address has; without it only a process of our user on this host is called.
+    secret: Option<Secret>,
+    /// Our own end.
+    near: Option<SocketAddr>,
     dial: Dial,
     /// Where the other can ask for us.
     door: Option<Arc<Mutex<Door>>>,
@@ -26,28 +31,41 @@ pub struct Call {
 }
 
 impl Call {
-    /// Begins to call a node at `ADDRESS:PORT`.
+    /// Begins to call a node at `[SECRET@]ADDRESS:PORT`.
     pub fn new(identity: &Identity, address: &str) -> Result<Self, Reason> {
-        let address: SocketAddr = address.parse().map_err(|_| Reason::NO_SUCH_NODE)?;
-        let node = Node::of(identity.id);
+        let (secret, address) = trust::place(address).ok_or(Reason::NO_SUCH_NODE)?;
+        let node = Node::of(identity);
         let greeting = Greeting {
             wish: Wish::New,
             epoch: 0,
             node: identity.id.0,
-            session: memory::nonce(),
+            session: memory::nonce().map_err(|_| Reason::NO_RANDOM)?,
             expected: 0,
+            secret: secret.map_or(0, |secret| secret.caller),
             largest: LARGEST as u32,
             port: 0,
         };
         let mut dial = Dial::new(&address, greeting, clock::nanoseconds()).map_err(|_| Reason::NO_SUCH_NODE)?;
-        let (port, door) = dial.own_address().map_or((0, None), |own| node.door(own));
+        let near = dial.near();
+        let (port, door) = near.map_or((0, None), |own| node.door(own.ip()));
         dial.name_port(port);
-        Ok(Self { node, address, dial, door, over: false })
+        Ok(Self { node, address, secret, near, dial, door, over: false })
+    }
+
+    /// Whom we have reached: whoever listens at a node's port after its end must not be taken for it.
+    fn is_known(&self, reply: &Greeting) -> Result<(), Reason> {
+        let right = self.secret.is_some_and(|secret| secret.is_answered(reply.secret));
+        match self.near.map_or(Other::Unknown, |near| trust::other_end(near, self.address)) {
+            Other::AnotherUser => Err(Reason::OTHER_USER),
+            other if trust::may(other, right) => Ok(()),
+            _ => Err(Reason::STRANGER),
+        }
     }
 
     fn met(&self, fd: PrivateFd, reply: &Greeting, now: u64) -> Result<Met, Reason> {
         match reply.wish {
-            Wish::Welcome => {}
+            Wish::Admitted => self.is_known(reply)?,
+            Wish::Stranger => return Err(self.is_known(reply).err().unwrap_or(Reason::STRANGER)),
             Wish::Version => return Err(Reason::VERSION),
             _ => return Err(Reason::NO_SUCH_NODE),
         }

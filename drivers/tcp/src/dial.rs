@@ -5,7 +5,7 @@ use motet_proto::message::session::greeting::{GREETING, Greeting, Ungreeted};
 use motet_sys::fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, AsRawFd};
 use motet_sys::rustix::io::Errno;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// An attempt takes no longer, ns.
 const LIMIT: u64 = 3_000_000_000;
@@ -57,9 +57,9 @@ impl Dial {
         Ok(Self { fd: Some(fd), set, greeting, greeted: false, answer: [0; GREETING], got: 0, until })
     }
 
-    /// Our own address, as the other will see it where nothing translates addresses.
-    pub fn own_address(&self) -> Option<IpAddr> {
-        socket::own_address(self.fd.as_ref()?).ok().map(|address| address.ip())
+    /// Our own end, as the other will see it where nothing translates addresses.
+    pub fn near(&self) -> Option<SocketAddr> {
+        socket::own_address(self.fd.as_ref()?).ok()
     }
 
     /// The greeting, which is not said yet, names this port.

@@ -38,12 +38,17 @@ impl Guest {
         Self { fd, from, bytes: [0; GREETING], got: 0, until: now.saturating_add(LIMIT) }
     }
 
+    /// Our own end of its connection.
+    pub fn near(&self) -> motet_sys::rustix::io::Result<SocketAddr> {
+        socket::own_address(&self.fd)
+    }
+
     /// When it has taken too long.
     pub fn due(&self) -> u64 {
         self.until
     }
 
-    /// Listens to it.
+    /// Listens to it. Nothing of it that is not a greeting from its first byte on is waited for.
     pub fn step(&mut self, now: u64) -> Said {
         // Not a byte more than the greeting: what follows is the session's.
         match socket::receive(&self.fd, &mut self.bytes[self.got..]) {

@@ -4,7 +4,8 @@
 //! the table so that `MOTET_DRIVERS`, routes and `motet why` can name it. For messages it is what joins nodes on different
 //! hosts: [`listening`] waits for others, [`calling`] goes to them, a [`link`] carries packets between two, once and in order
 //! although connections break. The protocol of that is `motet_proto::message::session`; here are the sockets ([`socket`]),
-//! connections on their way up ([`dial`]) and in ([`door`], [`guest`]), and who belongs to which session ([`node`]).
+//! connections on their way up ([`dial`]) and in ([`door`], [`guest`]), who may come in ([`trust`]), and who belongs to which session
+//! ([`node`]).
 #![forbid(unsafe_code)]
 
 pub mod calling;
@@ -15,6 +16,7 @@ pub mod link;
 pub mod listening;
 pub mod node;
 pub mod socket;
+pub mod trust;
 
 use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
 use motet_engine::message::medium::{Calling, Identity, Listening};

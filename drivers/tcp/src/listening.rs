@@ -4,6 +4,7 @@ use crate::door::{Door, reply};
 use crate::guest::Guest;
 use crate::link::Link;
 use crate::node::Node;
+use crate::socket;
 use motet_engine::message::medium::{Identity, Listening, Medium, Met, NodeId};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::greeting::{Greeting, Wish};
@@ -30,15 +31,15 @@ impl Listener {
             Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS => Reason::NO_MEMORY,
             _ => Reason::NO_SUCH_NODE,
         })?;
-        let node = Node::of(identity.id);
+        let node = Node::of(identity);
         node.listens(Some(door.address()));
         Ok(Self { door, node })
     }
 
-    /// A new session.
+    /// A new session, with somebody who may have one.
     fn meet(&self, guest: Guest, greeting: &Greeting, now: u64) -> Option<Met> {
-        let own = reply(&self.node, Wish::Welcome, greeting);
-        let refused = Greeting { wish: Wish::Refused, ..own };
+        let own = reply(&self.node, Wish::Admitted, greeting);
+        let refused = Greeting { wish: Wish::Refused, secret: 0, ..own };
         // A node has no link to itself.
         let session = Session::new(Role::Called, own, greeting, now).ok().filter(|_| greeting.node != own.node);
         // In this order: a session that is refused must not be entered.
@@ -47,6 +48,7 @@ impl Listener {
             guest.answer(&refused);
             return None;
         };
+        socket::prepare(&guest.fd);
         let back = (greeting.port != 0).then(|| SocketAddr::new(guest.from.ip(), greeting.port));
         match Link::new(session, Role::Called, guest.fd, (self.node.clone(), mailbox), back, None) {
             Ok(link) => Some(Met { peer: NodeId(greeting.node), medium: Medium::Frames(Box::new(link)) }),
@@ -78,6 +80,10 @@ impl Listening for Listener {
     }
 
     fn address(&self) -> String {
+        self.node.secret().before(&self.place())
+    }
+
+    fn place(&self) -> String {
         self.door.address().to_string()
     }
 }

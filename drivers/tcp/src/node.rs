@@ -4,7 +4,9 @@
 //! the link's set of descriptors. Where a node that does not listen can be asked whether it lives, is known here too.
 
 use crate::door::Door;
-use motet_engine::message::medium::NodeId;
+use crate::guest::Guest;
+use crate::trust::{may, may_be_here, other_end};
+use motet_engine::message::medium::{Identity, NodeId, Secret};
 use motet_proto::message::session::greeting::Greeting;
 use motet_sys::fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, AsRawFd};
@@ -37,6 +39,7 @@ fn most_called() -> usize {
 #[derive(Debug)]
 pub struct Node {
     id: NodeId,
+    secret: Secret,
     /// Where it listens for everybody.
     listens: Mutex<Option<SocketAddr>>,
     /// Where it can be asked whether it lives.
@@ -46,14 +49,15 @@ pub struct Node {
 
 impl Node {
     /// The one record of this node.
-    pub fn of(id: NodeId) -> Arc<Self> {
+    pub fn of(identity: &Identity) -> Arc<Self> {
+        let &Identity { id, secret, .. } = identity;
         let mut nodes = lock(&NODES);
         nodes.retain(|(_, node)| node.strong_count() > 0);
         if let Some(node) = nodes.iter().find(|(other, _)| *other == id).and_then(|(_, node)| node.upgrade()) {
             return node;
         }
-        let node =
-            Arc::new(Self { id, listens: Mutex::default(), doors: Mutex::default(), sessions: Mutex::default() });
+        let (listens, doors, sessions) = Default::default();
+        let node = Arc::new(Self { id, secret, listens, doors, sessions });
         nodes.push((id, Arc::downgrade(&node)));
         node
     }
@@ -61,6 +65,19 @@ impl Node {
     /// Its number.
     pub fn id(&self) -> NodeId {
         self.id
+    }
+
+    /// What its address has.
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// Whether a guest that says this may begin a session. Nothing of it is used before that, the port that it names least of all.
+    pub fn admits(&self, guest: &Guest, greeting: &Greeting) -> bool {
+        let right = self.secret.is_said(greeting.secret);
+        let Ok(near) = guest.near() else { return false };
+        // A crowd of strangers from elsewhere is not asked about.
+        (right || may_be_here(near, guest.from)) && may(other_end(near, guest.from), right)
     }
 
     /// The port at which it listens for everybody; 0: none.

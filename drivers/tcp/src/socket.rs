@@ -12,7 +12,9 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// Connections that the kernel keeps for a listener that has not taken them yet.
-const BACKLOG: i32 = 256;
+const BACKLOG: i32 = 4096;
+/// A connection on which nothing has been said is not handed over for so long, s: it costs the kernel a record, and us nothing.
+const SILENT: i32 = 3;
 /// A host that does not answer is dead after about so long: with data under way, and without.
 const UNANSWERED_MS: u32 = 8_000;
 const QUIET: Duration = Duration::from_secs(4);
@@ -30,6 +32,7 @@ fn fresh(address: &SocketAddr) -> Result<PrivateFd> {
 pub fn listen(address: &SocketAddr) -> Result<(PrivateFd, SocketAddr)> {
     let fd = fresh(address)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
+    let _ = motet_sys::socket::set_defer_accept(fd.as_fd().as_raw_fd(), SILENT);
     net::bind(&fd, address)?;
     net::listen(&fd, BACKLOG)?;
     let actual = own_address(&fd)?;
@@ -41,13 +44,11 @@ pub fn own_address(fd: &PrivateFd) -> Result<SocketAddr> {
     SocketAddr::try_from(net::getsockname(fd)?)
 }
 
-/// Takes a connection that has come, and says from where.
+/// Takes a connection that has come, and says from where. It is not [prepared](prepare): it may be anybody's.
 pub fn accept(listener: &PrivateFd) -> Result<(PrivateFd, SocketAddr)> {
     let (fd, from) = net::acceptfrom_with(listener, FLAGS)?;
     let from = from.map(SocketAddr::try_from).ok_or(Errno::NOTCONN)??;
-    let fd = PrivateFd::alone(fd);
-    prepare(&fd);
-    Ok((fd, from))
+    Ok((PrivateFd::alone(fd), from))
 }
 
 /// Begins to connect: writable when that has ended, well or badly.
@@ -66,7 +67,7 @@ pub fn error(fd: &PrivateFd) -> Result<()> {
 }
 
 /// Small packets go at once, and a host that has died is noticed. What the system refuses stays as it is.
-fn prepare(fd: &PrivateFd) {
+pub fn prepare(fd: &PrivateFd) {
     let _ = sockopt::set_tcp_nodelay(fd, true);
     let _ = sockopt::set_tcp_user_timeout(fd, UNANSWERED_MS);
     let _ = sockopt::set_socket_keepalive(fd, true);

@@ -5,7 +5,7 @@ use super::shape::{self, NodeOptions};
 use super::table::{self, enter};
 use super::{EAGAIN, EINVAL, Errno, call, errno};
 use crate::{EPROTO, guard};
-use motet_api::node::{MessageLimits, Node, options};
+use motet_api::node::{MessageLimits, Node, Secret, options};
 use motet_sys::thread;
 use std::ffi::{CStr, c_char, c_void};
 use std::net::SocketAddr;
@@ -76,9 +76,13 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
         return Ok((options("", None), 0));
     }
     // SAFETY: the caller's promise.
-    let (wanted, name, listen) = unsafe {
-        let wanted = shape::read_grown(wanted, shape::NodeOptions::FIRST)?;
-        (wanted, text(wanted.name)?, text(wanted.listen)?)
+    let (wanted, name, listen, secret) = unsafe {
+        let wanted = shape::read_grown(wanted, &shape::NodeOptions::EARLIER)?;
+        (wanted, text(wanted.name)?, text(wanted.listen)?, text(wanted.secret)?)
+    };
+    let secret = match secret {
+        "" => None,
+        digits => Some(Secret::read(digits).ok_or(EINVAL)?),
     };
     let listen = match listen {
         "" => None,
@@ -93,6 +97,7 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
         return Err(EINVAL);
     }
     let mut options = options(name, listen);
+    options.secret = secret;
     let or = |wanted: u64, default: u64| if wanted == 0 { default } else { wanted };
     let MessageLimits { window, longs, channels, eager, single_copy, pool, bodies } = options.limits;
     options.limits = MessageLimits {

@@ -25,11 +25,12 @@ pub struct NodeOptions {
     pub eager_network: u64,
     pub single_copy: u64,
     pub pool: u64,
+    pub secret: *const c_char,
 }
 
 impl NodeOptions {
-    /// Bytes of its first version.
-    pub const FIRST: usize = offset_of!(NodeOptions, pool);
+    /// Bytes of its earlier versions.
+    pub const EARLIER: [usize; 2] = [offset_of!(NodeOptions, pool), offset_of!(NodeOptions, secret)];
 }
 
 /// struct motet_link_state.
@@ -152,17 +153,17 @@ pub unsafe fn read<T: Copy>(from: *const T) -> Result<T, Errno> {
     }
 }
 
-/// The same of a struct that has grown since its first version of `first` bytes: what the caller's has not is zeros.
+/// The same of a struct that has grown since `earlier` versions of so many bytes: what the caller's has not is zeros.
 ///
 /// # Safety
 /// As of [`read`]; zeros are a `T`.
-pub unsafe fn read_grown<T: Copy>(from: *const T, first: usize) -> Result<T, Errno> {
+pub unsafe fn read_grown<T: Copy>(from: *const T, earlier: &[usize]) -> Result<T, Errno> {
     if from.is_null() {
         return Err(EINVAL);
     }
     // SAFETY: the caller's promise: it begins with its size.
     let size = unsafe { *from.cast::<usize>() };
-    if size != first && size < size_of::<T>() {
+    if !earlier.contains(&size) && size < size_of::<T>() {
         return Err(EINVAL);
     }
     let mut value = MaybeUninit::<T>::zeroed();

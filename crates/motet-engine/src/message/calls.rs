@@ -201,7 +201,13 @@ impl Node {
 
     /// The next channel that a peer has opened to a service.
     pub fn accept(&self, service: u64, deadline: Option<u64>) -> Result<Channel, Error> {
-        let known = |core: &mut Core| core.services.get_mut(&service).map(|known| known.opened.pop_front());
+        let known = |core: &mut Core| {
+            let opened = core.services.get_mut(&service)?.opened.pop_front();
+            if let Some(place) = opened.and_then(|channel| core.place(channel.link, channel.id)) {
+                place.taken = true;
+            }
+            Some(opened)
+        };
         self.wait(self.core()?, deadline, |core| match known(core) {
             Some(channel) => channel.map(Ok),
             None => Some(Err(Error::Refused)),

@@ -39,7 +39,7 @@ impl Node {
         match joined.proto.open(service, reception) {
             Ok(id) => {
                 let handler = if let Serve::Handler(number) = serve { number } else { u32::MAX };
-                joined.back.put(id, Place { phase: Phase::Opening, reception, handler });
+                joined.back.put(id, Place { phase: Phase::Opening, reception, handler, taken: true });
                 core.settle(link);
                 Ok(Channel { link, id })
             }
@@ -72,6 +72,7 @@ impl Node {
         let released = joined.with(channel.link, desk, |proto, _, view| proto.release(view, channel.id));
         released.map_err(|refusal| Error::of(refusal, gone))?;
         joined.back.forget(channel.id);
+        joined.note_end(channel.link, desk);
         core.settle(channel.link);
         core.alert();
         Ok(())

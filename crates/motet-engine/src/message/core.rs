@@ -88,6 +88,8 @@ pub struct Core {
     pub restless: u32,
     /// What is known while the lock says that it is still.
     pub lately: Lately,
+    /// Links that are gone, of whose messages some wait to be received.
+    pub lingering: Vec<LinkId>,
     /// Nobody may wait any more.
     pub shut: bool,
     /// Everything that can wake a sleeper.
@@ -222,6 +224,7 @@ impl Core {
             calm: None,
             restless: 0,
             lately: Lately::default(),
+            lingering: Vec::new(),
             shut: false,
             poll,
             kick,
@@ -402,19 +405,39 @@ impl Core {
         let Some(index) = self.links.find(number) else { return };
         self.hot.retain(|known| *known != link);
         self.sheet.left(index);
-        if let Some(mut joined) = self.links.remove(index)
-            && joined.gone.is_none()
-        {
+        let Some(mut joined) = self.links.remove(index) else { return };
+        joined.came = false; // nothing of it is left to be looked at
+        let mut medium = None;
+        if joined.gone.is_none() {
             joined.flush(link, &mut self.desk);
             joined.end_sharing();
-            let medium = joined.medium.take();
+            medium = joined.medium.take();
             joined.lose(link, &mut self.desk, Reason::PEER_GONE, Broken("the link was closed here"));
-            if let Some(Medium::Frames(frames)) = medium {
-                self.see_off(frames);
-            }
+        }
+        joined.release_all(link, &mut self.desk);
+        if let Some(Medium::Frames(frames)) = medium {
+            self.see_off(frames);
         }
         for service in self.services.values_mut() {
             service.opened.retain(|channel| channel.link != link);
+        }
+    }
+
+    /// Forgets links that peers have begun, that are gone, and of which the program holds nothing: whoever comes and goes leaves nothing
+    /// behind. Where messages wait to be received it stays until they are.
+    #[cold]
+    pub fn forget_ended(&mut self) {
+        for link in std::mem::take(&mut self.desk.ended) {
+            let Ok((joined, _)) = self.link(link) else { continue };
+            let (Some(reason), true) = (joined.gone, joined.came) else { continue };
+            if !joined.is_held() {
+                if matches!(reason, Reason::BROKEN | Reason::GUESSED) {
+                    self.sheet.failed(reason); // its row goes with it
+                }
+                self.forget(link);
+            } else if !joined.back.is_held() && !self.lingering.contains(&link) {
+                self.lingering.push(link);
+            }
         }
     }
 
@@ -461,8 +484,17 @@ impl Core {
 
     /// All ways to this node.
     pub fn address(&self) -> String {
+        self.ways(|listening| listening.address())
+    }
+
+    /// The same for people to see.
+    pub fn shown_address(&self) -> String {
+        self.ways(|listening| listening.place())
+    }
+
+    fn ways(&self, say: impl Fn(&dyn Listening) -> String) -> String {
         let way = |(driver, listening): &(&'static dyn Driver, Box<dyn Listening>)| {
-            format!("{}://{}", driver.name(), listening.address())
+            format!("{}://{}", driver.name(), say(&**listening))
         };
         self.listeners.iter().map(way).collect::<Vec<_>>().join(",")
     }

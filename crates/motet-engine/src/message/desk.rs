@@ -8,7 +8,7 @@ use super::copying::{Copying, Helping, Sharing};
 use super::operations::Operations;
 use super::regions::Hosts;
 use super::segments::Segments;
-use super::{Channel, LinkId};
+use super::{Channel, Error, LinkId};
 use motet_proto::message::matching::{Receive, Scope};
 use motet_proto::message::packet::{self, Route};
 use motet_proto::message::remote::RemoteCopy;
@@ -38,6 +38,8 @@ pub struct Desk {
     pub delivery: Option<Delivery>,
     /// Channels that peers would like: link, channel, service.
     pub offers: VecDeque<(Channel, u64)>,
+    /// Links that peers have begun and that are gone, or of which the program holds less: to be looked at.
+    pub ended: Vec<LinkId>,
     /// The program's, to be dropped where no lock is held.
     pub spent: Vec<Box<dyn Any + Send>>,
     /// Something has happened that a thread may wait for.
@@ -71,6 +73,8 @@ pub struct Place {
     pub reception: Reception,
     /// The program's handler, by its number in the node.
     pub handler: u32,
+    /// The program has opened it, or has taken note of it: it is the one who closes it.
+    pub taken: bool,
 }
 
 /// How far a channel is.
@@ -140,6 +144,11 @@ impl Back {
         self.places[channel.index()] = Some((channel, place));
     }
 
+    /// Whether the program has a channel that it must close.
+    pub fn is_held(&self) -> bool {
+        self.places.iter().flatten().any(|(_, place)| place.taken)
+    }
+
     /// Nothing is kept of a channel any more.
     pub fn forget(&mut self, channel: ChannelId) {
         let known = self.places.get_mut(channel.index());
@@ -154,23 +163,30 @@ impl Back {
 
 impl Desk {
     /// With a table whose hash nobody can guess, and a pool of so many bytes.
-    pub fn new(pool: usize) -> Self {
-        let seed = memory::nonce();
+    pub fn new(pool: usize) -> Result<Self, Error> {
+        let seed = memory::nonce().map_err(Error::NoNode)?;
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| seed[at + n]));
-        Self {
+        Ok(Self {
             table: Table::new([half(0), half(8)]),
             operations: Operations::default(),
             hosts: Hosts::default(),
             pool: Pool::new(pool),
             delivery: None,
             offers: VecDeque::new(),
+            ended: Vec::new(),
             spent: Vec::new(),
             stirred: false,
-        }
+        })
     }
 }
 
 impl Desk {
+    /// Whether a round has more to do than to look at links.
+    #[inline(always)]
+    pub fn is_left_something(&self) -> bool {
+        !self.offers.is_empty() || !self.spent.is_empty() || !self.ended.is_empty()
+    }
+
     /// A block of the pool: the last one that came back, if it is of that size.
     #[inline]
     pub fn take_block(&mut self, length: usize) -> Option<Block> {

@@ -51,26 +51,26 @@ impl Error {
     /// As a system error number, positive.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::WouldBlock => 11,                                                               // EAGAIN
-            Self::TimedOut => 110,                                                                // ETIMEDOUT
-            Self::Cancelled => 125,                                                               // ECANCELED
-            Self::Truncated => 90,                                                                // EMSGSIZE
-            Self::TooLong => 7,                                                                   // E2BIG
-            Self::Denied => 13,                                                                   // EACCES
-            Self::Outside => 34,                                                                  // ERANGE
-            Self::Unfit => 22,                                                                    // EINVAL
-            Self::Interrupted => 4,                                                               // EINTR
-            Self::Unknown => 9,                                                                   // EBADF
-            Self::Closed => 32,                                                                   // EPIPE
-            Self::Refused => 111,                                                                 // ECONNREFUSED
-            Self::Lost(Reason::BROKEN) => 71,                                                     // EPROTO
-            Self::Lost(_) => 104,                                                                 // ECONNRESET
-            Self::Unreachable(Reason::NAME_TAKEN) => 98,                                          // EADDRINUSE
-            Self::Unreachable(Reason::BAD_NAME) => 22,                                            // EINVAL
-            Self::Unreachable(Reason::NO_SUCH_NODE) => 111,                                       // ECONNREFUSED
-            Self::Unreachable(Reason::OTHER_USER | Reason::NOBODY | Reason::NOT_PERMITTED) => 13, // EACCES
-            Self::Unreachable(_) => 113,                                                          // EHOSTUNREACH
-            Self::Full => 105,                                                                    // ENOBUFS
+            Self::WouldBlock => 11,                             // EAGAIN
+            Self::TimedOut => 110,                              // ETIMEDOUT
+            Self::Cancelled => 125,                             // ECANCELED
+            Self::Truncated => 90,                              // EMSGSIZE
+            Self::TooLong => 7,                                 // E2BIG
+            Self::Denied => 13,                                 // EACCES
+            Self::Outside => 34,                                // ERANGE
+            Self::Unfit => 22,                                  // EINVAL
+            Self::Interrupted => 4,                             // EINTR
+            Self::Unknown => 9,                                 // EBADF
+            Self::Closed => 32,                                 // EPIPE
+            Self::Refused => 111,                               // ECONNREFUSED
+            Self::Lost(Reason::BROKEN | Reason::GUESSED) => 71, // EPROTO
+            Self::Lost(_) => 104,                               // ECONNRESET
+            Self::Unreachable(Reason::NAME_TAKEN) => 98,        // EADDRINUSE
+            Self::Unreachable(Reason::BAD_NAME) => 22,          // EINVAL
+            Self::Unreachable(Reason::NO_SUCH_NODE) => 111,     // ECONNREFUSED
+            Self::Unreachable(Reason::OTHER_USER | Reason::NOBODY | Reason::NOT_PERMITTED | Reason::STRANGER) => 13, // EACCES
+            Self::Unreachable(_) => 113, // EHOSTUNREACH
+            Self::Full => 105,           // ENOBUFS
             Self::NoNode(errno) | Self::File(errno) => *errno,
         }
     }

@@ -10,7 +10,7 @@ use super::segments::Segments;
 use super::sheet::Copies;
 use super::{LinkId, MessageLimits, early, posted, regions};
 use crate::reason::Reason;
-use motet_proto::message::{Broken, ChannelId, Link, Refusal};
+use motet_proto::message::{Broken, ChannelId, GUESSED, Link, Refusal};
 use motet_sys::{memory, socket};
 use motet_wire::lane::bulk::{BulkOut, IN_RING};
 use motet_wire::lane::{Glance, Packet};
@@ -39,6 +39,8 @@ pub struct Joined {
     pub driver: &'static str,
     /// Why the link is gone.
     pub gone: Option<Reason>,
+    /// The peer has begun it. Once it is gone, and the program holds nothing of it, it is forgotten.
+    pub came: bool,
     /// Looks since something came.
     pub silent: u32,
     /// It is among those that are looked at in every round.
@@ -95,6 +97,7 @@ impl Joined {
             peer,
             driver,
             gone: None,
+            came: false,
             silent: 0,
             hot: false,
             trim: None,
@@ -265,7 +268,7 @@ impl Joined {
             // Now, whoever else (a forked child, say) has the descriptor, and before any memory is given back.
             let _ = socket::shutdown(lanes.control.as_fd().as_raw_fd(), 2);
         }
-        self.gone.get_or_insert(reason);
+        self.gone.get_or_insert(if broken == GUESSED { Reason::GUESSED } else { reason });
         self.back.helps.clear();
         self.back.segments.leave();
         self.medium = None;
@@ -279,6 +282,28 @@ impl Joined {
             self.proto.copied_remote(&mut view, request.record, false);
         }
         desk.stirred = true;
+        self.note_end(id, desk);
+    }
+
+    /// One that a peer has begun is gone, or the program holds less of it: whether anything, is seen by the next round.
+    pub fn note_end(&self, id: LinkId, desk: &mut Desk) {
+        if self.came && self.gone.is_some() {
+            desk.ended.push(id);
+        }
+    }
+
+    /// Whether the program may still have something of a link that is gone: a channel that it closes, or messages that it takes.
+    pub fn is_held(&self) -> bool {
+        self.back.is_held() || self.proto.bytes().1 > 0
+    }
+
+    /// Ends all of its channels on this side: what waits on them is discarded.
+    pub fn release_all(&mut self, id: LinkId, desk: &mut Desk) {
+        let channels: Vec<_> = self.back.places.iter().flatten().map(|(channel, _)| *channel).collect();
+        let mut view = View::of(desk, &mut self.back, id);
+        for channel in channels {
+            let _ = self.proto.release(&mut view, channel);
+        }
     }
 
     /// The peer's process has ended, or has closed the link: what it has sent is still taken, then everything ends.

@@ -7,7 +7,7 @@
 use crate::reason::Reason;
 use motet_proto::message::Packets;
 use motet_sys::fds::PrivateFd;
-use motet_sys::socket;
+use motet_sys::{memory, socket};
 use motet_wire::lane::bulk::{BulkIn, BulkOut};
 use motet_wire::lane::{Consumer, Producer};
 use motet_wire::record::Tx;
@@ -16,6 +16,64 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 /// A node's number: random, another one for each node that ever was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub [u8; 16]);
+
+/// What the address of a node has that those alone know to whom it was given: 64 bits that whoever calls from another host must say, and
+/// 64 that only the node can answer with. Where one of the two is wrong, it is a stranger.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret {
+    /// What a caller says.
+    pub caller: u64,
+    /// What is answered to it.
+    pub answer: u64,
+}
+
+impl Secret {
+    /// Digits of one in an address.
+    const DIGITS: usize = 32;
+
+    /// One that nobody can guess, or why the system gives none.
+    pub fn random() -> Result<Self, motet_sys::Errno> {
+        Ok(Self { caller: memory::random()?, answer: memory::random()? })
+    }
+
+    /// Before a place: `SECRET@PLACE`.
+    pub fn before(&self, place: &str) -> String {
+        format!("{:016x}{:016x}@{place}", self.caller, self.answer)
+    }
+
+    /// What is before a place, if anything is; and the place. `None`: what is there is no secret.
+    pub fn split(address: &str) -> Option<(Option<Self>, &str)> {
+        match address.split_once('@') {
+            Some((digits, place)) => Some((Some(Self::read(digits)?), place)),
+            None => Some((None, address)),
+        }
+    }
+
+    /// From its digits.
+    pub fn read(digits: &str) -> Option<Self> {
+        if digits.len() != Self::DIGITS || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        let [caller, answer] = [0, 16].map(|at| u64::from_str_radix(&digits[at..at + 16], 16));
+        Some(Self { caller: caller.ok()?, answer: answer.ok()? })
+    }
+
+    /// What was said is what a caller must say. One comparison of words: how long it takes says nothing.
+    pub fn is_said(&self, said: u64) -> bool {
+        said == self.caller
+    }
+
+    /// The same of the answer.
+    pub fn is_answered(&self, said: u64) -> bool {
+        said == self.answer
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
 
 /// The medium is gone, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +161,8 @@ pub struct Identity {
     pub name: String,
     /// Where nodes of other hosts find it: `ADDRESS:PORT`, port 0 for any; none: they do not.
     pub listen: Option<std::net::SocketAddr>,
+    /// What they must know.
+    pub secret: Secret,
 }
 
 /// Waits for others. Dropping it ends that.
@@ -115,8 +175,12 @@ pub trait Listening: Send {
     fn due(&self) -> Option<u64> {
         None
     }
-    /// Where others find the node, as `call` of this driver understands it.
+    /// Where others find the node, as `call` of this driver understands it: secrets and all.
     fn address(&self) -> String;
+    /// The same for people to see, without secrets.
+    fn place(&self) -> String {
+        self.address()
+    }
 }
 
 /// On the way to another node. Dropping it gives up.

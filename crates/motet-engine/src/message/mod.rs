@@ -68,7 +68,7 @@ pub use operations::{Completion, Ended, GroupId, Notice};
 use self::core::{Core, Guard, Source};
 use crate::driver::Driver;
 use desk::Desk;
-use medium::{Identity, NodeId};
+use medium::{Identity, NodeId, Secret};
 use motet_proto::message::matching;
 use motet_proto::message::{ChannelId, Held, Limits};
 use motet_sys::birth::Birth;
@@ -219,6 +219,8 @@ pub struct NodeOptions {
     pub name: String,
     /// Where nodes of other hosts find it; none: they do not.
     pub listen: Option<SocketAddr>,
+    /// What those must know; none: a random one, which its address says.
+    pub secret: Option<Secret>,
     /// What it allows.
     pub limits: MessageLimits,
     /// Longest wait outside the kernel, ns.
@@ -265,16 +267,18 @@ impl Node {
         let poll = PrivateFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
         let outer = PrivateFd::new(fds::copy(&poll).map_err(system)?);
         let kick = PrivateFd::new(socket::eventfd().map_err(Error::NoNode)?);
-        let id = NodeId(memory::nonce());
+        let id = NodeId(memory::nonce().map_err(Error::NoNode)?);
         let name = match options.name.as_str() {
             "" => format!("@{:032x}", u128::from_le_bytes(id.0)),
             name => name.to_owned(),
         };
-        let identity = Identity { id, name, listen: options.listen };
-        let mut core = Core::new(identity, options.limits, Desk::new(motet_sys::limits::address_share(options.limits.pool)), poll, kick);
+        let secret = options.secret.map_or_else(Secret::random, Ok).map_err(Error::NoNode)?;
+        let identity = Identity { id, name, listen: options.listen, secret };
+        let desk = Desk::new(motet_sys::limits::address_share(options.limits.pool))?;
+        let mut core = Core::new(identity, options.limits, desk, poll, kick);
         core.watch(core.kick.as_fd().as_raw_fd(), Source::Kick)?;
         core.listen(&options.drivers)?;
-        core.sheet = Sheet::open(&core.identity, &core.drivers, &core.address());
+        core.sheet = Sheet::open(&core.identity, &core.drivers, &core.shown_address());
         let process = birth.process();
         Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer, vain: vain::Vain::default() })
     }

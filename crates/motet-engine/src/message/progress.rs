@@ -57,6 +57,9 @@ impl Node {
         if !core.desk.offers.is_empty() {
             self.answer_offers(core);
         }
+        if !core.desk.ended.is_empty() {
+            core.forget_ended();
+        }
         if !core.tasks.is_empty() || !core.desk.spent.is_empty() {
             self.run_tasks(core);
             came = true;
@@ -84,7 +87,7 @@ impl Node {
         }
         *rounds = round;
         let look = joined.look(link, desk, landing, *now);
-        let more = !joined.is_quiet() || !desk.offers.is_empty() || !desk.spent.is_empty();
+        let more = !joined.is_quiet() || desk.is_left_something();
         if look == Look::Deliver {
             core.driving = true;
             self.deliver(core);
@@ -256,6 +259,10 @@ impl Node {
         if !core.leaving.is_empty() {
             core.see_all_off();
         }
+        if !core.lingering.is_empty() {
+            let lingering = std::mem::take(&mut core.lingering);
+            core.desk.ended.extend(lingering);
+        }
         if core.desk.pool.gone() != core.gone {
             core.withdraw_segments();
         }
@@ -282,7 +289,11 @@ impl Node {
             let now = core.now;
             while let Some((driver, met)) = core.listeners[at].1.step(now).map(|met| (core.listeners[at].0, met)) {
                 // A link that we cannot keep is closed at once, which its caller sees.
-                let _ = core.join(met, driver.name(), &How::default());
+                if let Ok(link) = core.join(met, driver.name(), &How::default())
+                    && let Ok((joined, _)) = core.link(link)
+                {
+                    joined.came = true;
+                }
             }
         }
         self.step_calls(core);
@@ -318,7 +329,7 @@ impl Node {
             match (taken, serve, reception) {
                 (true, Some(serve), Some(reception)) => {
                     let handler = if let Serve::Handler(number) = serve { number } else { u32::MAX };
-                    joined.back.put(channel.id, Place { phase: Phase::Open, reception, handler });
+                    joined.back.put(channel.id, Place { phase: Phase::Open, reception, handler, taken: false });
                     joined.flush(channel.link, desk);
                     if let Some(service) = core.services.get_mut(&service) {
                         service.opened.push_back(channel);
@@ -362,7 +373,7 @@ impl Node {
     /// Has peers ring from now on, on every link. False: something has come meanwhile.
     pub(super) fn arm(&self, core: &mut Guard<'_>) -> bool {
         self.let_go(core, |_| true);
-        core.hot.is_empty() && core.desk.offers.is_empty() && core.tasks.is_empty() && !core.desk.stirred
+        core.hot.is_empty() && !core.desk.is_left_something() && core.tasks.is_empty() && !core.desk.stirred
     }
 
     /// The same for a sleep on our descriptor.

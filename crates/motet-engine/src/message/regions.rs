@@ -57,12 +57,13 @@ impl Hosts {
     pub(super) fn add(&mut self, host: Host, rights: Rights) -> Result<Key, Error> {
         let (first, length) = (host.first, host.bytes.length());
         let name = self.hosts.insert(host).ok_or(Error::Full)?;
-        let random = memory::nonce();
-        let random = u32::from_le_bytes([random[0], random[1], random[2], random[3]]);
-        self.regions.register_from(u64::from(name.0), first, length, rights, random).ok_or_else(|| {
+        let key = memory::random().map_err(Error::NoNode).and_then(|random| {
+            self.regions.register_from(u64::from(name.0), first, length, rights, random).ok_or(Error::Full)
+        });
+        if key.is_err() {
             self.hosts.remove(name.index());
-            Error::Full
-        })
+        }
+        key
     }
 
     /// The bytes of a region, and where in them one is that peers give this number: the protocol has checked that it is there.

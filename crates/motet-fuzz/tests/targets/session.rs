@@ -15,7 +15,16 @@ use std::io::IoSlice;
 const MOST_OPERATIONS: usize = 300;
 
 fn greeting(node: u8, wish: Wish) -> Greeting {
-    Greeting { wish, epoch: 0, node: [node; 16], session: [7; 16], expected: 0, largest: LARGEST as u32, port: 0 }
+    Greeting {
+        wish,
+        epoch: 0,
+        node: [node; 16],
+        session: [7; 16],
+        expected: 0,
+        secret: 0,
+        largest: LARGEST as u32,
+        port: 0,
+    }
 }
 
 /// Runs the program.

@@ -49,6 +49,9 @@ pub use remote::{Get, Memory, Put, Update};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broken(pub &'static str);
 
+/// It has used the key of a region that this side never made.
+pub const GUESSED: Broken = Broken("a region's key that was never given out");
+
 impl std::fmt::Display for Broken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the peer broke the protocol: {}", self.0)

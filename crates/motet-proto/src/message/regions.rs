@@ -1,8 +1,9 @@
 //! Regions: memory of this side that peers may get from, put to, and change by atomics.
 //!
 //! What it is: [`Regions`], the owner's one table for all of its links, as [`super::matching::Table`] is. A region has a
-//! length, [`Rights`], a name of the owner's, and a key for peers, which is hard to guess: 20 bits of index, 12 of generation
-//! and 32 that are random. Every access of a peer goes through [`Regions::reach`], which checks key, right and bounds.
+//! length, [`Rights`], a name of the owner's, and a key for peers: 64 random bits, which say nothing of the region and of no other
+//! key. Every access of a peer goes through [`Regions::reach`], which checks key, right and bounds. A key that was never given out
+//! ([`Regions::was_given_out`]) is a guess, and ends the link on which it comes; one that has ended is late, and is denied.
 //!
 //! What it is not: it has no memory and knows no address. What a region's bytes are is the owner's matter.
 //!
@@ -11,7 +12,12 @@
 //! not yet answered REVOKE. Whoever takes the last hold away learns it from [`Regions::release`].
 
 use super::Status;
-use super::pool::{Number, Pool};
+use super::pool::Pool;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Keys that have ended and are remembered, so that whoever comes late with one is not taken for one who guesses.
+const ENDED: usize = 4096;
 
 /// What peers may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,9 +48,22 @@ impl Rights {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(pub u64);
 
-impl Key {
-    fn number(self) -> Number {
-        Number(self.0 as u32)
+/// Keys are random: each is its own hash. Peers choose what is looked for, never what is kept.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | u64::from(*byte));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
     }
 }
 
@@ -55,7 +74,6 @@ struct Region {
     first: u64,
     length: u64,
     rights: Rights,
-    random: u32,
     revoked: bool,
     /// What its memory must stay for.
     holds: u32,
@@ -74,20 +92,36 @@ pub enum Revoked {
 #[derive(Debug, Default)]
 pub struct Regions {
     pool: Pool<Region>,
+    /// Where each is.
+    by_key: HashMap<Key, u32, BuildHasherDefault<AsItIs>>,
+    /// Keys of those that have ended, the oldest first.
+    ended: VecDeque<Key>,
 }
 
 impl Regions {
-    /// A new region, whose bytes are numbered from 0 on. `random` is 32 bits that no peer can guess. `None`: there are too many.
-    pub fn register(&mut self, name: u64, length: u64, rights: Rights, random: u32) -> Option<Key> {
+    /// A new region, whose bytes are numbered from 0 on. `random` is 64 bits that no peer can guess: the key. `None`: there are too many
+    /// regions, or that is no new key (0 is none).
+    pub fn register(&mut self, name: u64, length: u64, rights: Rights, random: u64) -> Option<Key> {
         self.register_from(name, 0, length, rights, random)
     }
 
     /// A new region whose bytes are numbered from `first` on: what peers call offsets may be addresses of the owner's. `None` also: the
     /// last byte has no number.
-    pub fn register_from(&mut self, name: u64, first: u64, length: u64, rights: Rights, random: u32) -> Option<Key> {
+    pub fn register_from(&mut self, name: u64, first: u64, length: u64, rights: Rights, random: u64) -> Option<Key> {
         first.checked_add(length)?;
-        let number = self.pool.insert(Region { name, first, length, rights, random, revoked: false, holds: 0 })?;
-        Some(Key(u64::from(random) << 32 | u64::from(number.0)))
+        let key = Key(random);
+        if random == 0 || self.by_key.contains_key(&key) {
+            return None;
+        }
+        let number = self.pool.insert(Region { name, first, length, rights, revoked: false, holds: 0 })?;
+        self.by_key.insert(key, number.index());
+        Some(key)
+    }
+
+    /// Whether this is or was the key of a region, as far back as that is remembered. Not for the way of an access that succeeds.
+    #[cold]
+    pub fn was_given_out(&self, key: Key) -> bool {
+        self.by_key.contains_key(&key) || self.ended.contains(&key)
     }
 
     /// The owner's name for the region, if a peer may do this to these bytes of it now; `offset` is as peers count. Never says more of
@@ -119,7 +153,7 @@ impl Regions {
         if region.holds > 0 {
             return Some(Revoked::Held(region.holds));
         }
-        self.pool.remove(key.number().index());
+        self.remove(key);
         Some(Revoked::Ended)
     }
 
@@ -140,23 +174,35 @@ impl Regions {
         if !region.revoked || region.holds > 0 {
             return None;
         }
-        self.pool.remove(key.number().index()).map(|region| region.name)
+        self.remove(key).map(|region| region.name)
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Region> {
+        let index = self.by_key.remove(&key)?;
+        if self.by_key.is_empty() {
+            self.by_key.shrink_to_fit();
+        }
+        if self.ended.len() == ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(key);
+        self.pool.remove(index)
     }
 
     /// Regions, and bytes held for them.
     pub fn size(&self) -> (u32, usize) {
-        (self.pool.count(), self.pool.bytes())
+        let entry = size_of::<(Key, u32)>() + 1;
+        let keys = self.by_key.capacity() * entry + self.ended.capacity() * size_of::<Key>();
+        (self.pool.count(), self.pool.bytes() + keys)
     }
 
     #[inline]
     fn find(&self, key: Key) -> Option<&Region> {
-        let region = self.pool.get(self.pool.find(key.number())?)?;
-        (region.random == (key.0 >> 32) as u32).then_some(region)
+        self.pool.get(*self.by_key.get(&key)?)
     }
 
     fn find_mut(&mut self, key: Key) -> Option<&mut Region> {
-        let region = self.pool.named(key.number())?;
-        (region.random == (key.0 >> 32) as u32).then_some(region)
+        self.pool.get_mut(*self.by_key.get(&key)?)
     }
 }
 
@@ -164,7 +210,7 @@ impl Regions {
 mod tests {
     use super::*;
 
-    const RANDOM: u32 = 0x1234_5678;
+    const RANDOM: u64 = 0x1234_5678_9abc_def0;
 
     #[test]
     fn bounds_do_not_overflow() {
@@ -193,7 +239,7 @@ mod tests {
         {
             assert_eq!(reach(offset, length), Err(Status::Outside));
         }
-        assert_eq!(regions.register_from(7, first, 102, Rights::GET, RANDOM), None);
+        assert_eq!(regions.register_from(7, first, 102, Rights::GET, RANDOM + 1), None);
     }
 
     #[test]
@@ -224,9 +270,28 @@ mod tests {
         assert_eq!(regions.name(key), None);
         assert!(!regions.hold(key));
         assert_eq!((regions.release(key), regions.size().0), (None, 0));
-        let next = regions.register(8, 100, Rights::ALL, RANDOM).unwrap();
-        assert_ne!(next, key, "the generation goes on");
+        let next = regions.register(8, 100, Rights::ALL, RANDOM + 1).unwrap();
         assert_eq!(regions.release(next), None, "nothing is held");
         assert_eq!(regions.revoke(next), Some(Revoked::Ended));
+    }
+
+    #[test]
+    fn a_late_key_is_told_from_one_that_never_was() {
+        let mut regions = Regions::default();
+        assert_eq!(regions.register(1, 8, Rights::ALL, 0), None, "no region has the key 0");
+        let keys: Vec<Key> =
+            (1..=ENDED as u64 + 10).filter_map(|n| regions.register(n, 8, Rights::ALL, n << 40)).collect();
+        assert!(regions.register(1, 8, Rights::ALL, 1 << 40).is_none(), "in use");
+        assert_eq!(keys.len(), ENDED + 10);
+        for key in &keys {
+            assert!(regions.was_given_out(*key));
+            assert!(!regions.was_given_out(Key(key.0 ^ 1)));
+            assert_eq!(regions.revoke(*key), Some(Revoked::Ended));
+            assert!(regions.was_given_out(*key));
+            assert_eq!(regions.reach(*key, Rights::GET, 0, 1), Err(Status::Denied));
+        }
+        let remembered = keys.iter().filter(|key| regions.was_given_out(**key)).count();
+        assert_eq!((remembered, regions.size().0), (ENDED, 0));
+        assert!(regions.size().1 < 2 * ENDED * size_of::<Key>() + 4096, "what is remembered is bounded");
     }
 }

@@ -23,7 +23,7 @@ fn remote_step(prng: &mut Prng, link: &mut Link, owner: &mut Wary, drain: &mut D
             owner.memory.next += 1;
             let rights = Rights(prng.below(8) as u8);
             // No secret: otherwise nothing would ever be reached.
-            let key = owner.memory.regions.register(name, REGION, rights, 0).unwrap();
+            let key = owner.memory.regions.register(name, REGION, rights, 0x100 + name).unwrap();
             owner.memory.keys.push(key);
             drain.words.extend([key.0 as u32, key.0 as u32, key.0 as u32]);
         }
@@ -188,7 +188,7 @@ fn attack(seed: u64) {
     assert_eq!(link.arrived(&mut owner, 1, &hello, 0), Ok(()));
     for name in 0..2 {
         owner.memory.next += 1;
-        let key = owner.memory.regions.register(name, REGION, Rights::ALL, 0);
+        let key = owner.memory.regions.register(name, REGION, Rights::ALL, 0x100 + name);
         owner.memory.keys.extend(key);
     }
     let mut ways = Vec::new();

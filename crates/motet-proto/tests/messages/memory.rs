@@ -23,7 +23,7 @@ impl World {
     /// A region of `side` that the other knows.
     pub fn register(&mut self, side: usize, rights: Rights) -> usize {
         let bytes: Vec<u8> = (0..WHOLE).map(|at| (at * 7 + side) as u8).collect();
-        let random = self.prng.next() as u32;
+        let random = self.prng.next();
         let own = &mut self.nodes[side].side.remote;
         let name = own.own.len();
         let key = own.regions.register(name as u64, WHOLE as u64, rights, random).unwrap();

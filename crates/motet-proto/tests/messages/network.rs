@@ -122,13 +122,13 @@ pub struct Network {
 
 fn greeting(node: u8, wish: Wish) -> Greeting {
     let largest = LARGEST as u32;
-    Greeting { wish, epoch: 0, node: [node; 16], session: [7; 16], expected: 0, largest, port: 0 }
+    Greeting { wish, epoch: 0, node: [node; 16], session: [7; 16], expected: 0, secret: 0, largest, port: 0 }
 }
 
 impl Network {
     /// A session that is up over one connection.
     pub fn new() -> Self {
-        let (new, welcome) = (greeting(0, Wish::New), greeting(1, Wish::Welcome));
+        let (new, welcome) = (greeting(0, Wish::New), greeting(1, Wish::Admitted));
         let session = |role, own, peer| Session::new(role, own, peer, 0).expect("a session");
         let sessions = [session(Role::Caller, new, &welcome), session(Role::Called, welcome, &new)];
         let sessions = sessions.map(|session| Rc::new(RefCell::new(session)));

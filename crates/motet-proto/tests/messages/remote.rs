@@ -6,7 +6,7 @@ use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::packet::{Head, Kind, Place};
 use motet_proto::message::pool::Number;
 use motet_proto::message::remote::{Begun, format};
-use motet_proto::message::{Broken, Get, Limits, Mode, Packets, Put, Refusal, Rights, Status, Update};
+use motet_proto::message::{Broken, GUESSED, Get, Key, Limits, Mode, Packets, Put, Refusal, Rights, Status, Update};
 
 pub const WIDE: Limits = Limits { window: 1 << 20, longs: 100, reserve: 0, requests: 64, ..TIGHT };
 
@@ -368,5 +368,42 @@ fn answers_to_nothing_break() {
         let result = node.link.arrived(&mut node.side, kind as u8, &packet, 0);
         assert!(matches!(result, Err(Broken(_))), "{kind:?} {packet:?}");
         assert!(node.side.remote.running.is_empty(), "everything has completed");
+    }
+}
+
+/// Every operation that names a region, of one key; long ones have this number.
+fn with_key(key: Key, number: u32) -> Vec<(Kind, Vec<u8>)> {
+    let head = |to: u32, own: u16| Head { to: Number(to), own, grant: 0 };
+    let range = format::Range { key, offset: 0, length: 600 };
+    let sum = u16::from(Operation::Sum as u8) | u16::from(Datatype::U64 as u8) << 8;
+    let bytes = [0; 8];
+    vec![
+        (Kind::Put, [&format::write_at(head(0, 0), key, 0)[..], &bytes].concat()),
+        (Kind::Put, format::write_at(head(0, 0), key, 0).to_vec()),
+        (Kind::Get, format::write_at(head(8, format::VALUE), key, 0).to_vec()),
+        (Kind::Get, format::write_at(head(format::SIGHT as u32, format::LOOK), key, 0).to_vec()),
+        (Kind::Atomic, [&format::write_at(head(1 << 1, sum), key, 0)[..], &bytes].concat()),
+        (Kind::PutLong, range.write_at(head(number, 0), Place::default()).to_vec()),
+        (Kind::GetLong, range.write(head(number, 0)).to_vec()),
+    ]
+}
+
+#[test]
+fn a_guessed_key_breaks_and_a_late_one_is_denied() {
+    for (at, (kind, _)) in with_key(Key(1), 0).into_iter().enumerate() {
+        let mut world = connected(WIDE);
+        let key = world.nodes[1].side.remote.own[0].key;
+        let mut number = 1 << 20;
+        let mut arrive = |world: &mut World, key: Key| {
+            let node = &mut world.nodes[1];
+            number += 1;
+            node.link.arrived(&mut node.side, kind as u8, &with_key(key, number)[at].1, 0)
+        };
+        assert_eq!(arrive(&mut world, key), Ok(()), "{kind:?}: the right one");
+        world.revoke(1, 0, false);
+        assert_eq!(arrive(&mut world, key), Ok(()), "{kind:?}: it comes late");
+        assert_eq!(arrive(&mut world, Key(key.0 ^ 1 << (at * 9))), Err(GUESSED), "{kind:?}");
+        assert_eq!(world.nodes[1].link.broken(), Some(GUESSED));
+        assert!(arrive(&mut world, key).is_err(), "{kind:?}: nothing more of it is heard");
     }
 }

@@ -11,7 +11,16 @@ const HELD: usize = 300_000;
 
 /// What node `n` says.
 pub fn greeting(n: u8, wish: Wish) -> Greeting {
-    Greeting { wish, epoch: 0, node: [n; 16], session: [7; 16], expected: 0, largest: LARGEST as u32, port: 0 }
+    Greeting {
+        wish,
+        epoch: 0,
+        node: [n; 16],
+        session: [7; 16],
+        expected: 0,
+        secret: 0,
+        largest: LARGEST as u32,
+        port: 0,
+    }
 }
 
 /// One direction of a connection.
@@ -62,7 +71,7 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let side =
             |role, own, peer| Side { session: Session::new(role, own, &peer, 0).expect("a session"), put: 0, got: 0 };
-        let (new, welcome) = (greeting(0, Wish::New), greeting(1, Wish::Welcome));
+        let (new, welcome) = (greeting(0, Wish::New), greeting(1, Wish::Admitted));
         let mut connection = Connection::new(Wish::New);
         connection.slots = [None, Some(0)];
         let mut world = Self {
@@ -82,7 +91,7 @@ impl World {
         let n = world.sides[1].session.outgoing(0, &mut pieces);
         let welcome: Vec<u8> = pieces[..n].iter().flat_map(|piece| piece.iter().copied()).collect();
         world.sides[1].session.sent(0, welcome.len());
-        assert_eq!(Greeting::decode(welcome.first_chunk().expect("a greeting")), Ok(greeting(1, Wish::Welcome)));
+        assert_eq!(Greeting::decode(welcome.first_chunk().expect("a greeting")), Ok(greeting(1, Wish::Admitted)));
         world.connections[0].slots[0] = Some(0);
         world
     }

@@ -16,12 +16,12 @@ use std::net::{TcpListener, TcpStream};
 const SECOND: u64 = 1_000_000_000;
 
 fn greeting(wish: Wish, epoch: u32, port: u16) -> Greeting {
-    Greeting { wish, epoch, node: [5; 16], session: [6; 16], expected: 0, largest: 65536, port }
+    Greeting { wish, epoch, node: [5; 16], session: [6; 16], expected: 0, secret: 0, largest: 65536, port }
 }
 
 /// A session with a caller that is a plain connection and says that it can be asked for at `port`.
 fn call(listener: &mut dyn Listening, port: u16) -> (TcpStream, Box<dyn Frames>) {
-    let mut caller = TcpStream::connect(listener.address()).expect("it listens");
+    let mut caller = TcpStream::connect(listener.place()).expect("it listens");
     caller.write_all(&greeting(Wish::New, 0, port).encode()).expect("sent");
     let mut met = None;
     until("it is met", || {
@@ -31,7 +31,7 @@ fn call(listener: &mut dyn Listening, port: u16) -> (TcpStream, Box<dyn Frames>)
     let Some(Medium::Frames(frames)) = met.map(|met| met.medium) else { panic!("frames") };
     let mut welcome = [0; GREETING];
     caller.read_exact(&mut welcome).expect("a welcome");
-    assert_eq!(Greeting::decode(&welcome).map(|greeting| greeting.wish), Ok(Wish::Welcome));
+    assert_eq!(Greeting::decode(&welcome).map(|greeting| greeting.wish), Ok(Wish::Admitted));
     (caller, frames)
 }
 
@@ -113,7 +113,7 @@ fn a_caller_behind_something_that_refuses_is_waited_for() {
     drop(caller);
     stands(&mut *frames, now + 2 * SECOND);
     stands(&mut *frames, now + 11 * SECOND);
-    let mut back = TcpStream::connect(listener.address()).expect("it listens");
+    let mut back = TcpStream::connect(listener.place()).expect("it listens");
     back.write_all(&greeting(Wish::Resume, 1, 0).encode()).expect("sent");
     let mut welcome = [0; GREETING];
     back.set_nonblocking(true).expect("nonblocking");
@@ -142,7 +142,7 @@ fn a_caller_s_door_answers_questions_and_lets_nobody_in() {
     let said = Greeting::decode(&bytes).expect("a greeting");
     assert_eq!(said.wish, Wish::New);
     assert_ne!(said.port, 0, "it can be asked for");
-    far.write_all(&Greeting { wish: Wish::Welcome, node: [9; 16], port: 0, ..said }.encode()).expect("sent");
+    far.write_all(&Greeting { wish: Wish::Admitted, node: [9; 16], port: 0, ..said }.encode()).expect("sent");
     let mut met = None;
     until("they meet", || {
         met = calling.step(nanoseconds());

@@ -11,12 +11,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 fn greeting(wish: Wish) -> Greeting {
-    Greeting { wish, epoch: 0, node: [5; 16], session: [6; 16], expected: 0, largest: 65536, port: 0 }
+    Greeting { wish, epoch: 0, node: [5; 16], session: [6; 16], expected: 0, secret: 0, largest: 65536, port: 0 }
 }
 
 /// What a listener answers to these bytes, until it ends the connection or has said a greeting.
 fn answer(listener: &mut dyn Listening, bytes: &[u8]) -> Vec<u8> {
-    let mut guest = TcpStream::connect(listener.address()).expect("it listens");
+    let mut guest = TcpStream::connect(listener.place()).expect("it listens");
     guest.write_all(bytes).expect("sent");
     guest.set_nonblocking(true).expect("nonblocking");
     let mut got = Vec::new();
@@ -47,10 +47,12 @@ fn guests_that_say_nothing_of_use_are_shown_out() {
     assert_eq!(wish(&answer(listener, &greeting(Wish::Resume).encode())), Some(Wish::Unknown));
     assert_eq!(wish(&answer(listener, &greeting(Wish::Rail).encode())), Some(Wish::Unknown));
     assert_eq!(wish(&answer(listener, &greeting(Wish::Probe).encode())), Some(Wish::Unknown));
-    assert_eq!(answer(listener, &greeting(Wish::Welcome).encode()), b"");
+    for wish in [Wish::Welcome, Wish::Admitted, Wish::Stranger] {
+        assert_eq!(answer(listener, &greeting(wish).encode()), b"");
+    }
     let tiny = Greeting { largest: 10, ..greeting(Wish::New) };
     assert_eq!(wish(&answer(listener, &tiny.encode())), Some(Wish::Refused));
-    let begun = Greeting { expected: 1, ..greeting(Wish::New) };
+    let begun = Greeting { epoch: 1, ..greeting(Wish::New) };
     assert_eq!(wish(&answer(listener, &begun.encode())), Some(Wish::Refused));
     let mut other = greeting(Wish::New).encode();
     other[8..10].copy_from_slice(&(VERSION + 1).to_le_bytes());
@@ -63,7 +65,7 @@ fn a_crowd_of_silent_guests_keeps_nobody_out() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
     let crowd: Vec<_> = (0..200)
         .map(|n| {
-            let mut guest = TcpStream::connect(listener.address()).expect("it listens");
+            let mut guest = TcpStream::connect(listener.place()).expect("it listens");
             guest.write_all(&greeting(Wish::New).encode()[..n % GREETING]).expect("sent");
             assert!(listener.step(nanoseconds()).is_none());
             guest
@@ -86,7 +88,7 @@ fn a_crowd_of_silent_guests_keeps_nobody_out() {
 #[test]
 fn frames_that_may_not_be_break_the_link_and_no_other() {
     let (mut listener, mut a, mut b) = pair();
-    let mut guest = TcpStream::connect(listener.address()).expect("it listens");
+    let mut guest = TcpStream::connect(listener.place()).expect("it listens");
     guest.write_all(&greeting(Wish::New).encode()).expect("sent");
     let mut hostile = None;
     until("it is met", || {
@@ -96,7 +98,7 @@ fn frames_that_may_not_be_break_the_link_and_no_other() {
     let Some(Medium::Frames(mut frames)) = hostile.map(|met| met.medium) else { panic!("frames") };
     let mut welcome = [0; GREETING];
     guest.read_exact(&mut welcome).expect("a welcome");
-    assert_eq!(wish(&welcome), Some(Wish::Welcome));
+    assert_eq!(wish(&welcome), Some(Wish::Admitted));
     guest.write_all(&[0xff; 1000]).expect("sent");
     let mut lost = None;
     until("it breaks", || {
@@ -132,7 +134,9 @@ fn calls_that_lead_nowhere_say_why() {
     assert_eq!(call("127.0.0.1:0", b"220 mail.example ESMTP\r\n"), Reason::NO_SUCH_NODE);
     assert_eq!(call("127.0.0.1:0", &greeting(Wish::Version).encode()), Reason::VERSION);
     assert_eq!(call("127.0.0.1:0", &greeting(Wish::Refused).encode()), Reason::NO_SUCH_NODE);
-    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Welcome).encode()), Reason::BROKEN, "another session's");
+    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Welcome).encode()), Reason::NO_SUCH_NODE, "not to a new session");
+    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Admitted).encode()), Reason::BROKEN, "another session's");
+    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Stranger).encode()), Reason::STRANGER);
     assert!(Tcp.call(&identity(1, false), "nowhere").is_err());
     assert!(Tcp.listen(&identity(1, false)).is_err());
 }

@@ -48,7 +48,7 @@ fn connections_that_are_cut_again_and_again_lose_nothing() {
         let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
         let mut cuts = Prng(seed);
         let quota = move || if cuts.one_in(8) { cuts.below(200) } else { cuts.below(400_000) };
-        let proxy = Proxy::new("127.0.0.1:0", &listener.address(), quota).expect("a port");
+        let proxy = Proxy::new("127.0.0.1:0", &listener.place(), quota).expect("a port");
         let (mut a, mut b) = meet(&identity(1, false), &mut *listener, &proxy.address.to_string());
         let mut prng = Prng(seed);
         let sizes: Vec<usize> =
@@ -137,15 +137,16 @@ fn a_called_side_learns_at_once_that_its_caller_is_gone() {
 #[test]
 fn a_peer_that_has_started_again_is_another_one() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
-    let address = listener.address();
+    let (address, place) = (listener.address(), listener.place());
     let (mut a, b) = meet(&identity(1, false), &mut *listener, &address);
     drop((b, listener));
-    let again = nodes::Identity { listen: Some(address.parse().expect("an address")), ..identity(3, true) };
+    let again = nodes::Identity { listen: Some(place.parse().expect("an address")), ..identity(3, true) };
     let mut listener = Tcp.listen(&again).expect("the same port");
     let reason = lost_at_once(&mut a, "an unknown session", || {
         assert!(listener.step(nanoseconds()).is_none());
     });
     assert_eq!(reason, Reason::PEER_GONE);
+    let address = listener.address();
     let (mut a, mut b) = meet(&identity(1, false), &mut *listener, &address);
     until("the new one works", || {
         a.round(10);

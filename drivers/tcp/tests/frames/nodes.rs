@@ -3,15 +3,16 @@
 use motet_driver_tcp::Tcp;
 use motet_engine::driver::Driver;
 pub use motet_engine::message::medium::Identity;
-use motet_engine::message::medium::{Frames, Listening, Medium, Met, NodeId};
+use motet_engine::message::medium::{Frames, Listening, Medium, Met, NodeId, Secret};
 use motet_sys::clock::nanoseconds;
 
 /// Another one with each call, as nodes are.
 pub fn identity(n: u8, listens: bool) -> Identity {
-    let mut id = motet_sys::memory::nonce();
+    let mut id = motet_sys::memory::nonce().expect("random bytes");
     id[0] = n;
     let listen = listens.then(|| "127.0.0.1:0".parse().expect("an address"));
-    Identity { id: NodeId(id), name: format!("node-{n}"), listen }
+    let secret = Secret::random().expect("random bytes");
+    Identity { id: NodeId(id), name: format!("node-{n}"), listen, secret }
 }
 
 /// Until it is so. What never becomes so is a failure and not a hanging test.

@@ -110,7 +110,9 @@ fn reception(node: &Node, how: &str) -> Result<Serve> {
 fn tell(node: &Node, how: &str) -> Result<()> {
     if says(how, "tcp") {
         let address = node.address()?;
-        println!("port {}", address.rsplit_once(':').context("an address without a port")?.1);
+        let way = address.rsplit_once("tcp://").context("an address without a way over TCP")?.1;
+        let (secret, place) = way.split_once('@').context("an address without a secret")?;
+        println!("port {secret}@{}", place.rsplit_once(':').context("an address without a port")?.1);
     } else {
         println!("port {}", node.name()?);
     }
@@ -119,7 +121,10 @@ fn tell(node: &Node, how: &str) -> Result<()> {
 
 /// A link to the node that has said so.
 fn connect(node: &Node, how: &str, host: &str, port: &str) -> Result<LinkId> {
-    let address = if says(how, "tcp") { format!("tcp://{host}:{port}") } else { port.to_owned() };
+    let address = match port.split_once('@') {
+        Some((secret, port)) if says(how, "tcp") => format!("tcp://{secret}@{host}:{port}"),
+        _ => port.to_owned(),
+    };
     Ok(node.connect(&address, Some(PATIENCE))?)
 }
 

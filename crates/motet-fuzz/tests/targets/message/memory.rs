@@ -10,8 +10,10 @@ use motet_proto::message::{Get, Key, Link, Memory, Put, Regions, Rights, Status,
 
 /// Bytes of every region, and of every long get.
 pub const REGION: usize = 3000;
+/// What the first key is; the others follow.
+const FIRST_KEY: u64 = 0x0012_3456_789a_bcde;
 /// The key of the first region: its secret is none, so that inputs find it. Further ones have the next generations.
-pub const KEY: Key = Key(1 << 20);
+pub const KEY: Key = Key(FIRST_KEY);
 /// Steps of this side.
 pub const STEPS: u8 = 9;
 
@@ -34,7 +36,8 @@ impl Ours {
     }
 
     fn register(&mut self) {
-        let key = self.regions.register(self.known.len() as u64, REGION as u64, Rights::ALL, 0);
+        let name = self.known.len() as u64;
+        let key = self.regions.register(name, REGION as u64, Rights::ALL, FIRST_KEY + name);
         self.known.push((key.expect("few regions"), false, false));
     }
 

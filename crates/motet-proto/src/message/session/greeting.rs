@@ -1,15 +1,16 @@
 //! What both ends of a connection say first.
 //!
 //! What it is: sixty-four bytes each way, the caller's first: who one is, which session the connection belongs to, and from
-//! where on the other is to send. What it is not: reading checks what a greeting can say by itself; whether there is such a
-//! session is its reader's matter.
+//! where on the other is to send. Of a new session, which has no positions yet, either says a secret instead: the caller the one that
+//! the other's address has for callers, the other the one that it has for answers. What it is not: reading checks what a greeting can
+//! say by itself; whether there is such a session, and whether a secret is right, is its reader's matter.
 
 /// Bytes of a greeting.
 pub const GREETING: usize = 64;
 /// How each greeting begins.
 pub const MAGIC: [u8; 8] = *b"MotetTCP";
 /// Of handshake and frames.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// What is wanted, or answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,10 @@ pub enum Wish {
     Version = 7,
     /// Not now.
     Refused = 8,
+    /// Yes, to a new session.
+    Admitted = 9,
+    /// No: the secret is not the one of the address, or the caller is another user of this host.
+    Stranger = 10,
 }
 
 /// A greeting.
@@ -44,8 +49,10 @@ pub struct Greeting {
     pub node: [u8; 16],
     /// The session: a random number, which its two ends alone know.
     pub session: [u8; 16],
-    /// The position up to which everything has been received: what follows is to be sent.
+    /// The position up to which everything has been received: what follows is to be sent. 0 in a new session.
     pub expected: u64,
+    /// Of [`Wish::New`] and [`Wish::Admitted`] alone, else 0: what the address of the called node has for either.
+    pub secret: u64,
     /// Longest packet that one takes.
     pub largest: u32,
     /// Where one listens, on the address of the connection; 0: nowhere.
@@ -61,6 +68,13 @@ pub enum Ungreeted {
     Version,
 }
 
+impl Wish {
+    /// Whether such a greeting has a secret where others have a position.
+    fn has_secret(self) -> bool {
+        matches!(self, Self::New | Self::Admitted)
+    }
+}
+
 impl Greeting {
     /// As it travels.
     pub fn encode(&self) -> [u8; GREETING] {
@@ -71,7 +85,8 @@ impl Greeting {
         bytes[12..16].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.node);
         bytes[32..48].copy_from_slice(&self.session);
-        bytes[48..56].copy_from_slice(&self.expected.to_le_bytes());
+        let word = if self.wish.has_secret() { self.secret } else { self.expected };
+        bytes[48..56].copy_from_slice(&word.to_le_bytes());
         bytes[56..60].copy_from_slice(&self.largest.to_le_bytes());
         bytes[60..62].copy_from_slice(&self.port.to_le_bytes());
         bytes
@@ -96,18 +111,22 @@ impl Greeting {
             6 => Wish::Unknown,
             7 => Wish::Version,
             8 => Wish::Refused,
+            9 => Wish::Admitted,
+            10 => Wish::Stranger,
             _ => return Err(Ungreeted::Foreign),
         };
         if bytes[11] != 0 || bytes[62] != 0 || bytes[63] != 0 {
             return Err(Ungreeted::Foreign);
         }
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (long, secret) = (u64::from(word(48)) | u64::from(word(52)) << 32, wish.has_secret());
         Ok(Self {
             wish,
             epoch: word(12),
             node: part(16),
             session: part(32),
-            expected: u64::from(word(48)) | u64::from(word(52)) << 32,
+            expected: if secret { 0 } else { long },
+            secret: if secret { long } else { 0 },
             largest: word(56),
             port: u16::from_le_bytes([bytes[60], bytes[61]]),
         })
@@ -131,18 +150,23 @@ mod tests {
             node: [1; 16],
             session: [2; 16],
             expected: 0x0a0b_0c0d_0e0f_1011,
+            secret: 0,
             largest: 65536,
             port: 4711,
         };
         assert_eq!(Greeting::decode(&greeting.encode()), Ok(greeting));
+        for wish in [Wish::New, Wish::Admitted] {
+            let new = Greeting { wish, expected: 0, secret: 0x1122_3344_5566_7788, ..greeting };
+            assert_eq!(Greeting::decode(&new.encode()), Ok(new));
+        }
         let with = |at: usize, value: u8| {
             let mut bytes = greeting.encode();
             bytes[at] = value;
             Greeting::decode(&bytes)
         };
         assert_eq!(with(0, b'X'), Err(Ungreeted::Foreign));
-        assert_eq!(with(8, 2), Err(Ungreeted::Version));
-        assert_eq!(with(10, 9), Err(Ungreeted::Foreign));
+        assert_eq!(with(8, 1), Err(Ungreeted::Version));
+        assert_eq!(with(10, 11), Err(Ungreeted::Foreign));
         assert_eq!(with(11, 1), Err(Ungreeted::Foreign));
         assert_eq!(with(63, 1), Err(Ungreeted::Foreign));
         assert!(Greeting::may_begin(b"Mote") && !Greeting::may_begin(b"GET /"));

@@ -99,7 +99,7 @@ impl Session {
         if largest < SMALLEST || peer.session != own.session || peer.expected != 0 || peer.epoch != 0 {
             return Err(Broken("a greeting that does not begin a session"));
         }
-        let reply = (role == Role::Called).then(|| Greeting { wish: Wish::Welcome, ..own }.encode());
+        let reply = (role == Role::Called).then(|| Greeting { wish: Wish::Admitted, ..own }.encode());
         Ok(Self {
             role,
             own,

@@ -13,7 +13,7 @@ use crate::message::outward::put;
 use crate::message::packet::{Head, Kind, Place};
 use crate::message::pool::{Fifo, Number, Pool};
 use crate::message::regions::Rights;
-use crate::message::{Broken, Limits, Owner, Packets, Status};
+use crate::message::{Broken, GUESSED, Limits, Owner, Packets, Status};
 
 /// Lists: of records that owe a short packet, and of those that send bytes.
 const DUE: usize = 0;
@@ -105,6 +105,9 @@ impl Longs {
         let index = record.index();
         self.by_number[at] = index + 1;
         let right = if get.is_some() { Rights::GET } else { Rights::PUT };
+        if !owner.regions().was_given_out(range.key) {
+            return Err(GUESSED);
+        }
         match (owner.regions().reach(range.key, right, range.offset, range.length), get) {
             (Err(status), _) => self.owe(index, State::Over(status)),
             (Ok(region), None) if place.address != 0 => {

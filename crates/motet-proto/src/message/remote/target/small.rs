@@ -8,7 +8,7 @@ use crate::message::atomic::Atomic;
 use crate::message::packet::{self, Head, Kind};
 use crate::message::pool::Number;
 use crate::message::regions::{Key, Rights};
-use crate::message::{Broken, Owner, Packets, Status};
+use crate::message::{Broken, GUESSED, Owner, Packets, Status};
 use std::collections::VecDeque;
 
 /// Bytes of answers that are kept when there are none.
@@ -75,6 +75,9 @@ impl Small {
                 None => Err(Status::Unfit),
             },
         };
+        if done == Err(Status::Denied) && !owner.regions().was_given_out(key) {
+            return Err(GUESSED);
+        }
         self.answer(done);
         Ok(())
     }
