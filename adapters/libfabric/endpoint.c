@@ -1,6 +1,8 @@
 /* endpoint.c: a reliable-datagram endpoint: what it is bound to, its name, its options, its end. */
 #include "fabric.h"
 
+#include <sched.h>
+
 #define ROUNDS 1000 /* of progress, for peers to answer */
 #define LEAST 64 /* room in a buffer for many messages, unless the program says otherwise */
 
@@ -163,7 +165,7 @@ static void withdraw(struct endpoint *endpoint)
         domain_pump(endpoint->domain);
     for (struct peer *peer = endpoint->requests ? endpoint->peers : NULL; peer; peer = peer->next)
         if (peer->link) motet_link_close(node, peer->link);
-    while (endpoint->requests)
+    for (; endpoint->requests; sched_yield())
         domain_pump(endpoint->domain);
     for (struct claimed *claimed; (claimed = endpoint->claimed);) {
         endpoint->claimed = claimed->next;

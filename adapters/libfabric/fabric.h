@@ -98,7 +98,7 @@ struct domain {
     struct map neighbours_seen; /* how often each node of this host was inserted */
     long neighbours;
     long cpus;
-    bool rests;          /* who reads a queue in vain sleeps there */
+    bool rests;          /* who reads a queue in vain gives its CPU away there */
     unsigned begun;      /* sends and remote accesses, ever */
     ssize_t linked;      /* links that are known to be a peer's, ever: the node has more while one has not greeted */
     unsigned users; /* objects that are open */
@@ -151,7 +151,6 @@ struct queue {
     unsigned begun;     /* what the domain had begun by the last one */
     atomic_llong used;  /* CPU time of its thread then, ns; 0: not known */
     unsigned elsewhere; /* a score: up where its thread has computed since the read before, down by each that follows at once */
-    atomic_int rest_ms; /* of the next sleep */
     struct motet_completion *ends; /* END_SIZE bytes apart */
 };
 
@@ -270,18 +269,15 @@ enum where { WHERE_NOWHERE, WHERE_POSSIBLE, WHERE_WANTED, WHERE_WRONG };
 enum where where_to_listen(char *text, size_t size);                     /* writes IP:PORT; POSSIBLE: it need not succeed */
 bool where_reached(struct address *address, const char *listening);      /* of "IP:PORT,...": what peers are told */
 
-/* ---- rest.c: polls that sleep, where there are more ranks than CPUs */
+/* ---- rest.c: polls that give their CPU away, where there are more ranks than CPUs */
+enum rest { REST_NOT, REST_TURN, REST_SLEEP };
 enum rests rests_wanted(void);
 void rest_count(struct domain *domain, const struct address *address, int more);
-bool rest_is_due(struct queue *queue);
-void rest(struct queue *queue);
+enum rest rest_due(struct queue *queue); /* where the domain's reader rests at all */
+void rest(struct queue *queue, enum rest how);
 
-/* A read found something: reads in vain and sleeps begin anew. (A plain store: an exchange would wait for all stores before it.) */
-static inline void rest_is_over(struct queue *queue)
-{
-    queue->vain = 0;
-    atomic_store_explicit(&queue->rest_ms, 0, memory_order_relaxed);
-}
+/* A read found something: reads in vain begin anew. */
+static inline void rest_is_over(struct queue *queue) { queue->vain = 0; }
 
 /* ---- domain.c */
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **out, void *context);

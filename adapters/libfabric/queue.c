@@ -72,11 +72,11 @@ static __attribute__((noinline)) ssize_t poll_anyhow(struct fid_cq *fid, void *i
 {
     struct queue *queue = container(fid, struct queue, fid);
     ssize_t result = read_locked(queue, into, most, sources);
-    bool rests = result == -FI_EAGAIN && rest_is_due(queue);
+    enum rest due = result == -FI_EAGAIN && queue->domain->rests ? rest_due(queue) : REST_NOT;
     if (result != -FI_EAGAIN) rest_is_over(queue);
     leave(queue->domain);
-    if (likely(!rests)) return result;
-    rest(queue);
+    if (likely(due == REST_NOT)) return result;
+    rest(queue, due);
     result = read_from(fid, into, most, sources);
     if (result != -FI_EAGAIN) rest_is_over(queue);
     return result;

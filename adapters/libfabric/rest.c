@@ -1,31 +1,32 @@
-/* rest.c: when a program that polls sleeps in its poll instead.
+/* rest.c: when a program that polls gives its CPU away in its poll.
  *
- * What it is:   MPI libraries wait by polling. That is best where each rank has a CPU; where a host has more ranks than CPUs, each poll is
- *               time that the rank does not get for whom it waits. So there a queue that has been read in vain many times has its reader
- *               sleep in the node's descriptor until progress would do something. Not for long at first, as the program may be waiting for
- *               something else; each sleep in vain lets the next one be longer and begin sooner, as many that wake for nothing hold each
- *               other up. Ranks of a host are known by the addresses that the program inserts.
- *               A program that reads queues of several domains in turn does not rest: a sleep in one is deaf to the others.
+ * What it is:   MPI libraries wait by polling, and not every loop of theirs yields: Open MPI's blocking sends over libfabric do not, nor does
+ *               anything of MPICH's. That is best where each rank has a CPU; where a host has more ranks than CPUs, such a loop keeps the CPU
+ *               from the rank that it waits for, for milliseconds. So there a queue that has been read in vain a few times in a row has its
+ *               reader yield, and look again. Ranks of a host are known by the addresses that the program inserts.
+ *               It does not sleep, unless the user says so: a rank that polls may be the one whom others wait for, by a way that rings no bell
+ *               here (Open MPI's windows over its own shared memory are served by polls of their owner).
+ *               A user who has said so gets short sleeps in the node's descriptor, until progress would do something. A program that reads
+ *               queues of several domains in turn does not sleep: a sleep in one is deaf to the others.
  * What it isn't: a wait of libfabric's (fi_cq_sread, fi_trywait): those are the program's own choice, and as ever.
  *
- * FI_MOTET_WAIT: auto (as above, the default), poll (never), sleep (always). */
+ * FI_MOTET_WAIT: auto (yields where there are more ranks than CPUs, the default), poll (neither), sleep (sleeps everywhere). */
 #include "fabric.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <time.h>
 
-/* Reads in a row that found nothing before each sleep. In a crowd many: to sleep and be woken takes longer than a few turns of ranks that
- * yield, above all where an idle CPU is a virtual one. */
-#define VAIN_IN_A_CROWD 1000
-#define VAIN_ALWAYS 8
-/* And after two sleeps that nothing has ended: 256 ranks that polled 1000 times between sleeps of 32 ms would need ten CPUs. */
-#define VAIN_AGAIN 8
+/* Reads in a row that find nothing before each yield: about a microsecond. Libraries that yield themselves do so at each. */
+#define VAIN_BEFORE_TURN 10
+/* And before each sleep: Open MPI reads once more after each event, and would sleep there. */
+#define VAIN_BEFORE_SLEEP 8
+/* How long what rings no bell may wait for a rank that sleeps. */
+#define SLEEP_MS 1
 /* From read to read a program that waits takes 1 to 4 us of CPU, yields included (Open MPI 4, MPICH 5), and longer once in 100 reads or less;
  * one that takes longer more often than once in so many has something else to do. */
 #define ELSEWHERE_NS 8000
 #define OUTWEIGHS 32
-#define SHORTEST_MS 1
-#define LONGEST_MS 32
 
 static int64_t cpu_time(void)
 {
@@ -62,12 +63,6 @@ void rest_count(struct domain *domain, const struct address *address, int more)
     domain->rests = domain->wait == RESTS_ALWAYS || (domain->wait == RESTS_IN_A_CROWD && crowded);
 }
 
-static unsigned reads_before_rest(const struct queue *queue)
-{
-    if (queue->domain->wait == RESTS_ALWAYS) return VAIN_ALWAYS;
-    return queue->rest_ms > 2 * SHORTEST_MS ? VAIN_AGAIN : VAIN_IN_A_CROWD;
-}
-
 /* Whose queue this thread has read in vain before. Nothing is read through it. */
 static _Thread_local const struct domain *reads_in_vain;
 
@@ -87,10 +82,8 @@ static bool is_elsewhere(struct queue *queue)
     return true;
 }
 
-/* A read found nothing: whether the node was armed, and its reader is to rest. The lock is held. */
-bool rest_is_due(struct queue *queue)
+static bool sleep_is_due(struct queue *queue)
 {
-    if (likely(!queue->domain->rests)) return false;
     if (reads_in_vain != queue->domain) {
         reads_in_vain = queue->domain;
         queue->vain = 0;
@@ -98,17 +91,28 @@ bool rest_is_due(struct queue *queue)
     /* What has been begun may end in a counter, which no read of a queue finds. */
     if (queue->begun != queue->domain->begun || is_elsewhere(queue)) rest_is_over(queue);
     queue->begun = queue->domain->begun;
-    if (++queue->vain < reads_before_rest(queue)) return false;
+    if (++queue->vain < VAIN_BEFORE_SLEEP) return false;
     queue->vain = 0; /* as soon as something is read, too */
     return domain_may_sleep(queue->domain);
 }
 
-/* Without the lock. Whoever has nothing to read afterwards tells the program so. */
-void rest(struct queue *queue)
+/* A read found nothing, where such reads are counted. The lock is held. */
+enum rest rest_due(struct queue *queue)
 {
+    if (unlikely(queue->domain->wait == RESTS_ALWAYS)) return sleep_is_due(queue) ? REST_SLEEP : REST_NOT;
+    if (likely(++queue->vain < VAIN_BEFORE_TURN)) return REST_NOT;
+    queue->vain = 0;
+    return REST_TURN;
+}
+
+/* Without the lock. Whoever has nothing to read afterwards tells the program so. */
+void rest(struct queue *queue, enum rest how)
+{
+    if (likely(how == REST_TURN)) {
+        sched_yield();
+        return;
+    }
     struct pollfd descriptor = { motet_node_descriptor(queue->domain->node), POLLIN, 0 };
-    int ms = queue->rest_ms ? queue->rest_ms : SHORTEST_MS;
-    bool woken = poll(&descriptor, 1, ms) > 0;
+    poll(&descriptor, 1, SLEEP_MS);
     queue->used = 0;
-    queue->rest_ms = woken ? SHORTEST_MS : ms * 2 < LONGEST_MS ? ms * 2 : LONGEST_MS;
 }

@@ -104,23 +104,66 @@ fn a_crowd_of_ranks_gets_on() {
     }
 }
 
+/// Calls that return only when another rank has answered, by ranks that have to share CPUs.
 #[test]
-fn endpoints_do_what_they_say() {
-    let Some(provider) = provider("endpoints_do_what_they_say", &["fi_info"]) else { return };
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/libfabric/endpoints.c");
-    let program = folder("libfabric").join("endpoints");
+fn ranks_that_block_let_others_answer() {
+    let test = "ranks_that_block_let_others_answer";
+    let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
+    let program = compile("mpicc.openmpi", "shift", &folder("mpi-shift"));
+    for ranks in ["3", "8"] {
+        assert_eq!(open_mpi(&provider, ranks, &MATCHED_BY_LIBFABRIC, &program, &[]), format!("ok {ranks}\n"));
+    }
+}
+
+/// Messages by the provider, windows by Open MPI's own shared memory, whose owner must poll to serve them: also where the user has asked for sleep.
+#[test]
+fn ranks_serve_windows_that_ring_no_bell() {
+    let test = "ranks_serve_windows_that_ring_no_bell";
+    let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
+    let program = compile("mpicc.openmpi", "locks", &folder("mpi-locks"));
+    for (wait, times) in [("auto", "1000"), ("sleep", "1000")] {
+        let wait = format!("FI_MOTET_WAIT={wait}");
+        let windows = ["--mca", "osc", "rdma", "--mca", "btl", "vader,self", "-x", &wait];
+        let layers = [&MATCHED_BY_LIBFABRIC[..], &windows].concat();
+        assert_eq!(open_mpi(&provider, "4", &layers, &program, &[times]), "ok 4\n", "{wait}");
+    }
+}
+
+/// Compiles a program of `tests/libfabric`, and runs it; what it printed.
+fn fabric_program(provider: &Path, name: &str, arguments: &[&str]) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/libfabric").join(format!("{name}.c"));
+    let program = folder(&format!("libfabric-{name}")).join(name);
     let compiled = Command::new("cc")
-        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-rdynamic", "-o"])
         .arg(&program)
         .arg(source)
-        .args(["-lfabric", "-lpthread"])
+        .args(["-lfabric", "-lpthread", "-ldl"])
         .output()
         .expect("a compiler");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let ran =
-        Command::new("timeout").arg("120").arg(program).env("FI_PROVIDER_PATH", provider).output().expect("timeout");
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    assert_eq!(String::from_utf8_lossy(&ran.stdout), "endpoints do what they say\n");
+    let ran = Command::new("timeout")
+        .arg("120")
+        .arg(program)
+        .args(arguments)
+        .env("FI_PROVIDER_PATH", provider)
+        .output()
+        .expect("timeout");
+    assert!(ran.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8_lossy(&ran.stdout).into_owned()
+}
+
+#[test]
+fn endpoints_do_what_they_say() {
+    let Some(provider) = provider("endpoints_do_what_they_say", &["fi_info"]) else { return };
+    assert_eq!(fabric_program(&provider, "endpoints", &[]), "endpoints do what they say\n");
+}
+
+#[test]
+fn reads_in_vain_give_the_cpu_away_in_a_crowd() {
+    let Some(provider) = provider("reads_in_vain_give_the_cpu_away_in_a_crowd", &["fi_info"]) else { return };
+    for wait in ["auto", "poll", "sleep"] {
+        assert_eq!(fabric_program(&provider, "waits", &[wait]), "waits as asked\n", "{wait}");
+    }
 }
 
 #[test]
