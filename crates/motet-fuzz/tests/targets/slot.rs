@@ -4,7 +4,7 @@
 //! ```text
 //!   settings 1 byte: see `Settings`, then operations
 //!   op 1 byte: 0-3 send · 4-7 receive · 8 raise · 9 close the gate · 10 take back · 11 bytes over TCP · 12 wait
-//!     13 the peer has read all · 14 the peer puts bytes · 15 write in the middle · else write
+//!     13 the peer has read all · 14 the peer puts bytes · 15 write in the middle · 16 hand on · else write
 //!   send, receive: length 2 bytes, flags 1 · TCP: length 1 · wait: flags 1 · put: length 2
 //!   write: offset 2, value 8 · in the middle: every so many looks 1, so many times 1, kind 1 (as the op of a write), then as a write
 //!   a write of an even op goes to the words of the two directions, one of an op from 128 on adds to what is there
@@ -169,6 +169,10 @@ fn interpret(input: &[u8], memory: &Exposed) -> Reached {
                 let [every, times, kind] = [how >> 16, how >> 8, how].map(|byte| byte as u8);
                 honest.base.later(every, times, write(memory, kind, rest));
             }),
+            16 => {
+                honest.hand_on();
+                Some(())
+            }
             _ => word(10).map(|rest| write(memory, op as u8, rest).apply(memory)),
         };
         if done.is_none() {
@@ -245,6 +249,7 @@ impl Honest<'_> {
                     assert!(!ask.nonblocking && n <= BEGINNING && length > BEGINNING, "{n} of {length} ahead");
                 }
             }
+            tx::Step::Full => {} // nothing was sent, and nothing of the data is kept
             tx::Step::Failed(errno) => known(errno),
         }
         if landed != 0 && !self.base.is_woven() && self.memory.word(LANDED) >> 32 == 0 {
@@ -320,6 +325,18 @@ impl Honest<'_> {
                 tx::take_back(record, slot, &mut self.base);
             }
         }
+    }
+
+    /// The descriptor goes to another reader; the peer's socket takes all that is returned.
+    fn hand_on(&mut self) {
+        let (record, slot) = (&self.record, &self.memory.ends[0]);
+        let mut returned = 0;
+        gate::hand_on(record, slot, &mut self.base);
+        rx::give_back(record, slot, &mut self.base, |bytes| {
+            returned += bytes.len();
+            Ok(bytes.len())
+        });
+        assert!(returned <= RING.max(BULK), "{returned} bytes were in a ring");
     }
 
     /// What holds between calls.

@@ -61,7 +61,19 @@ fn comes(at: u8, state: u64) -> Vec<u8> {
 
 /// All.
 pub fn seeds() -> Vec<Vec<u8>> {
-    [exchanges(), rates(), transfers_out(), transfers_in(), waits()].concat()
+    [exchanges(), rates(), transfers_out(), transfers_in(), waits(), handed_on()].concat()
+}
+
+/// Descriptors that are handed on over bytes in the ring: whole ones, more than the ring has, and ones that the peer claims meanwhile.
+fn handed_on() -> Vec<Vec<u8>> {
+    let unread = |bytes: u16| [&[0, 8, 14][..], &bytes.to_be_bytes()].concat();
+    let claimed = put(SECOND + HEAD, 1);
+    vec![
+        [&unread(50)[..], &[16], &receive(9, 0), &send(9, 0)].concat(),
+        [&unread(4096)[..], &[16, 16]].concat(),
+        [&unread(4097)[..], &[16]].concat(),
+        [&unread(50)[..], &claimed, &[16], &receive(9, 0)].concat(),
+    ]
 }
 
 /// An honest exchange, one in which both ends disagree, and one with TCP in the middle.
