@@ -19,16 +19,23 @@
 #include <sys/syscall.h>
 #include <wordexp.h>
 
+static bool may_be_handed_on(uint64_t word)
+{
+    return (word_kind(word) == KIND_FRESH || word_kind(word) >= KIND_CANDIDATE) && !(word & WORD_HANDED_ON);
+}
+
 void hand_on(int fd, enum shim_reason reason)
 {
     uint64_t word = table_word(fd);
-    if (LIKELY(word_kind(word) < KIND_FRESH || word_kind(word) == KIND_EPOLL) || shim_depth > 0) return;
+    if (!may_be_handed_on(word) || shim_depth > 0) return;
     int kept = errno;
     while (word_kind(word) == KIND_UPGRADING) word = candidate_touch(fd, SENDING);
-    if (word_kind(word) != KIND_STREAM)
+    if (word_kind(word) == KIND_STREAM) {
+        int done = ENGINE(engine.hand_on(table_handle(fd), fd, reason));
+        if (done >= 0) table_note(fd, WORD_ELSEWHERE | (done > 0 ? WORD_HANDED_ON : 0));
+    } else {
         table_make_plain(fd, reason);
-    else if (ENGINE(engine.hand_on(table_handle(fd), fd, reason)) >= 0)
-        table_note_elsewhere(fd);
+    }
     errno = kept;
 }
 
@@ -42,10 +49,8 @@ static void hand_on_open(bool (*also)(int))
 {
     if (shim_depth > 0 || engine_confined()) return; /* a confined process has no stream, and may not ask */
     int kept = errno;
-    for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
-        enum kind kind = word_kind(table_word(fd));
-        if ((kind == KIND_FRESH || kind >= KIND_CANDIDATE) && (stays_open(fd) || (also && also(fd)))) hand_on(fd, REASON_EXEC);
-    }
+    for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
+        if (may_be_handed_on(table_word(fd)) && (stays_open(fd) || (also && also(fd)))) hand_on(fd, REASON_EXEC);
     errno = kept;
 }
 

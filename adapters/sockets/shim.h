@@ -112,6 +112,7 @@ enum kind {
 #define WORD_RECEIVES_SHIFT 16
 #define WORD_COUNT_MASK 0xffull
 #define WORD_ELSEWHERE 0x1000000ull /* another process may have the socket: fork, exec, SCM_RIGHTS */
+#define WORD_HANDED_ON 0x2000000ull /* a stream that is plain for good, and whose rings are empty: hand_on.c */
 #define WORD_COPIED 0x4000000ull    /* another descriptor of this process means the same: dup */
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
@@ -174,7 +175,7 @@ uint64_t table_new_group(void);
 void table_replace(int fd, uint64_t word); /* under the lock: same socket, other state */
 void table_reset_at_close(int fd); /* unread bytes are lost with this descriptor: the peer learns it as it would of TCP's */
 void table_make_plain(int fd, uint32_t reason); /* candidate: plain for good; stream: gate for good */
-void table_note_elsewhere(int fd);         /* of a stream: other programs have its socket */
+void table_note(int fd, uint64_t bits);    /* of a stream, under all of its numbers */
 bool table_has_streams(void);
 bool table_in_own_process(void);       /* false in a vfork child, where only the system call may be made */
 void table_note_process(void);

@@ -224,12 +224,12 @@ void table_make_plain(int fd, uint32_t reason)
     if (word_kind(word) == KIND_STREAM) ENGINE(engine.plain(table_handle(fd), reason));
 }
 
-void table_note_elsewhere(int fd)
+void table_note(int fd, uint64_t bits)
 {
     uint64_t word = table_word(fd);
     motet_stream handle = table_handle(fd);
     for (int other = 0; other <= atomic_load(&shim_top); other++)
-        if (other == fd || ((word & WORD_COPIED) && means_same(other, word, handle))) atomic_fetch_or(&shim_words[other], WORD_ELSEWHERE);
+        if (other == fd || ((word & WORD_COPIED) && means_same(other, word, handle))) atomic_fetch_or(&shim_words[other], bits);
 }
 
 

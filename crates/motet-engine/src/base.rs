@@ -204,7 +204,7 @@ impl Base for Kernel<'_> {
 /// Whether the other end's socket is closed, rather than shut down for sending. A process that ends sends the FIN first and lets
 /// go of the socket a moment later, so the kernel is asked for a while: longer if that process, `peer`, is known to be dying.
 pub fn nobody_has_other_end(fd: i32, peer: u32) -> bool {
-    let (Ok((local, peer_address)), Ok(diag)) = (socket::addresses(fd), diag::Diag::open()) else { return false };
+    let (Ok((local, peer_address)), Ok(diag)) = (socket::addresses(fd), diag::Diag::once()) else { return false };
     let longer = [1_000_000; 50].iter().take_while(|_| thread::is_dying(peer));
     for nap in [10_000, 30_000, 60_000].iter().chain(longer).chain(&[0]) {
         match diag.find(peer_address, local) {

@@ -65,6 +65,8 @@ const SOME_WAIT: u64 = 2_000;
 const ALIVE_CHECK: u64 = 10_000_000;
 /// Most attempts to take bytes back from a consumer that keeps meeting TAKEN.
 const PASSES: u32 = 64;
+/// A consumer has done with returning bytes in our place within this (ns), or died of it.
+const RETURNING: u64 = 2_000_000_000;
 
 /// Begins a send of `bufs`.
 #[inline(always)]
@@ -439,10 +441,7 @@ fn return_some<B: Base>(record: &Record, slot: &Slot, base: &mut B, tail: u64) -
     record.events.downgraded.fetch_add(1, Relaxed);
     for _ in 0..PASSES {
         let met = lines.consumer.met();
-        let Some(claimed) = lines.consumer.claim() else {
-            base.yield_now(); // the consumer is returning them itself
-            return Returned::Part;
-        };
+        let Some(claimed) = claim(lines, base) else { return Returned::Broken };
         if !is_last(record, lines, base) {
             lines.consumer.release(claimed);
             return Returned::Stuck;
@@ -463,6 +462,18 @@ fn return_some<B: Base>(record: &Record, slot: &Slot, base: &mut B, tail: u64) -
         }
     }
     Returned::Part
+}
+
+/// Claims what is unread. A consumer that is returning it itself needs some microseconds, and the CPU; one that keeps it longer breaks the
+/// protocol.
+fn claim<B: Base>(lines: &Lines, base: &mut B) -> Option<u64> {
+    let start = base.now();
+    loop {
+        match lines.consumer.claim() {
+            None if base.now().wrapping_sub(start) < base.ticks(RETURNING) => base.yield_now(),
+            claimed => return claimed,
+        }
+    }
 }
 
 /// Whether the ring's bytes are the last of the stream. TCP bytes that follow them were sent past the engine; where the descriptor has been

@@ -273,6 +273,17 @@ fn invariant_7_no_lock_is_held_across_a_sleep() {
 }
 
 #[test]
+fn a_consumer_that_keeps_its_claim_ends_the_stream() {
+    let world = world(1000);
+    assert!(raise(&world, 1));
+    put(&world, 0, 60);
+    assert_eq!(world.sides[1].slot.inward().consumer.claim(), Some(0));
+    world.lent.set(1_000_000); // at each yield
+    assert_eq!(world.send(0, 10, KERNEL_ONLY), tx::Step::Failed(ECONNRESET));
+    assert_eq!(world.sides[0].record.state(), State::Broken);
+}
+
+#[test]
 fn a_lock_whose_holder_died_breaks_the_stream() {
     for half in 0..2 {
         let world = world(1000);

@@ -2,6 +2,7 @@
 
 use crate::Errno;
 use crate::fds::PrivateFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::net::{IpAddr, SocketAddr};
@@ -33,16 +34,28 @@ pub struct Found {
 
 /// A netlink socket for look-ups.
 #[derive(Debug)]
-pub struct Diag(PrivateFd);
+pub struct Diag<Fd = PrivateFd>(Fd);
+
+impl Diag<OwnedFd> {
+    /// One for a single look-up, whose number is not kept from the program: usable in a child of vfork, whose numbers are not its parent's.
+    pub fn once() -> Result<Self, Errno> {
+        open().map(Self)
+    }
+}
 
 impl Diag {
     /// Opens one.
     pub fn open() -> Result<Self, Errno> {
-        let flags = SocketFlags::CLOEXEC;
-        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG))
-            .map_err(|e| e.raw_os_error())?;
-        Ok(Self(PrivateFd::new(fd)))
+        open().map(|fd| Self(PrivateFd::new(fd)))
     }
+}
+
+fn open() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG)).map_err(|e| e.raw_os_error())
+}
+
+impl<Fd: AsFd> Diag<Fd> {
 
     /// The TCP socket in our network namespace whose local address is `local` and whose peer is `peer`.
     pub fn find(&self, local: SocketAddr, peer: SocketAddr) -> Result<Option<Found>, Errno> {

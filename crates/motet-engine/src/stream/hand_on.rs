@@ -75,7 +75,7 @@ fn socket_of_peer(record: &Record, fd: i32) -> Option<OwnedFd> {
     let pid = record.who.pid.load(Relaxed);
     let process = thread::open_process(pid).ok()?;
     let (local, peer) = socket::addresses(fd).ok()?;
-    let found = diag::Diag::open().ok()?.find(peer, local).ok()??;
+    let found = diag::Diag::once().ok()?.find(peer, local).ok()??;
     let cookie = record.who.cookies[1].load(Relaxed);
     let same = found.cookie == cookie && found.inode != 0;
     let theirs = same.then(|| thread::socket_of(&process, pid, found.inode))??;
