@@ -99,7 +99,12 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Found>, Errno> {
     }
     let id = 16 + 4;
     let cookie = u64::from(word(id + 40)) | u64::from(word(id + 44)) << 32;
-    Ok(Some(Found { cookie, uid: word(16 + 64), open: word(16 + 68) != 0 || bytes[17] == TIME_WAIT, inode: word(16 + 68) }))
+    Ok(Some(Found {
+        cookie,
+        uid: word(16 + 64),
+        open: word(16 + 68) != 0 || bytes[17] == TIME_WAIT,
+        inode: word(16 + 68),
+    }))
 }
 
 #[cfg(test)]
