@@ -16,6 +16,7 @@ static struct connection {
     size_t held; /* bytes of a request that have been read */
     char data[SETS_SIZE];
     _Atomic int inside;
+    _Atomic unsigned told; /* edges */
 } connections[SETS_MAX];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -57,6 +58,21 @@ static void answer_whole(int index)
     send_all(fds[index], x->data, SETS_SIZE);
 }
 
+/* What an edge is about. A thread that is told of one while another is at that connection leaves it to that one: if it waited, all threads
+ * but that one could stand behind a request that is held, and nobody would serve the one that releases it. */
+static void edge(int index)
+{
+    struct connection *x = &connections[index];
+    unsigned seen;
+    x->told++;
+    do {
+        if (pthread_mutex_trylock(&x->lock) != 0) return;
+        seen = x->told;
+        while (read_part(index)) answer_whole(index);
+        pthread_mutex_unlock(&x->lock);
+    } while (x->told != seen);
+}
+
 static void *serves(void *none)
 {
     for (;;) {
@@ -77,13 +93,13 @@ static void *serves(void *none)
             CHECK(epoll_ctl(epfd, EPOLL_CTL_MOD, fds[index], &event) == 0);
             continue;
         }
+        if (kind == EPOLLET) {
+            edge(index);
+            continue;
+        }
         /* Everybody may be told of data that is left: the others go on. */
-        if (kind == 0 && pthread_mutex_trylock(&x->lock) != 0) continue;
-        if (kind == EPOLLET) pthread_mutex_lock(&x->lock);
-        if (kind == EPOLLET)
-            while (read_part(index)) answer_whole(index);
-        else if (read_part(index))
-            answer_whole(index);
+        if (pthread_mutex_trylock(&x->lock) != 0) continue;
+        if (read_part(index)) answer_whole(index);
         pthread_mutex_unlock(&x->lock);
     }
 }

@@ -46,7 +46,10 @@ fn the_next_program_image_goes_on_with_the_connection_over_tcp() {
         for program in [program.clone(), program.open()] {
             let outcome = program.same_both_ways();
             let most = outcome.streams.iter().map(|s| s.sent_fast).max().unwrap_or(0);
-            assert!(most <= (before + between) * 64, "{most} bytes over shared memory: the new image has no part in that");
+            assert!(
+                most <= (before + between) * 64,
+                "{most} bytes over shared memory: the new image has no part in that"
+            );
         }
     }
 }

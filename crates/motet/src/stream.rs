@@ -57,8 +57,7 @@ impl Stream {
     }
 
     fn new(tcp: TcpStream, connected: bool) -> io::Result<Self> {
-        let handle =
-            engine()?.upgrade(tcp.as_raw_fd(), Taken { connected, lazy: false }).map_err(error)?;
+        let handle = engine()?.upgrade(tcp.as_raw_fd(), Taken { connected, lazy: false }).map_err(error)?;
         Ok(Self { handle, tcp })
     }
 

@@ -47,9 +47,7 @@ impl Pair {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = listener.accept().unwrap().0;
-        let take = |fd: &TcpStream, connected| {
-            engine.upgrade(fd.as_raw_fd(), Taken { connected, lazy: false })
-        };
+        let take = |fd: &TcpStream, connected| engine.upgrade(fd.as_raw_fd(), Taken { connected, lazy: false });
         let ends = [take(&near, true), take(&far, false)];
         let pair = Self { ends: ends.map(Result::unwrap), _streams: [near, far] };
         while pair.ends.iter().any(|&end| engine.attached(end).is_none()) {

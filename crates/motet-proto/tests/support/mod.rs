@@ -363,7 +363,8 @@ impl World {
     /// A receive without the engine; how many bytes there were.
     pub fn read_elsewhere(&self, side: usize, length: usize) -> usize {
         let mut data = vec![0; length];
-        let got = self.sides[side].end.connection(|c| c.receive(side, &mut [IoSliceMut::new(&mut data)], usize::MAX, false));
+        let got =
+            self.sides[side].end.connection(|c| c.receive(side, &mut [IoSliceMut::new(&mut data)], usize::MAX, false));
         if let Ok(got) = got {
             self.deliver(side, &data[..got], length, false);
         }
