@@ -75,6 +75,8 @@ pub struct World {
     pub prng: RefCell<Prng>,
     /// One in so many calls of the base lets the other end run; 0: none.
     pub weave: u64,
+    /// Done whenever an end is about to take a lock.
+    pub at_lock: Option<Box<dyn Fn()>>,
     /// Largest send and receive.
     pub most: usize,
     /// Threads that read at each end: 1 or 2.
@@ -154,6 +156,7 @@ impl World {
             clock,
             prng: RefCell::new(prng),
             weave: 0,
+            at_lock: None,
             most: 6000,
             readers: 2,
             on_copy: None,
@@ -519,6 +522,9 @@ impl Base for Woven<'_> {
         self.end.nap(ns);
     }
     fn token(&self) -> u64 {
+        if let Some(at_lock) = &self.world.at_lock {
+            at_lock();
+        }
         self.end.token()
     }
     fn exists(&self, token: u64) -> bool {
