@@ -49,6 +49,8 @@ static int domain_close(struct fid *fid)
     }
     pthread_mutex_destroy(&domain->lock);
     map_free(&domain->neighbours_seen);
+    map_free(&domain->links);
+    free(domain->seen);
     free(domain);
     return 0;
 }

@@ -100,7 +100,9 @@ struct domain {
     long cpus;
     bool rests;          /* who reads a queue in vain gives its CPU away there */
     unsigned begun;      /* sends and remote accesses, ever */
-    ssize_t linked;      /* links that are known to be a peer's, ever: the node has more while one has not greeted */
+    struct map links;    /* of the node: whose they are, or since when that is not known (peers.c) */
+    motet_link *seen;    /* room for a list of them */
+    size_t seen_room;
     unsigned users; /* objects that are open */
     struct queue *queues;
     struct endpoint *endpoints;
@@ -169,7 +171,6 @@ struct peer {
     struct peer *next; /* of the endpoint */
     fi_addr_t source;  /* or FI_ADDR_NOTAVAIL */
     motet_link link;
-    bool linked_twice;                 /* both have called */
     motet_channel ask;                 /* where we ask for channels */
     motet_channel out[KINDS], in[KINDS]; /* each was opened by the side that receives on it */
     bool asked[KINDS];

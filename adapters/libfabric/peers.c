@@ -14,7 +14,7 @@
  *               A receive for one peer alone starts with the second step. Greetings come to a handler, which leaves them as mail for
  *               the next call that has the lock; while the program is elsewhere the stand-in reads it (guest.c).
  * What it isn't: trust in what comes: a greeting says the secrets of both addresses, which are told to no one but those who are to talk.
- *               Its sender is otherwise whoever the node's driver lets in. */
+ *               Who does not know ours is no peer: the link ends, and nothing is kept of what it said. */
 #include "fabric.h"
 
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@
 #define LETTERS 65536                            /* greetings that wait, at most: others are lost */
 #define PATIENCE ((int64_t)120 * 1000000000)     /* for a peer that does not look, ns */
 #define COURTESY ((int64_t)15 * 1000000)         /* for a peer that may be calling, ns */
-#define INTRODUCTION ((int64_t)30 * 1000000)     /* for the greeting of one that has called, ns */
+#define INTRODUCTION ((int64_t)30 * 1000000)     /* for the greeting of one that has called, once, ns */
 
 enum what { ASKS = 1, OPENED = 2 };
 
@@ -109,13 +109,53 @@ fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel)
 
 /* ---------------------------------------------------------------- meeting */
 
+/* What is kept of a link by its number: that it is a peer's, or when it was first seen. */
+static void *const A_PEERS = (void *)1;
+
 /* One of this peer's links is known now: the one that is used, or a second one, where both have called. */
 static void know_link(struct endpoint *endpoint, struct peer *peer, motet_link link)
 {
-    if (peer->link == link || (peer->link && peer->linked_twice)) return;
-    if (peer->link) peer->linked_twice = true;
-    else peer->link = link;
-    endpoint->domain->linked++;
+    if (!peer->link) peer->link = link;
+    map_put(&endpoint->domain->links, link, A_PEERS); /* without memory it is taken for a stranger's, and waited for once */
+}
+
+/* Of links that are no more nothing is kept. */
+static void forget_links(struct domain *domain, const motet_link *links, size_t count)
+{
+    struct map kept = { 0 };
+    for (size_t i = 0; i < count; i++) {
+        void *known = map_find(&domain->links, links[i]);
+        if (known && map_put(&kept, links[i], known) != 0) break;
+    }
+    map_free(&domain->links);
+    domain->links = kept;
+}
+
+/* Whether a link has come of which it is not known yet whose it is: for a while, as its greeting may be on its way. One that never greets is
+ * waited for once. */
+static bool someone_has_come(struct domain *domain)
+{
+    bool young = false;
+    ssize_t count = motet_links(domain->node, domain->seen, domain->seen_room);
+    if (count <= 0) return false;
+    if ((size_t)count > domain->seen_room) {
+        motet_link *more = realloc(domain->seen, (size_t)count * 2 * sizeof *more);
+        if (!more) return false;
+        domain->seen = more;
+        domain->seen_room = (size_t)count * 2;
+        count = motet_links(domain->node, domain->seen, domain->seen_room);
+        if (count <= 0) return false;
+        if ((size_t)count > domain->seen_room) count = (ssize_t)domain->seen_room;
+    }
+    for (ssize_t i = 0; i < count; i++) {
+        void *known = map_find(&domain->links, domain->seen[i]);
+        int64_t since = known ? (int64_t)(intptr_t)known : now();
+        if (known == A_PEERS) continue;
+        if (!known && map_put(&domain->links, domain->seen[i], (void *)(intptr_t)since) != 0) continue;
+        young = young || now() - since < INTRODUCTION;
+    }
+    if (domain->links.used > 2 * (size_t)count + 64) forget_links(domain, domain->seen, (size_t)count);
+    return young;
 }
 
 /* Two ranks often begin at the same moment, and one link is better than two: whoever has one that is busy looks at nothing else. So of two
@@ -128,8 +168,8 @@ static bool has_called(struct endpoint *endpoint, struct peer *peer)
     for (int64_t began = now(); !itself; sched_yield()) {
         motet_node_progress(domain->node);
         mail_read(domain);
-        const bool strangers = motet_links(domain->node, NULL, 0) > domain->linked;
-        if (peer->link || now() - began > (strangers ? INTRODUCTION : waits ? COURTESY : 0)) break;
+        const int64_t passed = now() - began;
+        if (peer->link || passed > INTRODUCTION || (passed > (waits ? COURTESY : 0) && !someone_has_come(domain))) break;
     }
     return peer->link != 0;
 }
@@ -205,20 +245,32 @@ int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind)
 
 /* ---------------------------------------------------------------- greetings */
 
-/* In any thread. What a peer says is copied, measured and no more. */
+static bool makes_sense(const struct domain *domain, const struct greeting *greeting)
+{
+    return greeting->magic == GREETING_MAGIC && (greeting->what == ASKS || greeting->what == OPENED) && greeting->kind < KINDS &&
+           greeting->secret == domain->address.secret && address_valid(&greeting->from);
+}
+
+/* In any thread. What a peer says is copied, measured, and kept if it knows our secret: those who do not cannot fill the box. */
 static int keep(motet_node node, const struct motet_arrival *arrival, void *user)
 {
     struct endpoint *endpoint = user;
     struct domain *domain = endpoint->domain;
+    struct greeting greeting;
     struct mail *mail;
-    if (arrival->message != 0 || arrival->length != sizeof mail->greeting) return 0;
+    const bool whole = arrival->message == 0 && arrival->length == sizeof greeting;
+    if (whole) memcpy(&greeting, arrival->body, sizeof greeting);
+    if (!whole || !makes_sense(domain, &greeting)) {
+        motet_link_close(node, motet_channel_link(arrival->channel));
+        return 0;
+    }
     if (atomic_fetch_add(&domain->letters, 1) >= LETTERS || !(mail = malloc(sizeof *mail))) {
         atomic_fetch_sub(&domain->letters, 1);
         return 0;
     }
     mail->endpoint = endpoint;
     mail->channel = arrival->channel;
-    memcpy(&mail->greeting, arrival->body, sizeof mail->greeting);
+    mail->greeting = greeting;
     mail->next = atomic_load(&domain->mail);
     while (!atomic_compare_exchange_weak(&domain->mail, &mail->next, mail)) {
     }
@@ -233,9 +285,7 @@ static void answer(const struct mail *mail)
     unsigned kind = greeting->kind;
     motet_channel offered;
     motet_channel_accept(endpoint->domain->node, service(endpoint->number, greeting->what == ASKS ? ASK : kind), 0, &offered); /* no news */
-    bool sense = greeting->magic == GREETING_MAGIC && kind < KINDS && greeting->secret == endpoint->domain->address.secret &&
-                 address_valid(&greeting->from);
-    struct peer *peer = sense ? peer_of(endpoint, &greeting->from) : NULL;
+    struct peer *peer = peer_of(endpoint, &greeting->from);
     if (!peer) return;
     know_link(endpoint, peer, motet_channel_link(mail->channel));
     if (greeting->what == ASKS) peer_in(endpoint, peer, kind); /* where that fails, the peer's sends do */

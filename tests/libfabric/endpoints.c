@@ -64,7 +64,7 @@ static void open_side(struct side *side)
     CHECK(fi_setopt(&side->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least), 0);
     CHECK(fi_enable(side->ep), 0);
     CHECK(fi_getname(&side->ep->fid, side->name, &length), 0);
-    CHECK(length, 48);
+    CHECK(length, 56);
     length = 10;
     CHECK(fi_getname(&side->ep->fid, many, &length), -FI_ETOOSMALL);
 }
@@ -255,7 +255,7 @@ int main(void)
     open_side(&far);
     CHECK(fi_av_insert(near.av, far.name, 1, &near.other, 0, NULL), 1);
     CHECK(fi_av_insert(far.av, near.name, 1, &far.other, 0, NULL), 1);
-    char garbage[48] = "garbage";
+    char garbage[56] = "garbage";
     fi_addr_t at = 0;
     CHECK(fi_av_insert(far.av, garbage, 1, &at, 0, NULL), 0);
     CHECK(at, FI_ADDR_NOTAVAIL);

@@ -52,6 +52,9 @@ const PIECE: usize = 64 << 10;
 const SHORT: usize = 4096;
 /// Looks at a producer that is taking bytes back before leaving the wait to the kernel.
 const PATIENCE: u32 = 64;
+/// So often in a row may a call that does not wait find that the producer has moved bytes: an honest one moves them once, before it sends
+/// again.
+const MOVES: u32 = 64;
 /// A producer whose connection is gone and that does not finish taking bytes back within this (ns) has died of it.
 const ABANDONED: u64 = 50_000_000;
 
@@ -136,7 +139,7 @@ fn begin_in_full<B: Base>(
     }
     let mut spun = spun.is_some();
     let mut stay = false;
-    let mut retries = 0;
+    let (mut retries, mut moves) = (0, 0);
     loop {
         match take(record, slot, base, bufs, ask.peek) {
             Take::Done(n) => return Step::Done(n),
@@ -148,7 +151,8 @@ fn begin_in_full<B: Base>(
             }
             // One that must not block was told that there is data: it waits for the few calls that move them.
             Take::Retry if !ask.blocking || !base.tcp_alive() => {
-                if unsettled(slot, base) {
+                moves += 1;
+                if unsettled(slot, base) || moves > MOVES {
                     if base.tcp_alive() {
                         return Step::Failed(EAGAIN);
                     }
@@ -158,7 +162,10 @@ fn begin_in_full<B: Base>(
                 retries = 0;
                 continue;
             }
-            Take::InFlight if recount(record, base) => continue,
+            Take::InFlight if moves <= MOVES && recount(record, base) => {
+                moves += 1;
+                continue;
+            }
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight | Take::Retry => {
                 before_sleep(base, false);

@@ -153,6 +153,28 @@ fn a_tail_beyond_the_ring_is_a_reset() {
 }
 
 #[test]
+fn a_producer_that_takes_bytes_back_for_ever_keeps_no_call_that_does_not_wait() {
+    for (alive, expected) in [(true, EAGAIN), (false, ECONNRESET)] {
+        let memory = Rc::new(Exposed::new(4096).unwrap());
+        let mut world = World::new(&memory, Prng(1), 3000, Plan::new());
+        let (shared, n) = (memory.clone(), std::cell::Cell::new(0u64));
+        let ahead = move || {
+            // Head and tail, together: there is always something, and it has always just been taken back.
+            n.set(n.get() + 1);
+            shared.write(INWARD + MODE, &((n.get() + 1) << 2 | 1).to_ne_bytes());
+            shared.write(INWARD + CONSUMER, &(n.get() << 1).to_ne_bytes());
+        };
+        ahead();
+        world.at_lock = Some(Box::new(ahead));
+        if !alive {
+            world.sides[1].end.connection(|c| c.inject(1, Fault::Kill));
+        }
+        let ask = if alive { LOOK } else { SLEEP };
+        assert_eq!(world.receive(0, 1, 10, ask), rx::Step::Failed(expected));
+    }
+}
+
+#[test]
 fn a_mode_word_that_only_the_producer_may_write_is_a_reset() {
     let (memory, world) = pair();
     memory.write(MODE, &(3u64 << 2 | 1).to_ne_bytes());

@@ -2,13 +2,16 @@
 //! no more than it may, and serves others as before.
 #![forbid(unsafe_code)]
 
-use motet::node::{Node, Serve};
+use motet::node::{Error, From, Node, Serve};
 use motet_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use motet_torture::mesh::way;
 use motet_torture::random::Random;
 use motet_torture::{LIMIT, forget_all, seconds, seed, system};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +19,6 @@ const GREETING: usize = 64;
 // Wishes, and sorts of frames: docs/messages.md, "Over TCP".
 const NEW: u8 = 1;
 const PROBE: u8 = 4;
-const UNKNOWN: u8 = 6;
 const VERSION: u8 = 7;
 const REFUSED: u8 = 8;
 const ADMITTED: u8 = 9;
@@ -228,7 +230,9 @@ fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
         peer.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
         links += 1;
         let link = node.links().unwrap()[0];
-        let gone = |node: &Node| node.link_info(link).is_ok_and(|info| info.gone.is_some());
+        let gone = |node: &Node| {
+            node.link_info(link).is_ok_and(|info| info.gone.is_some()) || !node.links().unwrap().contains(&link)
+        };
         let mut position = 0;
         for _ in 0..random.below(400) {
             if peer.write_all(&rubbish(random, &mut position)).is_err() || gone(node) {
@@ -240,7 +244,7 @@ fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
         }
         go_on(node, 100);
         broken += u32::from(gone(node));
-        let held = node.link_info(link).unwrap().bytes;
+        let held = node.link_info(link).map_or([0; 2], |info| info.bytes); // one that has broken is forgotten
         assert!(held.iter().sum::<usize>() < 16 << 20, "{held:?}");
         drop(peer);
         forget_all(node);
@@ -277,4 +281,220 @@ fn rubbish(random: &mut Random, position: &mut u32) -> Vec<u8> {
     *position = position.wrapping_add(16 + payload.len() as u32);
     frame.extend_from_slice(&payload);
     frame
+}
+
+/// A frame with a packet.
+fn packet(position: &mut u32, kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![PACKET, kind, 0, 0];
+    for word in [payload.len() as u32, *position, 0] {
+        frame.extend_from_slice(&word.to_le_bytes());
+    }
+    *position = position.wrapping_add(16 + payload.len() as u32);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// Says hello, and asks for channels: every other one to a service that there is.
+fn visit(channels: u32) -> Vec<u8> {
+    const HELLO: u8 = 1;
+    const OPEN: u8 = 11;
+    let mut position = 0;
+    let hello = b"MtMs\x01\0\0\0\0\x10\0\0\0\x04\0\0\0\x40\0\0\0\x01\0\0";
+    let mut bytes = packet(&mut position, HELLO, hello);
+    for channel in 1..=channels {
+        let mut open = [0; 16];
+        open[..4].copy_from_slice(&channel.to_le_bytes());
+        open[8..].copy_from_slice(&u64::from(1 + channel % 2).to_le_bytes());
+        bytes.extend(packet(&mut position, OPEN, &open));
+    }
+    bytes
+}
+
+#[test]
+fn whoever_comes_and_goes_leaves_nothing_behind() {
+    let mut scene = Scene::new();
+    let Scene { node, random, .. } = &mut scene;
+    let nobody = nobody();
+    for _ in 0..300 {
+        let mut guest = TcpStream::connect(port(node)).unwrap();
+        guest.write_all(&greeting(random, NEW, nobody)).unwrap();
+        assert_eq!(hear(node, &mut guest).get(10), Some(&ADMITTED));
+        guest.write_all(&visit(200)).unwrap();
+        go_on(node, 2000);
+        assert!(!node.links().unwrap().is_empty(), "it is there as long as it stays");
+    }
+    let began = Instant::now();
+    while !node.links().unwrap().is_empty() {
+        assert!(began.elapsed() < LIMIT, "{} links are left", node.links().unwrap().len());
+        go_on(node, 1000);
+    }
+    assert!(matches!(node.accept(1, Some(Duration::ZERO)), Err(Error::WouldBlock | Error::TimedOut)), "nor a channel");
+    scene.is_as_before();
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_received_and_then_the_link_is_forgotten() {
+    let _alone = alone();
+    let node = node();
+    for accepts in [true, false] {
+        let context = node.context().unwrap();
+        node.serve(2, Serve::Tagged(context)).unwrap();
+        let friend = Node::open("").unwrap();
+        let address = format!("tcp://{}", port(&node));
+        std::thread::scope(|scope| {
+            let called = scope.spawn(|| {
+                let link = friend.connect(&address, Some(LIMIT)).unwrap();
+                let here = friend.open_channel(link, 2, Serve::Queue, Some(LIMIT)).unwrap();
+                friend.send(here, 9, b"last words", Some(LIMIT)).unwrap();
+                friend.disconnect(link).unwrap();
+                let _ = friend.until(|| false, Some(motet::node::in_ns(50_000_000)));
+            });
+            while !called.is_finished() {
+                go_on(&node, 100);
+            }
+        });
+        drop(friend);
+        let gone = |node: &Node| node.links().unwrap().iter().all(|link| node.link_info(*link).unwrap().gone.is_some());
+        let began = Instant::now();
+        while !gone(&node) {
+            assert!(began.elapsed() < LIMIT);
+            go_on(&node, 100);
+        }
+        assert_eq!(node.links().unwrap().len(), 1, "a message waits");
+        let channel = accepts.then(|| node.accept(2, Some(LIMIT)).unwrap());
+        let mut buffer = [0; 16];
+        let got = node.receive_tagged(From::Any(context), 0, u64::MAX, &mut buffer, Some(LIMIT)).unwrap();
+        assert_eq!((got.tag, &buffer[..got.length]), (9, &b"last words"[..]));
+        if let Some(channel) = channel {
+            go_on(&node, 2000);
+            assert_eq!(node.links().unwrap().len(), 1, "the program has a channel of it");
+            node.close_channel(channel).unwrap();
+        }
+        let began = Instant::now();
+        while !node.links().unwrap().is_empty() {
+            assert!(began.elapsed() < LIMIT, "it is not forgotten");
+            go_on(&node, 1000);
+        }
+        node.withdraw(2).unwrap();
+        node.remove_context(context).unwrap();
+    }
+}
+
+#[test]
+fn a_burst_of_callers_is_heard_to_the_last() {
+    let mut scene = Scene::new();
+    let Scene { node, random, .. } = &mut scene;
+    let mut callers: Vec<_> = (0..400).map(|_| TcpStream::connect(port(node)).unwrap()).collect();
+    for caller in &mut callers {
+        caller.write_all(&greeting(random, NEW, 0)).unwrap();
+    }
+    for (at, caller) in callers.iter_mut().enumerate() {
+        assert_eq!(hear(node, caller).get(10), Some(&ADMITTED), "caller {at}");
+    }
+    drop(callers);
+    forget_all(node);
+    scene.is_as_before();
+}
+
+#[test]
+fn a_flood_of_strangers_keeps_nobody_out() {
+    let scene = Scene::new();
+    let at = port(&scene.node);
+    let (over, came) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for n in 0..8u64 {
+            let (at, over, came) = (&at, &over, &came);
+            scope.spawn(move || {
+                let mut random = Random(seed() ^ n << 32);
+                let mut kept: std::collections::VecDeque<TcpStream> = Default::default();
+                while !over.load(Ordering::Relaxed) {
+                    let Ok(mut guest) = TcpStream::connect(at) else { continue };
+                    let wish = 1 + random.below(12) as u8;
+                    let mut bytes = greeting(&mut random, wish, 0).to_vec();
+                    match random.below(6) {
+                        0 => bytes.clear(),
+                        1 => bytes.truncate(1 + random.below(62) as usize),
+                        2 => bytes = vec![b'M'; 64],
+                        3 => bytes[8] ^= 1,
+                        // A session that cannot be.
+                        4 => {
+                            bytes[10] = NEW;
+                            bytes[56..60].fill(0);
+                        }
+                        _ => bytes[10] = PROBE,
+                    }
+                    let _ = guest.write_all(&bytes);
+                    came.fetch_add(1, Ordering::Relaxed);
+                    kept.push_back(guest);
+                    if kept.len() > 100 {
+                        kept.pop_front();
+                    }
+                }
+            });
+        }
+        while came.load(Ordering::Relaxed) < 1000 {
+            go_on(&scene.node, 100);
+        }
+        // As in a program: whatever else it does, its node makes progress.
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                go_on(&scene.node, 1000);
+            }
+        });
+        let mut served = 0;
+        while served < 10 || came.load(Ordering::Relaxed) < 20_000 {
+            serves(&scene.node);
+            served += 1;
+        }
+        println!("{served} were served");
+        over.store(true, Ordering::Relaxed);
+    });
+    println!("{} strangers came", came.load(Ordering::Relaxed));
+    scene.is_as_before();
+}
+
+/// What is answered to these bytes when another user of this host sends them.
+fn answer_to_another_user(node: &Node, bytes: &[u8]) -> Vec<u8> {
+    let at = port(node).replace(':', "/");
+    let script = format!("exec 3<>/dev/tcp/{at} && cat >&3 && head -c 64 <&3");
+    let mut command = Command::new("bash");
+    command.args(["-c", &script]).uid(65533).gid(65533).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut guest = command.spawn().unwrap();
+    guest.stdin.take().unwrap().write_all(bytes).unwrap();
+    let began = Instant::now();
+    while guest.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < LIMIT);
+        go_on(node, 100);
+    }
+    let mut said = Vec::new();
+    guest.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    said
+}
+
+#[test]
+fn another_user_of_the_host_is_a_stranger_even_with_the_secret() {
+    if motet_sys::thread::euid() != 0 {
+        return motet_torture::skip("another user of the host", "only root can be another user");
+    }
+    let mut scene = Scene::new();
+    let Scene { node, random, .. } = &mut scene;
+    let address = way(&node.address().unwrap(), "tcp");
+    let digits = address.trim_start_matches("tcp://").split_once('@').unwrap().0;
+    let secret = u64::from_str_radix(&digits[..16], 16).unwrap();
+    let named = TcpListener::bind("127.0.0.1:0").unwrap();
+    named.set_nonblocking(true).unwrap();
+    for said in [secret, 0, secret ^ 1] {
+        let mut bytes = greeting(random, NEW, named.local_addr().unwrap().port());
+        bytes[48..56].copy_from_slice(&said.to_le_bytes());
+        let answer = answer_to_another_user(node, &bytes);
+        assert_eq!(answer.get(10), Some(&STRANGER), "{answer:?}");
+        assert_eq!(
+            (&answer[16..32], &answer[48..62]),
+            (&[0; 16][..], &[0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 1, 0, 0, 0][..])
+        );
+        go_on(node, 50_000);
+        assert!(node.links().unwrap().is_empty());
+        assert!(named.accept().is_err(), "the port that a stranger names is not called");
+    }
+    scene.is_as_before();
 }

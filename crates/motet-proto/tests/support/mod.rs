@@ -77,6 +77,8 @@ pub struct World {
     pub prng: RefCell<Prng>,
     /// One in so many calls of the base lets the other end run; 0: none.
     pub weave: u64,
+    /// Done whenever an end is about to take a lock.
+    pub at_lock: Option<Box<dyn Fn()>>,
     /// Largest send and receive.
     pub most: usize,
     /// Threads that read at each end: 1 or 2.
@@ -162,6 +164,7 @@ impl World {
             clock,
             prng: RefCell::new(prng),
             weave: 0,
+            at_lock: None,
             most: 6000,
             readers: 2,
             hands_on: false,
@@ -570,6 +573,9 @@ impl Base for Woven<'_> {
         !self.world.interrupted.get()
     }
     fn token(&self) -> u64 {
+        if let Some(at_lock) = &self.world.at_lock {
+            at_lock();
+        }
         self.end.token()
     }
     fn exists(&self, token: u64) -> bool {
