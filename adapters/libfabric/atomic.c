@@ -1,4 +1,4 @@
-/* atomic.c: libfabric's atomics on Motet's: the same nineteen operations, on the ten types that both know. One row of elements each. */
+/* atomic.c: libfabric's atomics on Motet's: the same nineteen operations, on the ten types that both know. What lies in several pieces is several operations with one event. */
 #include "fabric.h"
 
 #define ROW 256 /* bytes of operands, what they are compared with included, that every link takes */
@@ -46,13 +46,18 @@ static size_t elements(enum fi_datatype type, enum fi_op op, enum form form)
     return ROW / (form == COMPARE ? 2 : 1) / types[type].size;
 }
 
+/* Rows of elements: what changes memory, what it is compared with, and where what was there goes. Those that a form has not are empty. */
+struct rows {
+    const struct fi_ioc *list;
+    size_t count;
+};
+
 struct change {
     enum form form;
-    const void *operand, *compare;
-    void *before;
-    size_t count;
+    struct rows operand, compare, before;
     fi_addr_t peer;
-    uint64_t addr, key;
+    const struct fi_rma_ioc *remote;
+    size_t remotes;
     enum fi_datatype type;
     enum fi_op op;
     uint64_t flags;
@@ -60,14 +65,113 @@ struct change {
     bool quiet;
 };
 
+static size_t elements_of(struct rows rows)
+{
+    size_t all = 0;
+    for (size_t i = 0; i < rows.count; i++)
+        all += rows.list[i].count;
+    return all;
+}
+
+/* As many elements everywhere as there. (What a read's operand is does not matter.) */
+static bool agree(const struct change *change, size_t count)
+{
+    if (change->operand.count > VECTORS || change->compare.count > VECTORS || change->before.count > VECTORS) return false;
+    if (change->remotes == 0 || change->remotes > VECTORS) return false;
+    if (change->op != FI_ATOMIC_READ && elements_of(change->operand) != count) return false;
+    if (change->form == COMPARE && elements_of(change->compare) != count) return false;
+    return change->form == CHANGE || elements_of(change->before) == count;
+}
+
+/* A place in rows. */
+struct cursor {
+    const struct fi_ioc *row;
+    size_t left, done; /* rows, this one included; elements of it */
+};
+
+static struct cursor first(struct rows rows)
+{
+    struct cursor cursor = { rows.list, rows.count, 0 };
+    while (cursor.left > 0 && cursor.row->count == 0)
+        cursor.row++, cursor.left--;
+    return cursor;
+}
+
+static void *memory_at(const struct cursor *cursor, size_t size) { return cursor->left ? (char *)cursor->row->addr + cursor->done * size : NULL; }
+
+static size_t at_most(size_t count, const struct cursor *cursor)
+{
+    return cursor->left && cursor->row->count - cursor->done < count ? cursor->row->count - cursor->done : count;
+}
+
+static void move(struct cursor *cursor, size_t count)
+{
+    if (cursor->left == 0) return;
+    cursor->done += count;
+    while (cursor->left > 0 && cursor->done == cursor->row->count)
+        cursor->row++, cursor->left--, cursor->done = 0;
+}
+
+/* One row everywhere. */
+static int start(struct endpoint *endpoint, struct request *request, motet_link link, const struct change *change, const struct fi_rma_ioc *remote,
+                 const void *operand, const void *compare, void *before)
+{
+    struct motet_notice notice = MOTET_INIT(struct motet_notice);
+    struct motet_atomic atomic = MOTET_INIT(struct motet_atomic);
+    struct motet_remote at = { sizeof at, link, remote->key, remote->addr };
+    notice.group = endpoint->sends->group;
+    notice.context = (uintptr_t)request;
+    atomic.operation = operations[change->op];
+    atomic.type = types[change->type].type;
+    atomic.count = (uint32_t)remote->count;
+    atomic.operand = operand;
+    atomic.compare = compare;
+    atomic.before = before;
+    int result = motet_region_atomic_start(endpoint->domain->node, &at, &atomic, &notice, &request->operation);
+    if (likely(result == 0)) request_note(request);
+    return result;
+}
+
+/* Several rows: each piece that is one row everywhere is an operation under the whole, as elements are atomic one by one. What has begun cannot
+ * be taken back: after the first, room is waited for. */
+static void start_pieces(struct endpoint *endpoint, struct request *whole, motet_link link, const struct change *change)
+{
+    const size_t size = types[change->type].size;
+    struct cursor operand = first(change->operand), compare = first(change->compare), before = first(change->before);
+    int result = 0;
+    whole->pieces = 1; /* this loop */
+    for (size_t i = 0; i < change->remotes && result == 0; i++) {
+        const struct fi_rma_ioc *remote = &change->remote[i];
+        for (size_t done = 0; done < remote->count && result == 0;) {
+            size_t count = at_most(at_most(at_most(remote->count - done, &operand), &compare), &before);
+            struct fi_rma_ioc row = { remote->addr + done * size, count, remote->key };
+            struct request *piece = request_take(endpoint);
+            result = piece ? -EAGAIN : -ENOMEM;
+            if (piece) piece->whole = whole;
+            while (result == -EAGAIN) {
+                result = start(endpoint, piece, link, change, &row, memory_at(&operand, size), memory_at(&compare, size), memory_at(&before, size));
+                if (result == -EAGAIN) domain_pump(endpoint->domain);
+            }
+            if (result == 0) whole->pieces++;
+            else if (piece) request_give_back(piece);
+            move(&operand, count);
+            move(&compare, count);
+            move(&before, count);
+            done += count;
+        }
+    }
+    request_piece_ended(whole, result);
+}
+
 static ssize_t go(struct fid_ep *fid, const struct change *change)
 {
     struct endpoint *endpoint = container(fid, struct endpoint, fid);
-    struct motet_notice notice = MOTET_INIT(struct motet_notice);
-    struct motet_atomic atomic = MOTET_INIT(struct motet_atomic);
-    size_t most = elements(change->type, change->op, change->form);
+    size_t most = elements(change->type, change->op, change->form), count = 0;
+    for (size_t i = 0; i < change->remotes && i < VECTORS; i++)
+        count += change->remote[i].count;
     if (most == 0) return -FI_EOPNOTSUPP;
-    if (change->count > most) return -FI_EMSGSIZE;
+    if (unlikely(!agree(change, count))) return -FI_EINVAL;
+    if (count > most) return -FI_EMSGSIZE;
     bool told = !change->quiet && (!endpoint->selective_sends || change->flags & FI_COMPLETION);
     enter(endpoint->domain);
     endpoint->domain->begun++;
@@ -76,19 +180,13 @@ static ssize_t go(struct fid_ep *fid, const struct change *change)
     struct request *request = result != 0 ? NULL : request_whole(endpoint, change->context, FI_ATOMIC | (change->form == CHANGE ? FI_WRITE : FI_READ),
                                                                  change->form == CHANGE ? COUNT_WRITE : COUNT_READ, told);
     if (result == 0 && !request) result = -EAGAIN;
-    if (request) {
-        struct motet_remote at = { sizeof at, peer->link, change->key, change->addr };
-        notice.group = endpoint->sends->group;
-        notice.context = (uintptr_t)request;
-        atomic.operation = operations[change->op];
-        atomic.type = types[change->type].type;
-        atomic.count = (uint32_t)change->count;
-        atomic.operand = change->operand;
-        atomic.compare = change->compare;
-        atomic.before = change->before;
-        result = motet_region_atomic_start(endpoint->domain->node, &at, &atomic, &notice, &request->operation);
-        if (likely(result == 0)) request_note(request);
-        else request_give_back(request);
+    if (request && likely(change->remotes == 1 && change->operand.count <= 1 && change->compare.count <= 1 && change->before.count <= 1)) {
+        struct cursor operand = { change->operand.list, change->operand.count, 0 }, compare = { change->compare.list, change->compare.count, 0 },
+                      before = { change->before.list, change->before.count, 0 };
+        result = start(endpoint, request, peer->link, change, change->remote, memory_at(&operand, 0), memory_at(&compare, 0), memory_at(&before, 0));
+        if (unlikely(result != 0)) request_give_back(request);
+    } else if (request) {
+        start_pieces(endpoint, request, peer->link, change);
     }
     leave(endpoint->domain);
     return -to_errno(result);
@@ -98,86 +196,88 @@ static ssize_t go(struct fid_ep *fid, const struct change *change)
 
 #define REMOTE fi_addr_t peer, uint64_t addr, uint64_t key
 #define WHAT enum fi_datatype type, enum fi_op op
-#define ONE_OF(list, number) ((number) == 1 ? (list)->addr : NULL)
+
+static const struct rows none;
 
 static uint64_t usual(struct fid_ep *fid) { return container(fid, struct endpoint, fid)->send_flags; }
 
-static ssize_t change(struct fid_ep *fid, const void *operand, size_t count, void *desc, REMOTE, WHAT, void *context)
+/* Rows here, one row there. */
+static ssize_t one_there(struct fid_ep *fid, enum form form, struct rows operand, struct rows compare, struct rows before, REMOTE, WHAT,
+                         uint64_t flags, void *context, bool quiet)
 {
-    struct change it = { CHANGE, operand, NULL, NULL, count, peer, addr, key, type, op, usual(fid), context, false };
+    struct fi_rma_ioc remote = { addr, elements_of(form == CHANGE ? operand : before), key };
+    struct change it = { form, op == FI_ATOMIC_READ ? none : operand, compare, before, peer, &remote, 1, type, op, flags, context, quiet };
+    return go(fid, &it);
+}
+
+static ssize_t message(struct fid_ep *fid, enum form form, const struct fi_msg_atomic *msg, struct rows compare, struct rows before, uint64_t flags)
+{
+    struct rows operand = { msg->msg_iov, msg->iov_count };
+    struct change it = { form, msg->op == FI_ATOMIC_READ ? none : operand, compare, before, msg->addr, msg->rma_iov, msg->rma_iov_count, msg->datatype,
+                         msg->op, flags, msg->context, false };
     return go(fid, &it);
 }
 
 static ssize_t change_list(struct fid_ep *fid, const struct fi_ioc *iov, void **desc, size_t count, REMOTE, WHAT, void *context)
 {
-    return count == 1 ? change(fid, iov->addr, iov->count, NULL, peer, addr, key, type, op, context) : -FI_EINVAL;
+    return one_there(fid, CHANGE, (struct rows){ iov, count }, none, none, peer, addr, key, type, op, usual(fid), context, false);
 }
 
-/* One row here and one there. */
-static bool is_row(const struct fi_msg_atomic *msg)
+static ssize_t change(struct fid_ep *fid, const void *operand, size_t count, void *desc, REMOTE, WHAT, void *context)
 {
-    return msg->rma_iov_count == 1 && (msg->iov_count == 1 ? msg->msg_iov->count == msg->rma_iov->count : msg->iov_count == 0 && msg->op == FI_ATOMIC_READ);
+    struct fi_ioc row = { (void *)operand, count };
+    return change_list(fid, &row, NULL, 1, peer, addr, key, type, op, context);
 }
 
 static ssize_t change_message(struct fid_ep *fid, const struct fi_msg_atomic *msg, uint64_t flags)
 {
-    if (!is_row(msg)) return -FI_EINVAL;
-    struct change it = { CHANGE, msg->msg_iov->addr, NULL, NULL, msg->rma_iov->count, msg->addr, msg->rma_iov->addr, msg->rma_iov->key, msg->datatype,
-                         msg->op, flags, msg->context, false };
-    return go(fid, &it);
+    return message(fid, CHANGE, msg, none, none, flags);
 }
 
 static ssize_t change_inject(struct fid_ep *fid, const void *operand, size_t count, REMOTE, WHAT)
 {
-    struct change it = { CHANGE, operand, NULL, NULL, count, peer, addr, key, type, op, 0, NULL, true };
-    return go(fid, &it);
-}
-
-static ssize_t fetch(struct fid_ep *fid, const void *operand, size_t count, void *desc, void *before, void *before_desc, REMOTE, WHAT, void *context)
-{
-    struct change it = { FETCH, operand, NULL, before, count, peer, addr, key, type, op, usual(fid), context, false };
-    return go(fid, &it);
+    struct fi_ioc row = { (void *)operand, count };
+    return one_there(fid, CHANGE, (struct rows){ &row, 1 }, none, none, peer, addr, key, type, op, 0, NULL, true);
 }
 
 static ssize_t fetch_list(struct fid_ep *fid, const struct fi_ioc *iov, void **desc, size_t count, struct fi_ioc *before, void **before_desc,
                           size_t before_count, REMOTE, WHAT, void *context)
 {
-    if (count > 1 || before_count != 1 || (count == 0 && op != FI_ATOMIC_READ) || (count == 1 && iov->count != before->count)) return -FI_EINVAL;
-    return fetch(fid, ONE_OF(iov, count), before->count, NULL, before->addr, NULL, peer, addr, key, type, op, context);
+    return one_there(fid, FETCH, (struct rows){ iov, count }, none, (struct rows){ before, before_count }, peer, addr, key, type, op, usual(fid),
+                     context, false);
+}
+
+static ssize_t fetch(struct fid_ep *fid, const void *operand, size_t count, void *desc, void *before, void *before_desc, REMOTE, WHAT, void *context)
+{
+    struct fi_ioc row = { (void *)operand, count }, result = { before, count };
+    return fetch_list(fid, &row, NULL, 1, &result, NULL, 1, peer, addr, key, type, op, context);
 }
 
 static ssize_t fetch_message(struct fid_ep *fid, const struct fi_msg_atomic *msg, struct fi_ioc *before, void **before_desc, size_t before_count,
                              uint64_t flags)
 {
-    if (!is_row(msg) || before_count != 1 || before->count != msg->rma_iov->count) return -FI_EINVAL;
-    struct change it = { FETCH, ONE_OF(msg->msg_iov, msg->iov_count), NULL, before->addr, before->count, msg->addr, msg->rma_iov->addr,
-                         msg->rma_iov->key, msg->datatype, msg->op, flags, msg->context, false };
-    return go(fid, &it);
-}
-
-static ssize_t compare(struct fid_ep *fid, const void *operand, size_t count, void *desc, const void *compared, void *compare_desc, void *before,
-                       void *before_desc, REMOTE, WHAT, void *context)
-{
-    struct change it = { COMPARE, operand, compared, before, count, peer, addr, key, type, op, usual(fid), context, false };
-    return go(fid, &it);
+    return message(fid, FETCH, msg, none, (struct rows){ before, before_count }, flags);
 }
 
 static ssize_t compare_list(struct fid_ep *fid, const struct fi_ioc *iov, void **desc, size_t count, const struct fi_ioc *compared,
                             void **compare_desc, size_t compare_count, struct fi_ioc *before, void **before_desc, size_t before_count, REMOTE,
                             WHAT, void *context)
 {
-    if (count != 1 || compare_count != 1 || before_count != 1 || iov->count != compared->count || iov->count != before->count) return -FI_EINVAL;
-    return compare(fid, iov->addr, iov->count, NULL, compared->addr, NULL, before->addr, NULL, peer, addr, key, type, op, context);
+    return one_there(fid, COMPARE, (struct rows){ iov, count }, (struct rows){ compared, compare_count }, (struct rows){ before, before_count },
+                     peer, addr, key, type, op, usual(fid), context, false);
+}
+
+static ssize_t compare(struct fid_ep *fid, const void *operand, size_t count, void *desc, const void *compared, void *compare_desc, void *before,
+                       void *before_desc, REMOTE, WHAT, void *context)
+{
+    struct fi_ioc row = { (void *)operand, count }, wanted = { (void *)compared, count }, result = { before, count };
+    return compare_list(fid, &row, NULL, 1, &wanted, NULL, 1, &result, NULL, 1, peer, addr, key, type, op, context);
 }
 
 static ssize_t compare_message(struct fid_ep *fid, const struct fi_msg_atomic *msg, const struct fi_ioc *compared, void **compare_desc,
                                size_t compare_count, struct fi_ioc *before, void **before_desc, size_t before_count, uint64_t flags)
 {
-    if (!is_row(msg) || compare_count != 1 || before_count != 1 || before->count != msg->rma_iov->count || compared->count != before->count)
-        return -FI_EINVAL;
-    struct change it = { COMPARE, ONE_OF(msg->msg_iov, msg->iov_count), compared->addr, before->addr, before->count, msg->addr, msg->rma_iov->addr,
-                         msg->rma_iov->key, msg->datatype, msg->op, flags, msg->context, false };
-    return go(fid, &it);
+    return message(fid, COMPARE, msg, (struct rows){ compared, compare_count }, (struct rows){ before, before_count }, flags);
 }
 
 static int valid(enum fi_datatype type, enum fi_op op, enum form form, size_t *count)

@@ -18,7 +18,9 @@ static int bind_queue(struct endpoint *endpoint, struct queue *queue, uint64_t f
 static int bind_counter(struct endpoint *endpoint, struct counter *counter, uint64_t flags)
 {
     static const uint64_t bits[COUNTED] = { FI_SEND, FI_RECV, FI_READ, FI_WRITE };
-    if (flags & ~(uint64_t)(FI_SEND | FI_RECV | FI_READ | FI_WRITE) || counter->domain != endpoint->domain) return -FI_EINVAL;
+    /* What peers do to memory is not counted: no endpoint has FI_RMA_EVENT. One counter for all that an endpoint counts may name it. */
+    const uint64_t ours = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+    if (flags & ~(ours | FI_REMOTE_READ | FI_REMOTE_WRITE) || !(flags & ours) || counter->domain != endpoint->domain) return -FI_EINVAL;
     for (unsigned i = 0; i < COUNTED; i++)
         if (flags & bits[i] && !endpoint->counters[i]) endpoint->counters[i] = counter, counter->users++;
     return 0;

@@ -4,6 +4,10 @@
  * the kind of address vector) is given back as chosen. */
 #include "fabric.h"
 
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #define PRIMARY (FI_MSG | FI_TAGGED | REMOTE)
 #define REMOTE (FI_RMA | FI_ATOMIC)
 #define SIDES (FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE)
@@ -21,13 +25,19 @@
 static bool within(uint64_t wanted, uint64_t offered) { return (wanted & ~offered) == 0; }
 static bool named(const char *wanted, const char *ours) { return !wanted || strcmp(wanted, ours) == 0; }
 
+/* Data comes beside messages; a put tells its target nothing. */
+static size_t data_size(uint64_t caps) { return caps & (FI_MSG | FI_TAGGED) ? sizeof(uint64_t) : 0; }
+
 /* Keys of regions are ours: who wants to reach memory must be able to take them. */
+static bool takes_keys(const struct fi_domain_attr *wanted) { return !wanted || wanted->mr_mode & FI_MR_PROV_KEY; }
+
 static bool fits_domain(const struct fi_domain_attr *wanted, uint64_t caps)
 {
     if (!wanted) return true;
-    if (caps & REMOTE && !(wanted->mr_mode & FI_MR_PROV_KEY)) return false;
+    if (caps & REMOTE && !takes_keys(wanted)) return false;
+    if (wanted->cq_data_size > data_size(caps ? caps : PRIMARY)) return false;
     return named(wanted->name, PROVIDER_NAME) && wanted->control_progress != FI_PROGRESS_AUTO &&
-           wanted->data_progress != FI_PROGRESS_AUTO && wanted->cq_data_size <= sizeof(uint64_t) && wanted->mr_key_size <= sizeof(uint64_t) &&
+           wanted->data_progress != FI_PROGRESS_AUTO && wanted->mr_key_size <= sizeof(uint64_t) &&
            within(wanted->caps, FI_LOCAL_COMM | FI_REMOTE_COMM) && wanted->auth_key_size == 0;
 }
 
@@ -62,11 +72,12 @@ static bool fits(const struct fi_info *hints)
            fits_endpoint(hints->ep_attr) && fits_sends(hints->tx_attr) && fits_receives(hints->rx_attr);
 }
 
-/* What we are; `caps` are those that the program wants, or all. */
-static bool describe(struct fi_info *info, uint64_t caps)
+/* What we are, as far as the program wants it. */
+static bool describe(struct fi_info *info, const struct fi_info *hints)
 {
+    const uint64_t all = !hints || takes_keys(hints->domain_attr) ? PRIMARY | SECONDARY : (PRIMARY & ~REMOTE) | (SECONDARY & ~SIDES);
     /* Nothing that was not asked for: a program that has not asked for FI_DIRECTED_RECV gives sources that mean nothing. */
-    info->caps = (caps ? caps : PRIMARY | SECONDARY) | FI_LOCAL_COMM | FI_REMOTE_COMM;
+    info->caps = (hints && hints->caps ? hints->caps : all) | FI_LOCAL_COMM | FI_REMOTE_COMM;
     if (!(info->caps & (FI_SEND | FI_RECV))) info->caps |= FI_SEND | FI_RECV;
     if (info->caps & REMOTE && !(info->caps & SIDES)) info->caps |= SIDES;
     info->addr_format = ADDRESS_FORMAT;
@@ -91,7 +102,7 @@ static bool describe(struct fi_info *info, uint64_t caps)
     domain->control_progress = domain->data_progress = FI_PROGRESS_MANUAL;
     domain->resource_mgmt = FI_RM_ENABLED;
     domain->av_type = FI_AV_UNSPEC;
-    domain->cq_data_size = sizeof(uint64_t);
+    domain->cq_data_size = data_size(info->caps);
     domain->mr_mode = info->caps & REMOTE ? FI_MR_PROV_KEY : 0;
     domain->mr_iov_limit = 1;
     domain->mr_cnt = 65536;
@@ -129,6 +140,48 @@ static bool choose(struct fi_info *info, const struct fi_info *hints)
     return true;
 }
 
+/* ---------------------------------------------------------------- addresses */
+
+/* An address of this host: one can be bound to it. */
+static bool is_ours(const struct addrinfo *found)
+{
+    int probe = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool ours = probe >= 0 && bind(probe, found->ai_addr, found->ai_addrlen) == 0;
+    if (probe >= 0) close(probe);
+    return ours;
+}
+
+/* Writes the host's part of an address. False: the name is not one of this host's. */
+static bool resolve(const char *node, struct address *address)
+{
+    struct addrinfo hints = { .ai_socktype = SOCK_DGRAM }, *list = NULL;
+    if (getaddrinfo(node, NULL, &hints, &list) != 0) return false;
+    const struct addrinfo *found = list;
+    while (found && !((found->ai_family == AF_INET || found->ai_family == AF_INET6) && is_ours(found)))
+        found = found->ai_next;
+    if (found && found->ai_family == AF_INET) {
+        address->family = 4;
+        memcpy(address->ip, &((const struct sockaddr_in *)found->ai_addr)->sin_addr, sizeof(struct in_addr));
+    } else if (found) {
+        address->family = 6;
+        memcpy(address->ip, &((const struct sockaddr_in6 *)found->ai_addr)->sin6_addr, sizeof(struct in6_addr));
+    }
+    freeaddrinfo(list);
+    return found != NULL;
+}
+
+/* The source: of no node yet, as that is named when a domain is opened, nor of a port, which is the system's choice (a service says nothing).
+ * Peers cannot use it: fi_getname() is for those. */
+static int add_source(struct fi_info *info, const char *node, uint64_t flags)
+{
+    struct address source = { .magic = ADDRESS_MAGIC };
+    if (node && flags & FI_SOURCE && !resolve(node, &source)) return -FI_ENODATA;
+    if (!(info->src_addr = malloc(sizeof source))) return -FI_ENOMEM;
+    memcpy(info->src_addr, &source, sizeof source);
+    info->src_addrlen = sizeof source;
+    return 0;
+}
+
 int info_offer(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints, struct fi_info **out)
 {
     *out = NULL;
@@ -136,9 +189,10 @@ int info_offer(uint32_t version, const char *node, const char *service, uint64_t
     if ((node && !(flags & FI_SOURCE)) || (hints && !fits(hints))) return -FI_ENODATA;
     struct fi_info *info = host_info();
     if (!info) return -FI_ENOMEM;
-    if (!describe(info, hints ? hints->caps : 0) || (hints && !choose(info, hints))) {
+    int result = describe(info, hints) && (!hints || choose(info, hints)) ? add_source(info, node, flags) : -FI_ENOMEM;
+    if (result != 0) {
         host_free(info);
-        return -FI_ENOMEM;
+        return result;
     }
     *out = info;
     return 0;

@@ -26,6 +26,7 @@
 #define LETTERS 65536                            /* greetings that wait, at most: others are lost */
 #define PATIENCE ((int64_t)120 * 1000000000)     /* for a peer that does not look, ns */
 #define COURTESY ((int64_t)15 * 1000000)         /* for a peer that may be calling, ns */
+#define ANSWER ((int64_t)200 * 1000000)          /* to a first question, ns: a peer that makes no progress takes 10 to 20 ms */
 #define INTRODUCTION ((int64_t)30 * 1000000)     /* for the greeting of one that has called, once, ns */
 
 enum what { ASKS = 1, OPENED = 2 };
@@ -229,18 +230,23 @@ static int ask(struct endpoint *endpoint, struct peer *peer, enum kind kind)
     return result;
 }
 
+/* Whoever sends first waits a moment for the answer, as some programs take the first FI_EAGAIN for a failure; later calls only look. */
 int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind)
 {
+    int64_t until = 0;
     if (!peer->asked[kind] && !peer->out[kind]) {
         int result = ask(endpoint, peer, kind);
         if (result != 0) return result;
+        until = now() + ANSWER;
     }
-    if (!peer->out[kind]) motet_node_progress(endpoint->domain->node);
-    mail_read(endpoint->domain);
-    if (peer->out[kind]) return 0;
     struct motet_link_state state = MOTET_INIT(struct motet_link_state);
-    if (motet_link_info(endpoint->domain->node, peer->link, &state) != 0 || state.gone) return -FI_ECONNRESET;
-    return -FI_EAGAIN;
+    for (;; sched_yield()) {
+        if (!peer->out[kind]) motet_node_progress(endpoint->domain->node);
+        mail_read(endpoint->domain);
+        if (peer->out[kind]) return 0;
+        if (motet_link_info(endpoint->domain->node, peer->link, &state) != 0 || state.gone) return -FI_ECONNRESET;
+        if (until == 0 || now() > until) return -FI_EAGAIN;
+    }
 }
 
 /* ---------------------------------------------------------------- greetings */

@@ -36,7 +36,7 @@ impl Launcher {
 }
 
 /// `mpirun`, `mpiexec`, `mpirun.openmpi`, `mpiexec.hydra`, `orterun`, `prterun` and the like.
-fn is_launcher(file: &Path) -> bool {
+pub fn is_launcher(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let name = name.split('.').next().unwrap_or_default();
     ["mpirun", "mpiexec", "orterun", "prterun"].contains(&name)

@@ -28,6 +28,7 @@ mod ps;
 mod ranks;
 mod run;
 mod sheet;
+mod spread;
 mod stats;
 mod survey;
 mod top;

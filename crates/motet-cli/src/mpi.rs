@@ -12,7 +12,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::Command;
 
+use motet_config::Mpi;
+
 use crate::launcher::Launcher;
+use crate::procfs;
+use crate::spread::{self, Surroundings};
 
 /// Folders in which libfabric looks for providers, instead of its own.
 const PATH: &str = "FI_PROVIDER_PATH";
@@ -22,6 +26,8 @@ const CHOICE: &str = "FI_PROVIDER";
 const NAME: &str = "motet";
 /// Names of the variables that an outer `motet run` has set, separated by commas.
 const SET: &str = "MOTET_MPI_SET";
+/// Why nothing was set: one of [`Left`]'s words.
+const LEFT: &str = "MOTET_MPI_LEFT";
 /// What Open MPI 4 and 5 start their daemons on other hosts with.
 const AGENTS: [(&str, &str); 2] = [("OMPI_MCA_orte_launch_agent", "orted"), ("PRTE_MCA_prte_launch_agent", "prted")];
 
@@ -40,13 +46,72 @@ const PREFERENCES: [(&str, &str); 9] = [
     ("I_MPI_FABRICS", "ofi"),
 ];
 
+/// Why MPI libraries are left to what they take by themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// The user has said so.
+    Off,
+    /// All ranks will be on one host, where no library has been shown to be as fast over Motet in every shape of job.
+    OneHost,
+    /// The user's FI_PROVIDER leaves ours out.
+    Choice,
+}
+
+impl Left {
+    const ALL: [Self; 3] = [Self::Off, Self::OneHost, Self::Choice];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::OneHost => "one-host",
+            Self::Choice => "FI_PROVIDER",
+        }
+    }
+
+    /// That of a process, by its environment.
+    pub fn of(pid: u32) -> Option<Self> {
+        let word = procfs::variable(pid, LEFT)?;
+        Self::ALL.into_iter().find(|left| left.word() == word)
+    }
+
+    /// What a user may read of it.
+    pub fn why(self) -> &'static str {
+        match self {
+            Self::Off => "mpi is off",
+            Self::OneHost => {
+                "the job was not known to be on several hosts, and within one MPI's own transport is kept (`--set mpi=on` takes Motet's)"
+            }
+            Self::Choice => "FI_PROVIDER leaves Motet's provider out",
+        }
+    }
+}
+
+/// Why a command's MPI is to be left alone; `None`: it is not.
+pub fn left(wanted: Mpi, command: &[OsString]) -> Option<Left> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let file = |path: &Path| std::fs::read_to_string(path).ok();
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    match wanted {
+        Mpi::On => None,
+        Mpi::Off => Some(Left::Off),
+        Mpi::Auto if spread::several(command, &Surroundings { variable: &variable, file: &file, name: &name }) => None,
+        Mpi::Auto => Some(Left::OneHost),
+    }
+}
+
+/// Leaves it alone, also where an outer `motet run` did not.
+pub fn leave(command: &mut Command, left: Left) -> String {
+    untell(command);
+    command.env(LEFT, left.word());
+    format!("MPI is left alone: {}", left.why())
+}
+
 /// Tells the command's MPI; says what was done.
 pub fn tell(command: &mut Command, provider: &Path, launcher: &Launcher) -> String {
     let outer = outer();
     let have = |name: &str| value_of(command, name).filter(|_| !outer.iter().any(|set| set == name));
     if let Some(chosen) = have(CHOICE).filter(|chosen| !admits(&chosen.to_string_lossy())) {
-        untell(command);
-        return format!("MPI is left alone: {CHOICE} is {}", chosen.to_string_lossy());
+        return format!("{}: {}", leave(command, Left::Choice), chosen.to_string_lossy());
     }
     let mine = user_file();
     let mut set: Vec<(&str, OsString)> = vec![(PATH, path(have(PATH).as_deref(), provider, &launcher.folders))];
@@ -66,7 +131,7 @@ pub fn tell(command: &mut Command, provider: &Path, launcher: &Launcher) -> Stri
         set.push((name, agent.into()));
     }
     let names: Vec<&str> = set.iter().map(|(name, _)| *name).collect();
-    command.env(SET, names.join(","));
+    command.env(SET, names.join(",")).env_remove(LEFT);
     format!("MPI is told of the provider in {}; the user's own: {}", provider.display(), kept(&names))
 }
 
@@ -75,7 +140,7 @@ pub fn untell(command: &mut Command) {
     for name in outer() {
         command.env_remove(name);
     }
-    command.env_remove(SET);
+    command.env_remove(SET).env_remove(LEFT);
 }
 
 fn outer() -> Vec<String> {

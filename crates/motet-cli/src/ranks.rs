@@ -2,6 +2,7 @@
 //!
 //! Seen from outside, by the names of the files that are mapped: a library that only looks like one of these is taken for it.
 
+use crate::mpi::Left;
 use crate::procfs;
 use crate::survey::PROVIDER;
 
@@ -16,13 +17,16 @@ enum Way {
     Untold,
     /// It has no libfabric.
     WithoutFabric,
+    /// `motet run` has told it nothing.
+    Left(Left),
 }
 
 /// A line about a process that has loaded an MPI library; `None` for any other.
 pub fn note(pid: u32, has_node: bool) -> Option<String> {
     let files = procfs::mapped(pid);
-    let (library, way) = judge(files.iter().map(String::as_str), has_node)?;
+    let (library, way) = judge(files.iter().map(String::as_str), has_node, Left::of(pid))?;
     let what = match way {
+        Way::Left(left) => return Some(format!("MPI ({library}): its own transport: {} (docs/mpi.md)", left.why())),
         Way::Carried => "its messages go over Motet's provider of libfabric: the node and its links below",
         Way::Declined => {
             "its libfabric has Motet's provider, but no domain of it is open: MPI's settings have chosen another way (docs/mpi.md)"
@@ -38,19 +42,25 @@ pub fn note(pid: u32, has_node: bool) -> Option<String> {
     Some(format!("MPI ({library}): {what}"))
 }
 
-fn judge<'a>(files: impl Iterator<Item = &'a str> + Clone, has_node: bool) -> Option<(&'a str, Way)> {
+fn judge<'a>(
+    files: impl Iterator<Item = &'a str> + Clone,
+    has_node: bool,
+    left: Option<Left>,
+) -> Option<(&'a str, Way)> {
     let library =
         files.clone().find(|name| ["libmpi.so", "libmpich.so"].iter().any(|start| name.starts_with(start)))?;
-    let way = match () {
-        () if files.clone().any(|name| name == PROVIDER) => {
+    let has_provider = files.clone().any(|name| name == PROVIDER);
+    let way = match left {
+        Some(left) if !(has_provider && has_node) => Way::Left(left),
+        _ if has_provider => {
             if has_node {
                 Way::Carried
             } else {
                 Way::Declined
             }
         }
-        () if files.clone().any(|name| name.starts_with("libfabric.so")) => Way::Untold,
-        () => Way::WithoutFabric,
+        _ if files.clone().any(|name| name.starts_with("libfabric.so")) => Way::Untold,
+        _ => Way::WithoutFabric,
     };
     Some((library, way))
 }
@@ -61,12 +71,19 @@ mod tests {
 
     #[test]
     fn what_a_rank_has_loaded_tells_its_way() {
-        let judged = |files: &[&'static str], has_node| judge(files.iter().copied(), has_node).map(|(_, way)| way);
+        let judged =
+            |files: &[&'static str], has_node| judge(files.iter().copied(), has_node, None).map(|(_, way)| way);
         assert_eq!(judged(&["libc.so.6", "libfabric.so.1", PROVIDER], true), None);
         assert_eq!(judged(&["libmpi.so.40.30.4", "libfabric.so.1", PROVIDER], true), Some(Way::Carried));
         assert_eq!(judged(&["libmpi.so.12", "libfabric.so.1", PROVIDER], false), Some(Way::Declined));
         assert_eq!(judged(&["libmpi.so.12", "libfabric.so.1"], false), Some(Way::Untold));
         assert_eq!(judged(&["libmpich.so.12", "libucp.so.0"], false), Some(Way::WithoutFabric));
+        let left = |files: &[&'static str], has_node| {
+            judge(files.iter().copied(), has_node, Some(Left::OneHost)).map(|(_, way)| way)
+        };
+        assert_eq!(left(&["libmpi.so.40.30.4", "libfabric.so.1"], false), Some(Way::Left(Left::OneHost)));
+        assert_eq!(left(&["libmpi.so.40.30.4", "libfabric.so.1", PROVIDER], true), Some(Way::Carried));
+        assert_eq!(left(&["libc.so.6"], false), None);
         assert_eq!(note(std::process::id(), false), None);
     }
 }

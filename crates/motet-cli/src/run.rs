@@ -11,7 +11,7 @@ use std::process::Command;
 
 use clap::Args;
 use motet_config::profile::Found;
-use motet_config::{Config, Loaded, Place, SETTINGS, Setting};
+use motet_config::{Config, Loaded, Mpi, Place, SETTINGS, Setting};
 use motet_sys::append::{Appender, OWN_OUTPUT};
 
 use crate::executable::{self, Search};
@@ -88,11 +88,11 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
             let voices: Vec<_> = libraries.voices().map(|voice| voice.display().to_string()).collect();
             say(format!("preloading {}, engine {}", voices.join(" and "), libraries.engine.display()));
             equip(&mut command, &libraries);
-            let wanted =
-                given(&settings, "MOTET_MPI").map_or(loaded.config.mpi, |value| value.eq_ignore_ascii_case("on"));
-            match libraries.provider.as_deref().filter(|_| wanted) {
-                Some(provider) => say(mpi::tell(&mut command, provider, &Launcher::of(&file))),
-                None => mpi::untell(&mut command),
+            let wanted = given(&settings, "MOTET_MPI").map_or(loaded.config.mpi, Mpi::parse);
+            match (libraries.provider.as_deref(), mpi::left(wanted, &arguments.command)) {
+                (Some(provider), None) => say(mpi::tell(&mut command, provider, &Launcher::of(&file))),
+                (Some(_), Some(left)) => say(mpi::leave(&mut command, left)),
+                (None, _) => mpi::untell(&mut command),
             }
             if orb {
                 tell_orb(&mut command, &settings, &loaded.config);

@@ -27,8 +27,8 @@ pub struct Config {
     pub omniorb_message: u64,
     /// omniORB's large receives ask for huge pages.
     pub omniorb_huge: bool,
-    /// MPI libraries are told of the provider.
-    pub mpi: bool,
+    /// Which MPI libraries are told of the provider.
+    pub mpi: Mpi,
     /// Nanoseconds of spinning before a sleep; 0 never spins.
     pub spin: u64,
     /// Nanoseconds for which waits rest behind open gates, whoever wants the CPUs: for tests.
@@ -53,6 +53,31 @@ pub struct Config {
     pub log: Option<PathBuf>,
     /// The profile that some of this came from.
     pub profile: Option<PathBuf>,
+}
+
+/// In which jobs MPI libraries are told of the provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mpi {
+    /// Those over several hosts.
+    Auto,
+    /// All.
+    On,
+    /// None.
+    Off,
+}
+
+impl Mpi {
+    /// In the order of the setting's words.
+    pub(crate) const ALL: [Self; 3] = [Self::Auto, Self::On, Self::Off];
+
+    /// From a checked word of the setting.
+    pub fn parse(word: &str) -> Self {
+        match word.to_ascii_lowercase().as_str() {
+            "on" => Self::On,
+            "off" => Self::Off,
+            _ => Self::Auto,
+        }
+    }
 }
 
 /// Which drivers may be used. `tcp` always may: every stream starts on it.
@@ -103,7 +128,7 @@ impl Default for Config {
             omniorb: false,
             omniorb_message: 0,
             omniorb_huge: false,
-            mpi: false,
+            mpi: Mpi::Off,
             spin: 0,
             patience: 0,
             single_copy: false,

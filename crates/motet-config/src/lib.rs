@@ -25,7 +25,7 @@ mod problem;
 pub mod profile;
 mod settings;
 
-pub use config::{Config, Drivers};
+pub use config::{Config, Drivers, Mpi};
 pub use kind::{Kind, Value};
 pub use load::{Loaded, Origin, Surroundings};
 pub use problem::{Place, Problem};

@@ -1,6 +1,6 @@
 //! The table. One row is all that a new setting needs, besides the field of [`Config`] that it fills.
 
-use crate::config::{Config, Drivers};
+use crate::config::{Config, Drivers, Mpi};
 use crate::kind::{Kind, Value};
 
 /// One thing that can be set.
@@ -102,11 +102,12 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "mpi",
         env: "MOTET_MPI",
-        kind: Kind::Choice(&["off", "on"]),
-        default: "on",
-        help: "Have MPI libraries use Motet's provider of libfabric, as far as the user's own settings leave them the choice. Off \
-               leaves MPI's messages to what the library takes by itself, its sockets to the sockets voice.",
-        apply: |c, v| c.mpi = v.choice() == 1,
+        kind: Kind::Choice(&["auto", "on", "off"]),
+        default: "auto",
+        help: "Have MPI libraries use Motet's provider of libfabric, as far as the user's own settings leave them the choice. Auto \
+               does so for jobs over several hosts, where it has not been found slower; within one host libraries keep their own \
+               transport. Off leaves MPI's messages to what the library takes by itself, its sockets to the sockets voice.",
+        apply: |c, v| c.mpi = Mpi::ALL[v.choice()],
     },
     Setting {
         name: "spin",
@@ -237,6 +238,10 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         env: "MOTET_MPI_SET",
         help: "What `motet run` has told MPI libraries, for one that runs inside; not for users.",
+    },
+    Variable {
+        env: "MOTET_MPI_LEFT",
+        help: "Why `motet run` has told MPI libraries nothing, for `motet why`; not for users.",
     },
 ];
 

@@ -159,6 +159,12 @@ fn endpoints_do_what_they_say() {
 }
 
 #[test]
+fn what_is_asked_for_is_offered_or_refused() {
+    let Some(provider) = provider("what_is_asked_for_is_offered_or_refused", &["fi_info"]) else { return };
+    assert_eq!(fabric_program(&provider, "asks", &[]), "asked and answered\n");
+}
+
+#[test]
 fn reads_in_vain_give_the_cpu_away_in_a_crowd() {
     let Some(provider) = provider("reads_in_vain_give_the_cpu_away_in_a_crowd", &["fi_info"]) else { return };
     for wait in ["auto", "poll", "sleep"] {

@@ -1,4 +1,5 @@
-//! `motet run` before the launchers of MPI: each library takes the provider without a further word, unless its user says otherwise.
+//! `motet run` before the launchers of MPI: each library takes the provider without a further word where the ranks are on several hosts, and
+//! within one where its user says so.
 //!
 //! The programs are those of `tests/mpi`; `carried` and `spawned` say themselves in how many ranks there is a node of Motet's, which
 //! an MPI has only where it chose the provider.
@@ -11,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 const ALL: [&str; 4] = [OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL];
+
+/// Within one host, where the default is the library's own transport.
+const ON: &[&str] = &["--set", "mpi=on"];
 
 /// The command, beside whose libraries the provider is; `None`, loudly, where that is not built.
 fn motet(test: &str) -> Option<PathBuf> {
@@ -33,8 +37,24 @@ fn every_mpi_takes_the_provider_by_itself() {
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &ALL) {
         let program = mpi.compile("carried");
-        let said = output(&mut mpi.run(&motet, &[], &words(mpi.launcher(2, &[]), &program, &[])));
+        let said = output(&mut mpi.run(&motet, ON, &words(mpi.launcher(2, &[]), &program, &[])));
         assert_eq!(said, "ok 2, carried by 2\n", "{}", mpi.name);
+    }
+}
+
+#[test]
+fn within_a_host_every_mpi_keeps_its_own_transport() {
+    let test = "within_a_host_every_mpi_keeps_its_own_transport";
+    let Some(motet) = motet(test) else { return };
+    for mpi in installed(test, &ALL) {
+        let program = mpi.compile("carried");
+        let run = |options: &[&str]| mpi.run(&motet, options, &words(mpi.launcher(2, &[]), &program, &[]));
+        assert_eq!(output(&mut run(&[])), "ok 2, carried by 0\n", "{}", mpi.name);
+        assert_eq!(output(run(&[]).env("MOTET_MPI", "on")), "ok 2, carried by 2\n", "{}: MOTET_MPI", mpi.name);
+        // An outer `motet run` has told it otherwise.
+        let inner = [motet.display().to_string(), "run".into(), "--set".into(), "mpi=auto".into(), "--".into()];
+        let inner: Vec<String> = inner.into_iter().chain(words(mpi.launcher(2, &[]), &program, &[])).collect();
+        assert_eq!(output(&mut mpi.run(&motet, ON, &inner)), "ok 2, carried by 0\n", "{}: inside", mpi.name);
     }
 }
 
@@ -47,7 +67,7 @@ fn a_rank_that_is_elsewhere_holds_up_nobody() {
         let _ = std::fs::remove_file(&back);
         let program = mpi.compile("elsewhere");
         let words = words(mpi.launcher(2, &[]), &program, &[back.to_str().expect("a plain path")]);
-        assert_eq!(output(&mut mpi.run(&motet, &[], &words)), "ok\n", "{}", mpi.name);
+        assert_eq!(output(&mut mpi.run(&motet, ON, &words)), "ok\n", "{}", mpi.name);
     }
 }
 
@@ -58,7 +78,7 @@ fn what_a_library_finds_is_what_it_receives() {
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &ALL) {
         let program = mpi.compile("graphs");
-        let said = output(&mut mpi.run(&motet, &[], &words(mpi.launcher(2, &[]), &program, &[])));
+        let said = output(&mut mpi.run(&motet, ON, &words(mpi.launcher(2, &[]), &program, &[])));
         assert_eq!(said, "ok\n", "{}", mpi.name);
     }
 }
@@ -71,7 +91,7 @@ fn windows_work_in_every_mpi() {
     for (name, arguments) in [(OPEN_MPI_4, &["no-compare"][..]), (OPEN_MPI_5, &[]), (MPICH, &[]), (INTEL, &[])] {
         for mpi in installed(test, &[name]) {
             let program = mpi.compile("windows");
-            let said = output(&mut mpi.run(&motet, &[], &words(mpi.launcher(2, &[]), &program, arguments)));
+            let said = output(&mut mpi.run(&motet, ON, &words(mpi.launcher(2, &[]), &program, arguments)));
             assert_eq!(said, "ok 2\n", "{name}");
         }
     }
@@ -83,7 +103,7 @@ fn an_mpi_without_libfabric_runs_unharmed() {
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &[MPICH_BY_UCX]) {
         let program = mpi.compile("carried");
-        let said = output(&mut mpi.run(&motet, &[], &words(mpi.launcher(2, &[]), &program, &[])));
+        let said = output(&mut mpi.run(&motet, ON, &words(mpi.launcher(2, &[]), &program, &[])));
         assert_eq!(said, "ok 2, carried by 0\n");
     }
 }
@@ -97,7 +117,7 @@ fn what_the_user_has_set_wins() {
         let (name, program) = (mpi.name, mpi.compile("carried"));
         let run =
             |options: &[&str], more: &[&str]| mpi.run(&motet, options, &words(mpi.launcher(2, more), &program, &[]));
-        assert_eq!(output(run(&[], &[]).env("FI_PROVIDER", "tcp")), plain, "{name}: FI_PROVIDER");
+        assert_eq!(output(run(ON, &[]).env("FI_PROVIDER", "tcp")), plain, "{name}: FI_PROVIDER");
         assert_eq!(output(&mut run(&["--set", "mpi=off"], &[])), plain, "{name}: --set mpi=off");
         // Open MPI 5 opens a domain for btl/ofi under ob1, too.
         let (flag, settings): (&str, &[[&str; 2]]) = match name {
@@ -106,8 +126,8 @@ fn what_the_user_has_set_wins() {
             _ => ("-genv", &[["I_MPI_FABRICS", "shm"]]),
         };
         let flags: Vec<&str> = settings.iter().flat_map(|[key, value]| [flag, key, value]).collect();
-        assert_eq!(output(&mut run(&[], &flags)), plain, "{name}: {flags:?}");
-        let mut job = run(&[], &[]);
+        assert_eq!(output(&mut run(ON, &flags)), plain, "{name}: {flags:?}");
+        let mut job = run(ON, &[]);
         for [key, value] in settings {
             job.env(if flag == "--mca" { format!("OMPI_MCA_{key}") } else { (*key).to_owned() }, value);
         }
@@ -121,7 +141,7 @@ fn ranks_that_others_spawn_meet_them() {
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &[OPEN_MPI_4, OPEN_MPI_5, MPICH]) {
         let program = mpi.compile("spawned");
-        let said = output(&mut mpi.run(&motet, &[], &words(mpi.launcher(2, &[]), &program, &["spawn"])));
+        let said = output(&mut mpi.run(&motet, ON, &words(mpi.launcher(2, &[]), &program, &["spawn"])));
         assert_eq!(said, "ok spawn 4, carried by 4\n", "{}", mpi.name);
     }
 }
@@ -141,7 +161,7 @@ impl Drop for Ends {
 fn meet(mpi: &Mpi, motet: &Path, program: &Path, port: &Path, more: &[&str]) {
     let _ = std::fs::remove_file(port);
     let at = port.to_str().expect("a plain path");
-    let job = |what: &str| mpi.run(motet, &[], &words(mpi.launcher(2, more), program, &[what, at]));
+    let job = |what: &str| mpi.run(motet, ON, &words(mpi.launcher(2, more), program, &[what, at]));
     let serves = job("serve").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("timeout");
     let calls = job("call").output().expect("timeout");
     let serves = serves.wait_with_output().expect("its end");
@@ -258,13 +278,13 @@ fn ranks_of_srun_take_the_provider() {
     for (name, interface, carried) in [(OPEN_MPI_4, "pmix", 2), (MPICH, "pmi2", 2), (MPICH_BY_UCX, "pmi2", 0)] {
         for mpi in installed(test, &[name]) {
             let srun = ["srun", &format!("--mpi={interface}"), "-n", "2", "--overcommit"].map(str::to_owned);
-            let mut job = mpi.run(&motet, &[], &words(srun.into(), &mpi.compile("carried"), &[]));
+            let mut job = mpi.run(&motet, ON, &words(srun.into(), &mpi.compile("carried"), &[]));
             assert_eq!(output(slurm.equip(&mut job)), format!("ok 2, carried by {carried}\n"), "{name}");
         }
     }
     for mpi in installed(test, &[MPICH, INTEL]) {
         let srun = ["srun", "--mpi=pmi2", "-n", "2", "--overcommit"].map(str::to_owned);
-        let mut job = mpi.run(&motet, &[], &words(srun.into(), &mpi.compile("windows"), &[]));
+        let mut job = mpi.run(&motet, ON, &words(srun.into(), &mpi.compile("windows"), &[]));
         assert_eq!(output(slurm.equip(&mut job)), "ok 2\n", "{}", mpi.name);
     }
 }
@@ -275,28 +295,33 @@ fn why_tells_the_way_of_a_rank_and_shows_its_link() {
     let Some(motet) = motet(test) else { return };
     let ours = "over Motet's provider";
     // In ranks of Open MPI the sockets voice carries connections, too.
-    for (name, way) in [(OPEN_MPI_4, ours), (MPICH, ours), (MPICH_BY_UCX, "no libfabric is loaded")] {
+    for (name, options, way) in [
+        (OPEN_MPI_4, ON, ours),
+        (MPICH, ON, ours),
+        (MPICH_BY_UCX, ON, "no libfabric is loaded"),
+        (OPEN_MPI_4, &[], "its own transport: the job was not known to be on several hosts"),
+    ] {
         for mpi in installed(test, &[name]) {
             let program = mpi.compile("carried");
             // They stay until this test has looked, and are ended by the launcher's end. Alone: others run the same program.
             let why = alone(|| {
-                let mut job = mpi.run(&motet, &[], &words(mpi.launcher(2, &[]), &program, &["200"]));
+                let mut job = mpi.run(&motet, options, &words(mpi.launcher(2, &[]), &program, &["200"]));
                 let mut job = Ends(job.stdout(Stdio::piped()).spawn().expect("timeout"));
                 let mut said = [0; 5];
                 std::io::Read::read_exact(job.0.stdout.as_mut().expect("a pipe"), &mut said).expect("what rank 0 says");
                 Command::new(&motet).args(["why", "--json"]).output().expect("motet")
             });
             let why: serde_json::Value = serde_json::from_slice(&why.stdout).expect("JSON");
-            let ours = |process: &&serde_json::Value| {
+            let started = |process: &&serde_json::Value| {
                 let command = process["command"].as_str().unwrap_or_default();
                 command.starts_with(program.to_str().expect("a plain path"))
             };
-            let ranks: Vec<_> = why["processes"].as_array().expect("processes").iter().filter(ours).collect();
+            let ranks: Vec<_> = why["processes"].as_array().expect("processes").iter().filter(started).collect();
             assert_eq!(ranks.len(), 2, "{name}: {why}");
             for rank in ranks {
                 assert!(rank["mpi"].as_str().unwrap_or_default().contains(way), "{name}: {rank}");
                 let links = rank["nodes"][0]["links"].as_array().cloned().unwrap_or_default();
-                assert_eq!(links.is_empty(), name == MPICH_BY_UCX, "{name}: {rank}"); // two where both have called
+                assert_eq!(links.is_empty(), way != ours, "{name}: {rank}"); // two where both have called
                 // Within a host through shared memory, and by nothing that is slower.
                 for link in links {
                     assert_eq!(link["drivers"][0]["driver"], "shm", "{name}: {link}");

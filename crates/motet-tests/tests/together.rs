@@ -43,7 +43,7 @@ fn job(motet: &Path, program: &Path, words: &[&str]) -> Option<Command> {
     let mpi = installed("together", &[OPEN_MPI_4]).pop()?;
     let all = mpi.launcher(2, &["--bind-to", "none"]).into_iter().chain([program.display().to_string()]);
     let all: Vec<String> = all.chain(words.iter().map(|word| (*word).to_owned())).collect();
-    Some(mpi.run(motet, &[], &all))
+    Some(mpi.run(motet, &["--set", "mpi=on"], &all))
 }
 
 /// What was said: letters of the voices, each once for a size; and that each process has one engine, and no thread of Motet's but one.
