@@ -789,6 +789,7 @@ void motet_exec_failed(int list);
 int motet_inherit(int list);
 void motet_leave(void);       /* at exit: unread bytes go back to TCP where possible. Allocates nothing */
 int motet_owns_fd(int fd);    /* 1 for the engine's private descriptors, which a program must see as not open */
+int motet_next_fd(int from);  /* the first such descriptor from a number on, or -1 */
 
 #ifdef __cplusplus
 }

@@ -81,6 +81,8 @@ pub struct Local {
     pub handle: AtomicU64,
     /// Its descriptor in this process.
     pub fd: AtomicI32,
+    /// The kernel's cookie of its socket. A number may be closed unseen, and given to another one.
+    pub cookie: AtomicU64,
     /// Whether this end made the connection.
     pub connected: AtomicBool,
     /// Whether its voice receives through the engine, not only waits there.
@@ -187,6 +189,7 @@ impl Engine {
             }
         };
         options.streams = node.capacity();
+        motet_sys::root::remember();
         motet_sys::clock::ticks_per_1024ns();
         let log = Log::new(options.log.clone());
         log.start(&options);

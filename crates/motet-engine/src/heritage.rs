@@ -185,6 +185,7 @@ impl Engine {
         let slot = self.options.drivers[driver].inherit(bequest)?;
         local.driver.store(driver as u32 + 1, Relaxed);
         local.fd.store(fd, Relaxed);
+        local.cookie.store(cookie, Relaxed);
         local.connected.store(record.who.role.load(Relaxed) == 1, Relaxed);
         local.slot.set(Some(slot));
         self.settle(record, local);
