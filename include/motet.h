@@ -792,6 +792,7 @@ int motet_hand_on(motet_stream s, int fd, uint32_t reason);
 void motet_before_exec(void); /* unread bytes of this process's streams go back to TCP */
 void motet_leave(void);       /* at exit: unread bytes go back to TCP where possible. Allocates nothing */
 int motet_owns_fd(int fd);    /* 1 for the engine's private descriptors, which a program must see as not open */
+int motet_next_fd(int from);  /* the first such descriptor from a number on, or -1 */
 
 #ifdef __cplusplus
 }

@@ -15,8 +15,13 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <string.h>
+
+#ifndef TCP_INQ
+#define TCP_INQ 36
+#endif
 
 static unsigned word_sends(uint64_t word) { return (word >> WORD_SENDS_SHIFT) & WORD_COUNT_MASK; }
 static unsigned word_receives(uint64_t word) { return (word >> WORD_RECEIVES_SHIFT) & WORD_COUNT_MASK; }
@@ -102,12 +107,20 @@ static int family(int fd, uint64_t word, int *members, int room)
     return count;
 }
 
-/* Readiness by signal, or for no less than so many bytes: set before the connection was ours to watch, or inherited from a listener. */
+/* Receives that tell what only the kernel knows; readiness by signal, or for no less than so many bytes: set before the connection was ours to watch, or inherited from a listener. */
 static bool waits_unseen(int fd)
 {
     int least = 1;
     socklen_t length = sizeof least;
     if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &length) == 0 && least > 1) return true;
+    static const int told[][2] = {{SOL_SOCKET, SO_TIMESTAMP}, {SOL_SOCKET, SO_TIMESTAMPNS}, {SOL_SOCKET, SO_TIMESTAMPING},
+                                  {IPPROTO_TCP, TCP_INQ},    {SOL_SOCKET, SO_PEEK_OFF}};
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        int on = 0;
+        length = sizeof on;
+        bool offset = told[i][1] == SO_PEEK_OFF; /* -1: off */
+        if (getsockopt(fd, told[i][0], told[i][1], &on, &length) == 0 && (offset ? on >= 0 : on != 0)) return true;
+    }
     return (REAL(fcntl)(fd, F_GETFL) & O_ASYNC) != 0;
 }
 
@@ -182,6 +195,12 @@ static bool due(uint64_t word, enum direction direction)
 uint64_t candidate_touch(int fd, enum direction direction)
 {
     uint64_t word = table_word(fd);
+    if (UNLIKELY(word_kind(word) == KIND_CLOSED) && shim_depth == 0 && table_in_own_process()) {
+        int kept = errno;
+        table_set(fd, KIND_NONE);
+        errno = kept;
+        word = table_word(fd);
+    }
     if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0 && family_has_alone(fd, word)) {
         int kept = errno;
         if (engine_disabled() || !same_host(fd) || waits_unseen(fd))

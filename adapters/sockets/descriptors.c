@@ -9,18 +9,21 @@
  * (shim_depth > 0) only the kernel's call is made. Fork safety: in a vfork child only the kernel's call is made. */
 #include "shim.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <sys/ioctl.h>
-#include <sys/syscall.h>
 
 #ifndef TCP_ULP
 #define TCP_ULP 31
+#endif
+#ifndef TCP_ZEROCOPY_RECEIVE
+#define TCP_ZEROCOPY_RECEIVE 35
+#endif
+#ifndef TCP_INQ
+#define TCP_INQ 36
 #endif
 #ifndef TCP_REPAIR
 #define TCP_REPAIR 19
@@ -58,6 +61,13 @@ SHIM_API int socket(int domain, int type, int protocol)
 
 SHIM_API int connect(int fd, const struct sockaddr *address, socklen_t length)
 {
+    bool ends = UNLIKELY(word_kind(table_word(fd)) >= KIND_CANDIDATE) && address && length >= sizeof address->sa_family &&
+                address->sa_family == AF_UNSPEC;
+    if (ends && may_change()) { /* whatever comes next on this socket is another connection, and plain */
+        int kept = errno;
+        table_disconnect(fd);
+        errno = kept;
+    }
     int result = REAL(connect)(fd, address, length);
     if (LIKELY(word_kind(table_word(fd)) != KIND_FRESH)) return result;
     if ((result == 0 || errno == EINPROGRESS || errno == EINTR) && address && address->sa_family != AF_UNSPEC && may_change()) {
@@ -113,7 +123,10 @@ SHIM_API int shutdown(int fd, int how)
 
 SHIM_API int close(int fd)
 {
-    if (UNLIKELY(shim_depth > 0)) return REAL(close)(fd);
+    if (UNLIKELY(shim_depth > 0)) {
+        table_closed_by_handler(fd);
+        return REAL(close)(fd);
+    }
     if (LIKELY(word_kind(table_word(fd)) == KIND_NONE)) {
         if (UNLIKELY(is_ours(fd)) && table_in_own_process()) return not_open();
         return REAL(close)(fd);
@@ -126,46 +139,29 @@ SHIM_API int close(int fd)
     return REAL(close)(fd);
 }
 
-static int compare_numbers(const void *a, const void *b)
+/* The first descriptor of ours from a number on; UINT_MAX: there is none. What is ours is written down in memory: /proc may not be there,
+ * nor a descriptor left to list it with. */
+static unsigned next_own(unsigned from)
 {
-    unsigned x = *(const unsigned *)a, y = *(const unsigned *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* The open descriptors between first and last that are ours, in order; -1 when they cannot be listed. */
-static int own_between(unsigned first, unsigned last, unsigned *own, int room)
-{
-    char buffer[4096] __attribute__((aligned(8)));
-    int count = 0;
-    long length, folder = syscall(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0) return -1;
-    while ((length = syscall(SYS_getdents64, (int)folder, buffer, sizeof buffer)) > 0)
-        for (long at = 0; at < length;) {
-            struct dirent64 *entry = (struct dirent64 *)(buffer + at);
-            at += entry->d_reclen;
-            if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
-            unsigned fd = (unsigned)strtoul(entry->d_name, NULL, 10);
-            if (fd >= first && fd <= last && (long)fd != folder && is_ours((int)fd) && count < room) own[count++] = fd;
-        }
-    syscall(SYS_close, (int)folder);
-    qsort(own, (size_t)count, sizeof *own, compare_numbers);
-    return count;
+    unsigned found = UINT_MAX;
+    for (int fd = from < SHIM_SLOTS ? (int)from : SHIM_SLOTS; found == UINT_MAX && fd <= atomic_load(&shim_top); fd++)
+        if (word_kind(table_word(fd)) == KIND_PRIVATE) found = (unsigned)fd;
+    int engines = engine_is_open() && from <= INT_MAX ? ENGINE(engine.next_fd((int)from)) : -1;
+    return engines >= 0 && (unsigned)engines < found ? (unsigned)engines : found;
 }
 
 SHIM_API int close_range(unsigned first, unsigned last, int flags)
 {
-    if (first > last || (flags & CLOSE_RANGE_CLOEXEC) || !may_change()) return REAL(close_range)(first, last, flags);
-    for (unsigned fd = first; fd <= last && fd <= (unsigned)atomic_load(&shim_top); fd++)
+    if (first > last || (flags & CLOSE_RANGE_CLOEXEC) || table_is_empty() || !may_change()) return REAL(close_range)(first, last, flags);
+    for (unsigned fd = first; fd <= last && (int)fd <= atomic_load(&shim_top); fd++)
         if (word_kind(table_word((int)fd)) != KIND_NONE && word_kind(table_word((int)fd)) != KIND_PRIVATE)
             table_set((int)fd, KIND_NONE);
-    unsigned own[4096];
-    int count = engine_is_open() ? own_between(first, last, own, 4096) : 0;
-    if (count < 0) return 0; /* better left open than the engine's closed */
-    for (int i = 0; i < count; i++) {
-        if (own[i] > first && REAL(close_range)(first, own[i] - 1, flags) != 0) return -1;
-        first = own[i] + 1;
+    for (unsigned own; first <= last; first = own + 1) {
+        own = next_own(first);
+        if (own > last) return REAL(close_range)(first, last, flags);
+        if (own > first && REAL(close_range)(first, own - 1, flags) != 0) return -1;
     }
-    return first <= last ? REAL(close_range)(first, last, flags) : 0;
+    return 0;
 }
 
 SHIM_API void closefrom(int lowest) { close_range(lowest < 0 ? 0 : (unsigned)lowest, UINT_MAX, 0); }
@@ -221,6 +217,7 @@ SHIM_API int dup(int fd)
 
 static int dup_onto(int from, int to, int flags, bool three)
 {
+    if (UNLIKELY(shim_depth > 0) && from != to) table_closed_by_handler(to);
     if (!table_is_empty() && !may_change()) copied_in_child(from);
     if (table_is_empty() || !may_change()) return three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to);
     if (is_ours(from) || is_ours(to)) return not_open();
@@ -296,12 +293,33 @@ static void nodelay_changed(int fd, bool on)
     REAL(setsockopt)(fd, IPPROTO_TCP, TCP_NODELAY, &set, sizeof set);
 }
 
+/* Receives that tell, or peek at, what only the kernel knows of. */
+static bool options_ask_the_kernel(int level, int name)
+{
+    if (level == IPPROTO_TCP) return name == TCP_INQ;
+    if (level != SOL_SOCKET) return false;
+    switch (name) {
+    case SO_PEEK_OFF:
+    case SO_TIMESTAMP:
+    case SO_TIMESTAMPNS:
+    case SO_TIMESTAMPING:
+    case SO_TIMESTAMP_NEW:
+    case SO_TIMESTAMPNS_NEW:
+    case SO_TIMESTAMPING_NEW:
+    case SO_ATTACH_FILTER:
+    case SO_ATTACH_BPF:
+        return true;
+    default: return false;
+    }
+}
+
 /* Options whose meaning lies in TCP's own queue. */
 SHIM_API int setsockopt(int fd, int level, int name, const void *value, socklen_t length)
 {
     int result = REAL(setsockopt)(fd, level, name, value, length);
     if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || result != 0 || shim_depth > 0) return result;
     if (level == IPPROTO_TCP && name == TCP_NODELAY) nodelay_changed(fd, *(const int *)value != 0);
+    if (options_ask_the_kernel(level, name)) table_make_plain(fd, REASON_KERNEL_TELLS);
     if ((level == SOL_SOCKET && name == SO_RCVLOWAT && length >= sizeof(int) && *(const int *)value > 1) ||
         (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR)))
         table_make_plain(fd, REASON_UNSEEN_WAIT);
@@ -310,6 +328,7 @@ SHIM_API int setsockopt(int fd, int level, int name, const void *value, socklen_
 
 SHIM_API int getsockopt(int fd, int level, int name, void *value, socklen_t *length)
 {
+    if (UNLIKELY(level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) && shim_depth == 0) table_make_plain(fd, REASON_KERNEL_TELLS);
     int result = REAL(getsockopt)(fd, level, name, value, length);
     if (LIKELY(level != IPPROTO_TCP || name != TCP_NODELAY) || result != 0 || shim_depth > 0) return result;
     if (word_kind(table_word(fd)) != KIND_STREAM || *length < sizeof(int)) return result;

@@ -130,7 +130,7 @@ static int ring_collect(struct waiting *x, int count)
     unsigned found = record->set ? engine.set_ready(record->set, cookies, (unsigned)room) : 0;
     for (unsigned i = 0; i < found; i++) {
         struct interest *interest = cookies[i];
-        if (!interest->stream || !interest_wants_data(interest)) continue;
+        if (!interest->stream || !interest_wants_data(interest) || word_kind(table_word(interest->fd)) == KIND_CLOSED) continue;
         if (interest->events & EPOLLONESHOT) {
             struct epoll_event off = {.events = EPOLLONESHOT, .data.u64 = (uintptr_t)&interest_marker};
             interest->fired = true;

@@ -21,7 +21,8 @@
 
 static bool may_be_handed_on(uint64_t word)
 {
-    return (word_kind(word) == KIND_FRESH || word_kind(word) >= KIND_CANDIDATE) && !(word & WORD_HANDED_ON);
+    enum kind kind = word_kind(word);
+    return (kind == KIND_FRESH || (kind >= KIND_CANDIDATE && kind <= KIND_STREAM)) && !(word & WORD_HANDED_ON);
 }
 
 void hand_on(int fd, enum shim_reason reason)

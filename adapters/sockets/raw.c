@@ -87,6 +87,46 @@ static bool taken(long number, const long a[6], long *result)
         if (a[0] & CLONE_VM) return false;
         *result = forked(number, a);
         return true;
+        TAKE(SYS_close_range, !table_is_empty(), close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]));
+    default: return false;
+    }
+}
+
+/* Calls whose result is a new descriptor. */
+static bool makes(long number)
+{
+    switch (number) {
+#ifdef SYS_open
+    case SYS_open:
+    case SYS_creat:
+    case SYS_eventfd:
+    case SYS_signalfd:
+    case SYS_inotify_init:
+    case SYS_epoll_create:
+#endif
+    case SYS_openat:
+    case SYS_openat2:
+    case SYS_open_by_handle_at:
+    case SYS_open_tree:
+    case SYS_memfd_create:
+    case SYS_memfd_secret:
+    case SYS_eventfd2:
+    case SYS_signalfd4:
+    case SYS_timerfd_create:
+    case SYS_inotify_init1:
+    case SYS_fanotify_init:
+    case SYS_epoll_create1:
+    case SYS_socket:
+    case SYS_accept:
+    case SYS_accept4:
+    case SYS_dup:
+    case SYS_pidfd_open:
+    case SYS_pidfd_getfd:
+    case SYS_userfaultfd:
+    case SYS_perf_event_open:
+    case SYS_io_uring_setup:
+    case SYS_mq_open:
+        return true;
     default: return false;
     }
 }
@@ -100,5 +140,8 @@ SHIM_API long syscall(long number, ...)
     for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
     va_end(list);
     if (LIKELY(shim_depth == 0) && UNLIKELY(taken(number, a, &result))) return result;
-    return REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    result = REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (UNLIKELY(result >= 0 && result <= atomic_load_explicit(&shim_top, memory_order_relaxed) && known(result)) && makes(number))
+        opens_number((int)result);
+    return result;
 }

@@ -154,6 +154,7 @@ static __attribute__((noinline)) bool rest_start(struct receiving *x)
 static bool receive_start(struct receiving *x)
 {
     uint64_t word = table_word(x->fd);
+    if (UNLIKELY(word_kind(word) == KIND_CLOSED)) word = candidate_touch(x->fd, RECEIVING);
     for (;;) {
         if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_UPGRADING) word = candidate_touch(x->fd, RECEIVING);
         if (word_kind(word) != KIND_CANDIDATE) break;

@@ -115,6 +115,7 @@ static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_
 static bool send_start(struct sending *x)
 {
     uint64_t word = table_word(x->fd);
+    if (UNLIKELY(word_kind(word) == KIND_CLOSED)) word = candidate_touch(x->fd, SENDING);
     if (UNLIKELY(x->flags & MSG_OOB) && word_kind(word) == KIND_CANDIDATE) {
         table_make_plain(x->fd, REASON_URGENT);
         word = table_word(x->fd);

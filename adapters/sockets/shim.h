@@ -6,10 +6,11 @@
  *                 table.c      what each descriptor is to us: one word per descriptor
  *                 candidate.c  from a TCP socket that was only counted to a stream of the engine
  *                 engine.c     opening libmotet.so.0, once, at the first eligible socket
- *                 send.c, receive.c, splice.c   payload; stdio.c, raw.c: payload that comes another way
+ *                 send.c, receive.c, splice.c   payload; stdio.c, aio.c, raw.c: payload that comes another way
  *                 poll.c, epoll.c, interest.c   waiting
  *                 confined.c   under a seccomp filter
  *                 descriptors.c, life.c close, dup, fcntl; fork, confinement, exit
+ *                 opens.c      numbers that were closed unseen
  *                 exec.c, hand_on.c exec and spawn; connections that reach other programs
  *                 symbols.c    one question of libfabric's about the kernel
  *                 room.c       memory that no stack has to have
@@ -83,6 +84,7 @@ enum shim_reason {
     REASON_CONFINED = 24,    /* seccomp */
     REASON_TOO_HIGH = 27,    /* a descriptor from SHIM_SLOTS on */
     REASON_URGENT = 28,      /* MSG_OOB */
+    REASON_KERNEL_TELLS = 34, /* time stamps, SO_PEEK_OFF, TCP_INQ, AIO ... */
 };
 
 /* ---------------------------------------------------------------- settings (environment.c) */
@@ -101,6 +103,7 @@ enum kind {
     KIND_UPGRADING = 5, /* for some microseconds, under the table lock */
     KIND_STREAM = 6,
     KIND_REST = 7,      /* in a confined process: a stream whose ring, closed for good, holds bytes still. As a rule there is none. */
+    KIND_CLOSED = 8,    /* closed by a handler that interrupted the engine: plain, and to be tidied at the next use of the number */
 };
 
 #define WORD_KIND 0xfull
@@ -114,6 +117,7 @@ enum kind {
 #define WORD_ELSEWHERE 0x1000000ull /* another process may have the socket: fork, exec, SCM_RIGHTS */
 #define WORD_HANDED_ON 0x2000000ull /* a stream that is plain for good, and whose rings are empty: hand_on.c */
 #define WORD_COPIED 0x4000000ull    /* another descriptor of this process means the same: dup */
+#define WORD_STREAM 0x8000000ull /* of a KIND_CLOSED: it was a stream, not a candidate */
 #define WORD_EXTRA_SHIFT 32 /* epoll: index of its record. Candidate: group of duplicates, 0 none */
 
 extern _Atomic uint64_t shim_words[SHIM_SLOTS];
@@ -173,7 +177,9 @@ void table_unlock_after_fork(bool child);
 void table_set(int fd, uint64_t word); /* forgets whatever was known of fd before, the engine's stream included */
 uint64_t table_new_group(void);
 void table_replace(int fd, uint64_t word); /* under the lock: same socket, other state */
+void table_disconnect(int fd);             /* the socket stays, its connection ends: connect() to nobody */
 void table_reset_at_close(int fd); /* unread bytes are lost with this descriptor: the peer learns it as it would of TCP's */
+void table_closed_by_handler(int fd); /* may be called whatever this thread is doing */
 void table_make_plain(int fd, uint32_t reason); /* candidate: plain for good; stream: gate for good */
 void table_note(int fd, uint64_t bits);    /* of a stream, under all of its numbers */
 bool table_has_streams(void);
@@ -183,6 +189,11 @@ void table_note_beginning(void);       /* the same in a constructor, without a s
 bool table_is_empty(void);             /* nothing was ever tracked, and the engine has no descriptor */
 bool table_blocks(int fd, uint64_t word); /* O_NONBLOCK is clear */
 void table_note_flags(int fd, bool nonblock);
+
+/* ---------------------------------------------------------------- numbers that were closed unseen (opens.c) */
+
+int opens_number(int fd);      /* fd has just been made, or is -1 */
+FILE *opens_file(FILE *file);  /* the same for what is in it, or NULL */
 
 /* ---------------------------------------------------------------- forked relatives (family.c) */
 
@@ -221,7 +232,7 @@ void candidate_sleep_end(int fd);
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
     X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(plain) X(stayed_plain) X(wait_begin) X(wait_begin_set) X(wait_step) \
     X(wait_slept) X(wait_end) X(set_new) X(set_free) X(set_put) X(set_remove) X(set_ready) X(set_doze) X(set_asleep)       \
-    X(set_slept) X(rest) X(rest_came) X(fork_prepare) X(fork_parent) X(fork_child) X(hand_on) X(before_exec) X(leave) X(owns_fd)
+    X(set_slept) X(rest) X(rest_came) X(fork_prepare) X(fork_parent) X(fork_child) X(hand_on) X(before_exec) X(leave) X(owns_fd) X(next_fd)
 
 struct engine {
 #define X(name) __typeof__(&motet_##name) name;
@@ -349,6 +360,10 @@ void shim_make_room(void);       /* for that range, while it costs nothing */
 
 struct mmsghdr;
 struct posix_spawnattr;
+struct termios;
+struct winsize;
+struct aiocb;
+#include <dirent.h>
 #include <spawn.h>
 #include <wordexp.h>
 
@@ -414,6 +429,32 @@ struct posix_spawnattr;
     X(int, posix_spawnp, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,         \
                           char *const[], char *const[]))                                                                \
     X(int, prctl, (int, ...))                                                                                           \
+    X(int, aio_read, (struct aiocb *))                                                                                  \
+    X(int, aio_write, (struct aiocb *))                                                                                 \
+    X(int, lio_listio, (int, struct aiocb *const *, int, struct sigevent *))                                            \
+    X(int, open, (const char *, int, ...))                                                                              \
+    X(int, openat, (int, const char *, int, ...))                                                                       \
+    X(int, creat, (const char *, mode_t))                                                                               \
+    X(int, __open_2, (const char *, int))                                                                               \
+    X(int, __openat_2, (int, const char *, int))                                                                        \
+    X(int, mkostemps, (char *, int, int))                                                                               \
+    X(int, shm_open, (const char *, int, mode_t))                                                                       \
+    X(int, memfd_create, (const char *, unsigned))                                                                      \
+    X(DIR *, opendir, (const char *))                                                                                   \
+    X(int, pipe, (int *))                                                                                               \
+    X(int, pipe2, (int *, int))                                                                                         \
+    X(int, socketpair, (int, int, int, int *))                                                                          \
+    X(int, eventfd, (unsigned, int))                                                                                    \
+    X(int, timerfd_create, (int, int))                                                                                  \
+    X(int, signalfd, (int, const sigset_t *, int))                                                                      \
+    X(int, inotify_init1, (int))                                                                                        \
+    X(int, posix_openpt, (int))                                                                                         \
+    X(FILE *, fopen64, (const char *, const char *))                                                                    \
+    X(FILE *, tmpfile, (void))                                                                                          \
+    X(FILE *, freopen, (const char *, const char *, FILE *))                                                            \
+    X(int, daemon, (int, int))                                                                                          \
+    X(int, login_tty, (int))                                                                                            \
+    X(pid_t, forkpty, (int *, char *, const struct termios *, const struct winsize *))                                  \
     X(void, _exit, (int))
 
 struct real_calls {

@@ -38,5 +38,5 @@ static bool needs_no_symbols(const void *caller)
 SHIM_API FILE *fopen(const char *path, const char *mode)
 {
     if (UNLIKELY(path && strcmp(path, SYMBOLS) == 0) && needs_no_symbols(__builtin_return_address(0))) path = "/dev/null";
-    return REAL(fopen)(path, mode);
+    return opens_file(REAL(fopen)(path, mode));
 }

@@ -161,8 +161,8 @@ static void rebind(int other, motet_stream handle)
     if (same != handle) ENGINE(engine.plain(handle, REASON_UNSEEN_WAIT));
 }
 
-/* The engine's close runs outside the lock: it may move bytes back to TCP. */
-void table_set(int fd, uint64_t word)
+/* The engine's close runs outside the lock: it may move bytes back to TCP. `closes`: the descriptor goes. */
+static void forget(int fd, uint64_t word, bool closes)
 {
     if ((unsigned)fd >= SHIM_SLOTS) return;
     uint64_t old = atomic_load(&shim_words[fd]);
@@ -177,6 +177,7 @@ void table_set(int fd, uint64_t word)
     table_guard guard;
     table_lock(&guard);
     old = atomic_load(&shim_words[fd]);
+    if (word_kind(old) == KIND_CLOSED) old = (old & ~WORD_KIND) | (old & WORD_STREAM ? KIND_STREAM : KIND_CANDIDATE);
     motet_stream handle = atomic_load(&shim_handles[fd]);
     int other = duplicate(fd, old, handle);
     table_replace(fd, word);
@@ -193,7 +194,25 @@ void table_set(int fd, uint64_t word)
     if (finished) {
         engine_report(finished, fd);
         candidate_ended(finished);
-        if (ENGINE(engine.close(finished)) > 0 && !(old & WORD_ELSEWHERE)) table_reset_at_close(fd);
+        if (ENGINE(engine.close(finished)) > 0 && closes && !(old & WORD_ELSEWHERE)) table_reset_at_close(fd);
+    }
+}
+
+void table_set(int fd, uint64_t word) { forget(fd, word, true); }
+
+void table_disconnect(int fd)
+{
+    table_make_plain(fd, REASON_PASSED); /* for whoever has the socket, too */
+    forget(fd, KIND_NONE, false);
+}
+
+/* The engine's record, the sets and the counts of the family wait for a call that may change them. */
+void table_closed_by_handler(int fd)
+{
+    uint64_t word = table_word(fd);
+    while (word_kind(word) == KIND_STREAM || word_kind(word) == KIND_CANDIDATE) {
+        uint64_t closed = (word & ~WORD_KIND) | KIND_CLOSED | (word_kind(word) == KIND_STREAM ? WORD_STREAM : 0);
+        if (atomic_compare_exchange_weak(&shim_words[fd], &word, closed)) return;
     }
 }
 

@@ -263,3 +263,8 @@ pub extern "C" fn motet_before_exec() {
 pub extern "C" fn motet_owns_fd(fd: i32) -> i32 {
     i32::from(motet_sys::fds::is_private(fd))
 }
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_next_fd(from: i32) -> i32 {
+    motet_sys::fds::next_private(from).unwrap_or(-1)
+}

@@ -114,6 +114,10 @@ impl Base for Kernel<'_> {
     }
 
     fn tcp_failed(&mut self, peer: u32) -> bool {
+        let known = self.local.cookie.load(Relaxed);
+        if known != 0 && socket::cookie(self.fd) != Ok(known) {
+            return true; // closed unseen, and somebody else's by now
+        }
         !socket::alive(self.fd) && (socket::failed(self.fd) || nobody_has_other_end(self.fd, peer))
     }
 

@@ -89,6 +89,8 @@ pub struct Local {
     pub handle: AtomicU64,
     /// Its descriptor in this process.
     pub fd: AtomicI32,
+    /// The kernel's cookie of its socket. A number may be closed unseen, and given to another one.
+    pub cookie: AtomicU64,
     /// Whether this end made the connection.
     pub connected: AtomicBool,
     /// Voices that have taken the stream; the last one that closes it ends it.
@@ -187,6 +189,7 @@ impl Engine {
     fn new(mut options: Options) -> Result<Self, i32> {
         let (file, node) = new_node(most_streams(options.streams).next_multiple_of(CHUNK))?;
         options.streams = node.capacity();
+        motet_sys::root::remember();
         motet_sys::clock::ticks_per_1024ns();
         crate::base::keep_gates_open(options.patience);
         let log = Log::new(options.log.clone());

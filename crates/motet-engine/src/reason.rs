@@ -55,6 +55,7 @@ reasons! {
     BAD_NAME = 31, "a node's name has 1 to 64 letters, digits and . _ - @, or its address is none";
     UNANSWERED = 32, "the peer did not take a message in time, nor let go of it when asked: the link was given up";
     LIMITED = 33, "a limit of the process leaves no room for shared memory (file size, address space or its memory control group)";
+    KERNEL_TELLS = 34, "receives tell what only the kernel knows (time stamps, SO_PEEK_OFF, TCP_INQ, filters) or are made inside the C library (AIO)";
     GUESSED = 40, "the peer used the key of a region that was never given out: the link was broken";
     STRANGER = 41, "the node wants the secret of its address from callers of other hosts, and the caller or the answer has another one";
     NO_RANDOM = 42, "the system gives no random numbers, of which keys are made (a sandbox?)";

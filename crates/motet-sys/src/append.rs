@@ -22,8 +22,11 @@ pub struct Appender {
 pub struct Lost;
 
 impl Appender {
-    /// Opens a file, made when it is missing. Never waits.
+    /// Opens a file, made when it is missing. Never waits. Not in another root than the process began with.
     pub fn open(path: &Path) -> Result<Self, Errno> {
+        if !crate::root::is_unchanged() {
+            return Err(E::XDEV.raw_os_error());
+        }
         let flags =
             OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| e.raw_os_error())?;

@@ -15,6 +15,8 @@ static PRIVATE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKE
 /// Those that forked children are to close at once, and the highest there has been.
 static ALONE: [AtomicU64; TRACKED / 64] = [const { AtomicU64::new(0) }; TRACKED / 64];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// The highest private number there has been.
+static TOP: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A descriptor of the engine's own.
@@ -72,6 +74,15 @@ pub fn is_private(fd: i32) -> bool {
     usize::try_from(fd).is_ok_and(|n| n < TRACKED && PRIVATE[n / 64].load(Ordering::Relaxed) >> (n % 64) & 1 == 1)
 }
 
+/// The first one from a number on.
+pub fn next_private(from: i32) -> Option<i32> {
+    let from = from.max(0) as usize;
+    let bits = |at: usize| PRIVATE[at].load(Ordering::Relaxed) & if at == from / 64 { u64::MAX << (from % 64) } else { u64::MAX };
+    let most = TOP.load(Ordering::Relaxed) / 64;
+    let at = (from / 64..=most.min(TRACKED / 64 - 1)).find(|at| bits(*at) != 0)?;
+    Some((at * 64) as i32 + bits(at).trailing_zeros() as i32)
+}
+
 /// How many there are.
 pub fn private_ones() -> usize {
     COUNT.load(Ordering::Relaxed)
@@ -116,6 +127,7 @@ fn mark(fd: i32, private: bool) {
     {
         let bit = 1 << (n % 64);
         if private {
+            TOP.fetch_max(n, Ordering::Relaxed);
             PRIVATE[n / 64].fetch_or(bit, Ordering::Relaxed);
         } else {
             PRIVATE[n / 64].fetch_and(!bit, Ordering::Relaxed);

@@ -23,6 +23,7 @@ pub mod lock;
 pub mod memory;
 pub mod pool;
 pub mod presence;
+pub mod root;
 pub mod socket;
 pub mod span;
 pub mod thread;

@@ -19,7 +19,7 @@ fn a_limit_on_the_size_of_files_raises_no_signal() {
         }
     }
     with_files_of("0", Program::c("confined_calls", &["child", "close"])).same_both_ways();
-    with_files_of("200", Program::c("forks", &[])).same_both_ways();
+    with_files_of("200", Program::c("confined_calls", &["flags", "close"])).same_both_ways();
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! when the engine starts, and the end needs system calls and its own stack only.
 
 use motet_engine::Engine;
-use motet_sys::limits;
+use motet_sys::{limits, root};
 use motet_sys::rustix::{fs, io};
 use std::ffi::CStr;
 use std::fmt::{self, Write};
@@ -32,6 +32,9 @@ pub fn write(engine: &Engine) {
         return;
     }
     let Ok(path) = CStr::from_bytes_until_nul(&name.bytes) else { return };
+    if !root::is_unchanged() {
+        return;
+    }
     let flags = fs::OFlags::WRONLY | fs::OFlags::APPEND | fs::OFlags::CREATE | fs::OFlags::CLOEXEC;
     // One write, so lines of several processes do not mix.
     if let Ok(file) = fs::open(path, flags, fs::Mode::from_raw_mode(0o666))
