@@ -107,6 +107,19 @@ static bool waits_unseen(int fd)
     return (REAL(fcntl)(fd, F_GETFL) & O_ASYNC) != 0;
 }
 
+struct upgrade {
+    int fd;
+    const struct motet_upgrade_options *options;
+    motet_stream *stream;
+    int failed;
+};
+
+static void upgrade_now(void *of)
+{
+    struct upgrade *x = of;
+    x->failed = engine.upgrade(x->fd, x->options, x->stream);
+}
+
 static void hand_over(int fd)
 {
     table_guard guard;
@@ -129,7 +142,9 @@ static void hand_over(int fd)
         struct motet_upgrade_options options = {.size = sizeof options};
         options.role = word & WORD_ACCEPTED ? MOTET_ROLE_ACCEPTED : MOTET_ROLE_CONNECTED;
         options.flags = MOTET_UPGRADE_LAZY | (word_receives(word) > 0 ? MOTET_UPGRADE_RECEIVES : 0);
-        failed = ENGINE(engine.upgrade(fd, &options, &s));
+        struct upgrade upgrade = {fd, &options, &s, 0};
+        ENGINE_DO(room_call(upgrade_now, &upgrade));
+        failed = upgrade.failed;
         if (s != 0 && never) ENGINE(engine.plain(s, REASON_NESTED_EPOLL)); /* for `motet why` */
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */
