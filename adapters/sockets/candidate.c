@@ -15,7 +15,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <string.h>
 
 static unsigned word_sends(uint64_t word) { return (word >> WORD_SENDS_SHIFT) & WORD_COUNT_MASK; }
@@ -45,12 +44,22 @@ void candidate_count(int fd, enum direction direction)
 
 /* ---------------------------------------------------------------- sleepers */
 
+/* Until another thread's hand-over is done, asleep: that thread may be one that the scheduler never prefers to this one. */
+static void await_hand_over(int fd)
+{
+    while (word_kind(table_word(fd)) == KIND_UPGRADING) {
+        table_guard guard;
+        table_lock(&guard);
+        table_unlock(&guard);
+    }
+}
+
 bool candidate_sleep_begin(int fd)
 {
     atomic_fetch_add(&shim_sleepers[fd], 1); /* SLEEPER */
     if (LIKELY(word_kind(atomic_load(&shim_words[fd])) == KIND_CANDIDATE)) return true;
     atomic_fetch_sub(&shim_sleepers[fd], 1);
-    while (word_kind(table_word(fd)) == KIND_UPGRADING) sched_yield();
+    await_hand_over(fd);
     return false;
 }
 
@@ -206,8 +215,8 @@ uint64_t candidate_touch(int fd, enum direction direction)
         errno = kept;
         word = table_word(fd);
     }
-    while (UNLIKELY(word_kind(word) == KIND_UPGRADING)) {
-        sched_yield();
+    if (UNLIKELY(word_kind(word) == KIND_UPGRADING)) {
+        await_hand_over(fd);
         word = table_word(fd);
     }
     return word;

@@ -9,3 +9,9 @@ fn threads_and_handlers_with_little_stack_make_every_call() {
         both("small_stacks", &[first]).took_the_fast_path(1);
     }
 }
+
+/// The one of lower priority holds a lock of the stream when the other one comes.
+#[test]
+fn threads_of_unequal_real_time_priority_share_a_connection() {
+    both("fifo", &["3000"]);
+}
