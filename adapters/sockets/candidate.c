@@ -16,7 +16,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sched.h>
 #include <string.h>
 
 #ifndef TCP_INQ
@@ -54,12 +53,22 @@ void candidate_count(int fd, enum direction direction)
 
 /* ---------------------------------------------------------------- sleepers */
 
+/* Until another thread's hand-over is done, asleep: that thread may be one that the scheduler never prefers to this one. */
+static void await_hand_over(int fd)
+{
+    while (word_kind(table_word(fd)) == KIND_UPGRADING) {
+        table_guard guard;
+        table_lock(&guard);
+        table_unlock(&guard);
+    }
+}
+
 bool candidate_sleep_begin(int fd)
 {
     atomic_fetch_add(&shim_sleepers[fd], 1); /* SLEEPER */
     if (LIKELY(word_kind(atomic_load(&shim_words[fd])) == KIND_CANDIDATE)) return true;
     atomic_fetch_sub(&shim_sleepers[fd], 1);
-    while (word_kind(table_word(fd)) == KIND_UPGRADING) sched_yield();
+    await_hand_over(fd);
     return false;
 }
 
@@ -124,6 +133,19 @@ static bool waits_unseen(int fd)
     return (REAL(fcntl)(fd, F_GETFL) & O_ASYNC) != 0;
 }
 
+struct upgrade {
+    int fd;
+    const struct motet_upgrade_options *options;
+    motet_stream *stream;
+    int failed;
+};
+
+static void upgrade_now(void *of)
+{
+    struct upgrade *x = of;
+    x->failed = engine.upgrade(x->fd, x->options, x->stream);
+}
+
 static void hand_over(int fd)
 {
     table_guard guard;
@@ -146,7 +168,9 @@ static void hand_over(int fd)
         struct motet_upgrade_options options = {.size = sizeof options};
         options.role = word & WORD_ACCEPTED ? MOTET_ROLE_ACCEPTED : MOTET_ROLE_CONNECTED;
         options.flags = MOTET_UPGRADE_LAZY;
-        failed = ENGINE(engine.upgrade(fd, &options, &s));
+        struct upgrade upgrade = {fd, &options, &s, 0};
+        ENGINE_DO(room_call(upgrade_now, &upgrade));
+        failed = upgrade.failed;
         if (s != 0 && never) ENGINE(engine.plain(s, REASON_NESTED_EPOLL)); /* for `motet why` */
     } else if (word_sends(word) == WORD_COUNT_MASK || word_receives(word) == WORD_COUNT_MASK) {
         failed = 1; /* somebody always sleeps on it: no more attempts */
@@ -212,8 +236,8 @@ uint64_t candidate_touch(int fd, enum direction direction)
         errno = kept;
         word = table_word(fd);
     }
-    while (UNLIKELY(word_kind(word) == KIND_UPGRADING)) {
-        sched_yield();
+    if (UNLIKELY(word_kind(word) == KIND_UPGRADING)) {
+        await_hand_over(fd);
         word = table_word(fd);
     }
     return word;

@@ -13,6 +13,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -156,7 +157,7 @@ static bool may_load(char *path)
 
 static bool load(void)
 {
-    char path[4096];
+    static char path[PATH_MAX]; /* runs once */
     if (!library_path(path, sizeof path)) return false;
     /* One engine for each process: one that another library has brought is the one, whatever folder it came from. */
     void *library = dlopen(ENGINE_FILE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
@@ -188,13 +189,16 @@ static bool load(void)
     return true;
 }
 
+static void load_now(void *loaded) { *(bool *)loaded = load(); }
+
 bool engine_open(void)
 {
     int seen = atomic_load_explicit(&state, memory_order_acquire);
     if (LIKELY(seen != UNTRIED)) return seen == OPEN;
     if (shim_depth > 0 || !atomic_compare_exchange_strong(&state, &seen, OPENING)) return false;
     report_path = environment_get("MOTET_SHIM_REPORT");
-    bool opened = ENGINE(load());
+    bool opened = false;
+    ENGINE_DO(room_call(load_now, &opened));
     atomic_store_explicit(&state, opened ? OPEN : FAILED, memory_order_release);
     return opened;
 }

@@ -57,7 +57,7 @@
 #define SHIM_KILL_FILE "/etc/motet/disable" /* while it exists, processes that begin stay plain */
 #define SHIM_ENVIRONMENT 16384     /* bytes of settings that are kept from the start of the process */
 #define SHIM_STACK 4096            /* bytes of stack that one call may take here and in the engine: `make lint` looks at each function */
-#define SHIM_ROOM (48 << 10)       /* what does not go on the stack: room.c */
+#define SHIM_ROOM (128 << 10)      /* what does not go on the stack: room.c */
 #define SHIM_PIECES 64             /* buffers of a call that goes on in steps, at a time */
 #define SHIM_SLOTS 65536           /* descriptors from here on are never tracked */
 #define SHIM_MESSAGES_BEFORE 4     /* a connected socket is taken under the engine at this send, an accepted one after this receive, */
@@ -346,6 +346,7 @@ int confined_epoll(const struct confined_epoll_call *call);
 
 void *room_take(void);
 void room_give_back(void *room);
+void room_call(void (*work)(void *), void *with); /* with a stack of its own. No handler may run meanwhile: shim_depth > 0, or signals blocked */
 
 /* ---------------------------------------------------------------- life */
 

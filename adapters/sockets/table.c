@@ -161,6 +161,20 @@ static void rebind(int other, motet_stream handle)
     if (same != handle) ENGINE(engine.plain(handle, REASON_UNSEEN_WAIT));
 }
 
+struct ending {
+    motet_stream stream;
+    int result;
+};
+
+static void close_now(void *of) { ((struct ending *)of)->result = engine.close(((struct ending *)of)->stream); }
+
+static int close_stream(motet_stream stream)
+{
+    struct ending ending = {stream, 0};
+    ENGINE_DO(room_call(close_now, &ending));
+    return ending.result;
+}
+
 /* The engine's close runs outside the lock: it may move bytes back to TCP. `closes`: the descriptor goes. */
 static void forget(int fd, uint64_t word, bool closes)
 {
@@ -194,7 +208,7 @@ static void forget(int fd, uint64_t word, bool closes)
     if (finished) {
         engine_report(finished, fd);
         candidate_ended(finished);
-        if (ENGINE(engine.close(finished)) > 0 && closes && !(old & WORD_ELSEWHERE)) table_reset_at_close(fd);
+        if (close_stream(finished) > 0 && closes && !(old & WORD_ELSEWHERE)) table_reset_at_close(fd);
     }
 }
 

@@ -244,7 +244,9 @@ impl Engine {
     }
 
     fn make_local(&self, index: usize) {
-        self.locals[index / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| Local::default())));
+        // By way of a vector: nothing of that size comes into being on the stack of the program's thread.
+        let made = || (0..CHUNK).map(|_| Local::default()).collect::<Box<[Local]>>();
+        self.locals[index / CHUNK].get_or_init(|| made().try_into().unwrap_or_else(|_| unreachable!("of this length")));
     }
 
     #[inline(always)]

@@ -343,7 +343,7 @@ impl Engine {
             inner.clock += 1;
             let (clock, room) = (inner.clock, set.room);
             if inner.hot.len() > room {
-                inner.hot.sort_by_key(|h| std::cmp::Reverse(h.last));
+                inner.hot.sort_unstable_by_key(|h| std::cmp::Reverse(h.last));
                 cold.extend(inner.hot.drain(room..).map(|h| h.handle));
             }
             if clock.is_multiple_of(COOL / 4) {

@@ -1,4 +1,5 @@
-//! The lock of one half of a stream: held for tens of instructions, never across a sleep (invariant 7).
+//! The lock of one half of a stream: held for tens of instructions, never across a sleep (invariant 7). Who waits for it sleeps after a
+//! while, so a holder that cannot run for some reason costs nobody a CPU, and is not kept from running by those who wait.
 //!
 //! It lives in memory shared with forked children, so it names its holder: a process that was killed inside is noticed
 //! by the next one who waits, who gets the lock with [`Acquired::Orphaned`] and must reset the stream. A thread that meets
@@ -46,6 +47,14 @@ fn held<'a, B: Base>(lock: &'a AtomicU64, base: &B) -> Acquired<'a> {
     if base.current() { Acquired::Clean(held) } else { Acquired::Stale }
 }
 
+/// How long a thread that waits looks, yields, and then sleeps: its holder may be one that the scheduler never prefers to it, so that a
+/// yield is no help (SCHED_FIFO, a lower priority), or one that is stopped.
+const SPINS: u32 = 100;
+const YIELDS: u32 = 64;
+/// ns; the longest is 4 ms.
+const SHORTEST_NAP: u64 = 16_000;
+const DOUBLINGS: u32 = 8;
+
 #[cold]
 fn contended<'a, B: Base>(lock: &'a AtomicU64, token: u64, mut holder: u64, base: &mut B) -> Acquired<'a> {
     let mut round = 0u32;
@@ -54,11 +63,14 @@ fn contended<'a, B: Base>(lock: &'a AtomicU64, token: u64, mut holder: u64, base
             return Acquired::Reentrant;
         }
         round += 1;
-        if round < 100 {
+        if round < SPINS {
             relax();
-        } else {
+        } else if round < SPINS + YIELDS {
             base.yield_now();
-            if round.is_multiple_of(1024)
+        } else {
+            let nap = (round - SPINS - YIELDS).min(DOUBLINGS);
+            base.nap(SHORTEST_NAP << nap);
+            if nap == DOUBLINGS
                 && !base.exists(holder)
                 && lock.compare_exchange(holder, token, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
