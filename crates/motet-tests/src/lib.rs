@@ -131,12 +131,7 @@ impl Program {
 
     /// With gates that stay open: payload of the equipped run takes the fast path whatever else this machine does.
     pub fn open(self) -> Self {
-        if self.is_open() { self } else { self.patient(PATIENCE.1) }
-    }
-
-    /// The same, of a program to which it matters that its waits sleep after so long.
-    pub fn patient(self, time: &str) -> Self {
-        self.with(PATIENCE.0, time)
+        if self.is_open() { self } else { self.with(PATIENCE.0, PATIENCE.1) }
     }
 
     fn is_open(&self) -> bool {
