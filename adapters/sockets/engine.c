@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #define ENGINE_FILE "libmotet.so.0"
@@ -142,8 +143,9 @@ void engine_report(motet_stream s, int fd)
                           (long)syscall(SYS_getpid), fd, info.path, info.reason, (unsigned long long)info.sent_fast,
                           (unsigned long long)info.sent_tcp, (unsigned long long)info.received_fast,
                           (unsigned long long)info.received_tcp);
-    long out = syscall(SYS_openat, AT_FDCWD, report_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    long out = syscall(SYS_openat, AT_FDCWD, report_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (out < 0) return;
-    syscall(SYS_write, (int)out, line, (size_t)length);
+    struct stat is; /* a pipe could raise a signal */
+    if (syscall(SYS_fstat, (int)out, &is) == 0 && S_ISREG(is.st_mode)) syscall(SYS_write, (int)out, line, (size_t)length);
     syscall(SYS_close, (int)out);
 }
