@@ -20,6 +20,7 @@ pub mod lending;
 pub mod lineage;
 pub mod lock;
 pub mod memory;
+pub mod names;
 pub mod pool;
 pub mod presence;
 pub mod socket;

@@ -8,13 +8,22 @@ use std::process::{Child, Command, Stdio};
 use motet_sys::{copy, diag, memory, socket};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
-use super::{Check, Verdict};
+use super::{Check, Verdict, squatters};
 use crate::libraries;
 use crate::probe::What;
 
 /// All of them.
 pub fn checks() -> Vec<Check> {
-    vec![libraries_found(), orb_voice(), memfd(), rendezvous(), sock_diag(), cookies(), single_copy()]
+    vec![
+        libraries_found(),
+        orb_voice(),
+        memfd(),
+        rendezvous(),
+        sock_diag(),
+        cookies(),
+        squatters::check(),
+        single_copy(),
+    ]
 }
 
 fn libraries_found() -> Check {
@@ -86,7 +95,7 @@ fn cookies() -> Check {
         "socket cookies",
         tried,
         "SO_COOKIE, SO_NETNS_COOKIE",
-        "no name can be squatted and no other host taken for this one",
+        "no other process is taken for the peer, and no other host for this one",
     )
 }
 
