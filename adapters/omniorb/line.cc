@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <ctime>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace motet_omniorb {
@@ -66,9 +67,11 @@ static void report(motet_stream stream, int fd)
                                (long)getpid(), fd, info.path, info.reason, (unsigned long long)info.sent_fast,
                                (unsigned long long)info.sent_tcp, (unsigned long long)info.received_fast,
                                (unsigned long long)info.received_tcp);
-    int out = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    int out = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (out < 0) return;
-    ssize_t written = write(out, line, (size_t)length);
+    struct stat is; /* a pipe could raise a signal */
+    bool regular = fstat(out, &is) == 0 && S_ISREG(is.st_mode);
+    ssize_t written = !regular ? 0 : write(out, line, (size_t)length);
     (void)written;
     close(out);
 }

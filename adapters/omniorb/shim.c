@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -72,9 +73,11 @@ static void note(const char *what, const char *which)
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", gmtime_r(&wall.tv_sec, &parts));
     length = snprintf(line, sizeof line, "%s.%06ldZ mono=%lld.%06ld pid=%ld event=omniorb what=\"%s\" file=\"%s\"\n", date, wall.tv_nsec / 1000,
                       (long long)mono.tv_sec, mono.tv_nsec / 1000, (long)getpid(), what, which);
-    int out = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    int out = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (out < 0) return;
-    ssize_t written = write(out, line, (size_t)(length < (int)sizeof line ? length : (int)sizeof line - 1));
+    struct stat is; /* a pipe could raise a signal */
+    bool regular = fstat(out, &is) == 0 && S_ISREG(is.st_mode);
+    ssize_t written = !regular ? 0 : write(out, line, (size_t)(length < (int)sizeof line ? length : (int)sizeof line - 1));
     (void)written;
     close(out);
 }

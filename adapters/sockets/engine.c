@@ -230,10 +230,12 @@ void engine_report(motet_stream s, int fd)
                           (long)syscall(SYS_getpid), fd, info.path, info.reason, (unsigned long long)info.sent_fast,
                           (unsigned long long)info.sent_tcp, (unsigned long long)info.received_fast,
                           (unsigned long long)info.received_tcp);
-    long out = syscall(SYS_openat, AT_FDCWD, report_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    long out = syscall(SYS_openat, AT_FDCWD, report_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (out < 0) return;
-    struct rlimit most; /* beyond it the program would get a signal */
-    if (getrlimit(RLIMIT_FSIZE, &most) != 0 || (rlim_t)syscall(SYS_lseek, (int)out, 0, SEEK_END) + (rlim_t)length <= most.rlim_cur)
-        syscall(SYS_write, (int)out, line, (size_t)length);
+    struct stat is;     /* a pipe could raise a signal */
+    struct rlimit most; /* so does a write beyond the limit */
+    bool fits = syscall(SYS_fstat, (int)out, &is) == 0 && S_ISREG(is.st_mode) &&
+                (getrlimit(RLIMIT_FSIZE, &most) != 0 || (rlim_t)is.st_size + (rlim_t)length <= most.rlim_cur);
+    if (fits) syscall(SYS_write, (int)out, line, (size_t)length);
     syscall(SYS_close, (int)out);
 }

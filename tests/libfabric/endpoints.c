@@ -231,11 +231,11 @@ static void reach(void)
     CHECK(count, 32);
     CHECK(fi_atomicvalid(near.ep, FI_DOUBLE, FI_BOR, &count), -FI_EOPNOTSUPP);
     CHECK(fi_atomicvalid(near.ep, FI_LONG_DOUBLE, FI_SUM, &count), -FI_EOPNOTSUPP);
-    /* Refused: a key that was made up, and bytes that lie outside. */
-    CHECK(fi_write(near.ep, values, 8, NULL, near.other, 0, key ^ 1ull << 63, &context), 0);
-    CHECK(failure(&near, &context), FI_EACCES);
+    /* Refused: bytes that lie outside. A key that was made up ends the link. */
     CHECK(fi_write(near.ep, values, 16, NULL, near.other, sizeof memory - 8, key, &context), 0);
     CHECK(failure(&near, &context) != 0, 1);
+    CHECK(fi_write(near.ep, values, 8, NULL, near.other, 0, key ^ 1ull << 63, &context), 0);
+    CHECK(failure(&near, &context), FI_ECONNRESET);
     CHECK(memory[999], 0);
 }
 

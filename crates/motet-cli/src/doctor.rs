@@ -4,6 +4,7 @@
 
 mod machine;
 mod sharing;
+mod squatters;
 
 use clap::Args;
 use serde::Serialize;

@@ -1,10 +1,13 @@
-//! A file that lines are appended to without the program noticing: no signal, no descriptor in its way, never its own output.
+//! A file that lines are appended to without the program noticing: no signal, no descriptor in its way, never its own output; and never
+//! one that somebody else has put there: no link is followed, nothing is waited for, and a file that is made is its owner's alone.
 
 use crate::fds::{PrivateFd, borrow};
 use crate::{Errno, rustix};
+use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno as E;
 use rustix::process::{Resource, getrlimit};
+use std::ffi::CStr;
 use std::path::Path;
 
 /// EBUSY: the file is this process's standard output or error.
@@ -27,14 +30,7 @@ impl Appender {
         if !crate::root::is_unchanged() {
             return Err(E::XDEV.raw_os_error());
         }
-        let flags =
-            OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| e.raw_os_error())?;
-        let stat = rustix::fs::fstat(&file).map_err(|e| e.raw_os_error())?;
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile | FileType::CharacterDevice => {}
-            _ => return Err(E::INVAL.raw_os_error()), // a pipe without a reader would raise a signal
-        }
+        let (file, stat) = open(path).map_err(|e| e.raw_os_error())?;
         if [1, 2].iter().any(|&fd| rustix::fs::fstat(borrow(fd)).is_ok_and(|own| identity(&own) == identity(&stat))) {
             return Err(OWN_OUTPUT);
         }
@@ -47,9 +43,7 @@ impl Appender {
         if identity(&stat) != self.is {
             return Err(Lost);
         }
-        // Beyond its limit on file sizes the program would get a signal.
-        let end = stat.st_size as u64 + line.len() as u64;
-        if getrlimit(Resource::Fsize).current.is_none_or(|most| end <= most) {
+        if has_room(&stat, line) {
             let _ = rustix::io::write(&self.file, line);
         }
         Ok(())
@@ -59,6 +53,33 @@ impl Appender {
     pub fn abandon(self) {
         self.file.abandon();
     }
+}
+
+/// Opens a file for lines.
+fn open<P: rustix::path::Arg>(path: P) -> Result<(OwnedFd, Stat), E> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+    let stat = rustix::fs::fstat(&file)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile | FileType::CharacterDevice => Ok((file, stat)),
+        _ => Err(E::INVAL), // a pipe without a reader would raise a signal
+    }
+}
+
+/// Beyond its limit on file sizes the program would get a signal.
+fn has_room(stat: &Stat, line: &[u8]) -> bool {
+    let end = stat.st_size as u64 + line.len() as u64;
+    getrlimit(Resource::Fsize).current.is_none_or(|most| end <= most)
+}
+
+/// Appends one line, and leaves the file again. Does not allocate.
+pub fn append_once(path: &CStr, line: &[u8]) -> Result<(), Errno> {
+    let (file, stat) = open(path).map_err(|e| e.raw_os_error())?;
+    if has_room(&stat, line) {
+        rustix::io::write(&file, line).map_err(|e| e.raw_os_error())?;
+    }
+    Ok(())
 }
 
 fn identity(stat: &Stat) -> (u64, u64) {
@@ -95,6 +116,38 @@ mod tests {
         one.abandon();
         assert!(!is_private(number));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "a\na\nb\nb\n");
+    }
+
+    #[test]
+    fn what_others_have_put_there_is_left_alone() {
+        use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("motet-append-others-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = |name: &str| folder.join(name);
+        let append = |name: &str| {
+            let path = std::ffi::CString::new(folder.join(name).as_os_str().as_bytes()).unwrap();
+            append_once(&path, b"a line\n")
+        };
+        std::fs::write(path("victim"), "whole\n").unwrap();
+        std::os::unix::fs::symlink(path("victim"), path("link")).unwrap();
+        std::os::unix::fs::symlink(path("new"), path("dangling")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        for name in ["link", "dangling", "fifo", "."] {
+            assert!(Appender::open(&path(name)).is_err() && append(name).is_err(), "{name}");
+        }
+        assert_eq!(std::fs::read_to_string(path("victim")).unwrap(), "whole\n");
+        assert!(!path("new").exists());
+        // A pipe that somebody reads is none, either.
+        let reader = rustix::fs::open(path("fifo"), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
+        assert!(Appender::open(&path("fifo")).is_err() && append("fifo").is_err());
+        drop(reader);
+        for name in ["own", "own", "other"] {
+            assert_eq!(append(name), Ok(()));
+            assert_eq!(std::fs::metadata(path(name)).unwrap().permissions().mode() & 0o7777, 0o600);
+        }
+        assert_eq!(std::fs::read_to_string(path("own")).unwrap(), "a line\na line\n");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

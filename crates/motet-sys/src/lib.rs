@@ -21,6 +21,7 @@ pub mod limits;
 pub mod lineage;
 pub mod lock;
 pub mod memory;
+pub mod names;
 pub mod pool;
 pub mod presence;
 pub mod root;

@@ -44,6 +44,13 @@ fn what_is_pinned_stays() {
     }
 }
 
+#[test]
+fn nothing_goes_without_random_numbers() {
+    if let Some(program) = Native::compile("cc", "tests/messages/random.c") {
+        assert_eq!(program.run(&[]), "nothing goes without random numbers\n");
+    }
+}
+
 /// `MOTET_FUZZ_ROUNDS=n` makes n calls with each seed.
 #[test]
 fn made_up_handles_do_no_harm() {

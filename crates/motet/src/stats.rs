@@ -4,7 +4,7 @@
 //! when the engine starts, and the end needs system calls and its own stack only.
 
 use motet_engine::Engine;
-use motet_sys::{limits, root};
+use motet_sys::{append, root};
 use motet_sys::rustix::{fs, io};
 use std::ffi::CStr;
 use std::fmt::{self, Write};
@@ -35,13 +35,8 @@ pub fn write(engine: &Engine) {
     if !root::is_unchanged() {
         return;
     }
-    let flags = fs::OFlags::WRONLY | fs::OFlags::APPEND | fs::OFlags::CREATE | fs::OFlags::CLOEXEC;
     // One write, so lines of several processes do not mix.
-    if let Ok(file) = fs::open(path, flags, fs::Mode::from_raw_mode(0o666))
-        && fs::fstat(&file).is_ok_and(|stat| limits::fits_file(stat.st_size as u64 + text.written().len() as u64))
-    {
-        let _ = io::write(file, text.written());
-    }
+    let _ = append::append_once(path, text.written());
 }
 
 fn file_name(template: &[u8], name: &mut Text) -> fmt::Result {

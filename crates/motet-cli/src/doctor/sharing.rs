@@ -10,13 +10,23 @@ use motet_wire::node;
 use motet_wire::segment::Geometry;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
-use super::{Check, Verdict};
+use super::{Check, Verdict, squatters};
 use crate::libraries;
 use crate::probe::What;
 
 /// All of them.
 pub fn checks() -> Vec<Check> {
-    vec![libraries_found(), orb_voice(), memfd(), limits_given(), rendezvous(), sock_diag(), cookies(), single_copy()]
+    vec![
+        libraries_found(),
+        orb_voice(),
+        memfd(),
+        limits_given(),
+        rendezvous(),
+        sock_diag(),
+        cookies(),
+        squatters::check(),
+        single_copy(),
+    ]
 }
 
 fn libraries_found() -> Check {
@@ -120,7 +130,7 @@ fn cookies() -> Check {
         "socket cookies",
         tried,
         "SO_COOKIE, SO_NETNS_COOKIE",
-        "no name can be squatted and no other host taken for this one",
+        "no other process is taken for the peer, and no other host for this one",
     )
 }
 

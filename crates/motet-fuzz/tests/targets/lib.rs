@@ -19,7 +19,7 @@ use motet_driver_shm::offer::{Offer, REFUSAL_SIZE, Refusal};
 use motet_engine::message::medium::NodeId;
 use motet_engine::message::segments::News;
 use motet_engine::reason::Reason;
-use motet_sys::diag;
+use motet_sys::{diag, names};
 use motet_wire::segment::{Geometry, HEAD_WORDS};
 
 /// A parser under test.
@@ -120,8 +120,17 @@ fn offer_seeds() -> Vec<Vec<u8>> {
     vec![offer.encode().to_vec(), offer.encode()[..40].to_vec(), Vec::new()]
 }
 
-/// The kernel's answer to a look-up.
+/// The kernel's answer to a look-up, and to a question for all sockets.
 pub fn diag_answer(input: &[u8]) {
+    let mut bytes = 0;
+    let _ = names::messages(input, &mut |message| {
+        bytes += message.len();
+        let _ = names::connection(message);
+        if let Some(holder) = names::holder(message) {
+            assert!(holder.name.len() < message.len());
+        }
+    });
+    assert!(bytes <= input.len());
     if let Ok(Some(found)) = diag::decode(input) {
         assert!(input.len() >= 88, "{found:?} out of too few bytes");
     }

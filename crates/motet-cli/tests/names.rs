@@ -1,0 +1,62 @@
+//! Abstract names that another user has taken: who does it is told.
+
+mod common;
+
+use common::{Folder, finish, motet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// A part of the test below, in a process of its own: takes names until its input ends.
+#[test]
+#[ignore = "a part of the test below"]
+fn the_other_user() {
+    let fd = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let netns = motet_sys::socket::netns_cookie(fd.as_raw_fd()).unwrap();
+    let mut names: Vec<String> = (0..20).map(|n| format!("motet/{netns:x}/{:x}", (1u64 << 50) + n)).collect();
+    names.push("motet/node/0/wanted".to_owned());
+    let held: Vec<_> = names.iter().map(|n| motet_sys::socket::listen_abstract(n.as_bytes(), 1).unwrap()).collect();
+    println!("\nholds {}", held.len());
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+fn skip(why: &str) {
+    let line = format!("SKIP doctor_says_who_holds_the_names_of_others: {why}");
+    eprintln!("{line}");
+    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
+        && let Ok(mut log) = std::fs::OpenOptions::new().append(true).create(true).open(log)
+    {
+        let _ = writeln!(log, "{line}");
+    }
+}
+
+#[test]
+fn doctor_says_who_holds_the_names_of_others() {
+    if motet_sys::thread::euid() != 0 {
+        return skip("only root can be another user");
+    }
+    let folder = Folder::new("names");
+    let line = || {
+        let (_, out, _) = finish(motet(["doctor"]).env("MOTET_LIBDIR", folder.libraries()));
+        out.lines()
+            .find(|line| line.contains("abstract names") && !line.contains("unix"))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let before = line();
+    assert!(!before.contains("user 65533"), "{before}");
+    let program = folder.path().join("names");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut command = Command::new(program);
+    command.args(["--ignored", "--exact", "--nocapture", "the_other_user"]).uid(65533).gid(65533);
+    let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(other.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap() == "holds 21"));
+    let told = line();
+    let who = format!("user 65533 (process {}) holds 1 names of our nodes and 20 of connections", other.id());
+    assert!(told.contains(&who), "{told}");
+    drop(other.stdin.take());
+    assert!(other.wait().unwrap().success());
+    assert!(!line().contains("user 65533"));
+}

@@ -1,0 +1,152 @@
+//! sock_diag again: who holds which abstract names, and which connections there are to go with them (linux/unix_diag.h, inet_diag.h).
+//!
+//! What it is: two lists, for people who ask why a name is taken. What it is not: on the way of any connection; a list costs as much as
+//! there are sockets.
+
+use crate::Errno;
+use crate::fds::PrivateFd;
+use rustix::net::netlink::SOCK_DIAG;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+/// NLM_F_REQUEST, NLM_F_ROOT and NLM_F_MATCH: all of them.
+const DUMP: u16 = 0x301;
+const UNIX: u8 = 1;
+const INET: [u8; 2] = [2, 10];
+const TCP: u8 = 6;
+/// UDIAG_SHOW_NAME and UDIAG_SHOW_UID, and the attributes that answer to them.
+const SHOW: u32 = 0x41;
+const NAME: u16 = 0;
+const UID: u16 = 7;
+/// Bytes of a netlink header, and of what comes behind it.
+const HEAD: usize = 16;
+const UNIX_BODY: usize = 16;
+const INET_BODY: usize = 72;
+
+/// Who holds an abstract name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The name, without the zero before it.
+    pub name: Vec<u8>,
+    /// The owner of the socket.
+    pub uid: u32,
+    /// Its inode, as /proc/PID/fd has it.
+    pub inode: u32,
+}
+
+/// All abstract names of this network namespace.
+pub fn held() -> Result<Vec<Holder>, Errno> {
+    let mut request = [0u8; HEAD + 24];
+    request[HEAD] = UNIX;
+    request[HEAD + 4..HEAD + 8].copy_from_slice(&u32::MAX.to_ne_bytes()); // any state
+    request[HEAD + 12..HEAD + 16].copy_from_slice(&SHOW.to_ne_bytes());
+    let mut held = Vec::new();
+    dump(&mut request, |message| held.extend(holder(message)))?;
+    Ok(held)
+}
+
+/// The cookies of all TCP connections of this network namespace, and their owners.
+pub fn connections() -> Result<Vec<(u64, u32)>, Errno> {
+    let mut found = Vec::new();
+    for family in INET {
+        let mut request = [0u8; HEAD + 56];
+        (request[HEAD], request[HEAD + 1]) = (family, TCP);
+        request[HEAD + 4..HEAD + 8].copy_from_slice(&u32::MAX.to_ne_bytes());
+        dump(&mut request, |message| found.extend(connection(message)))?;
+    }
+    Ok(found)
+}
+
+fn dump(request: &mut [u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
+    let error = |e: rustix::io::Errno| e.raw_os_error();
+    let flags = SocketFlags::CLOEXEC;
+    let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG));
+    let fd = PrivateFd::new(fd.map_err(error)?);
+    let length = request.len() as u32;
+    request[0..4].copy_from_slice(&length.to_ne_bytes());
+    request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request[6..8].copy_from_slice(&DUMP.to_ne_bytes());
+    rustix::net::send(&fd, request, SendFlags::NOSIGNAL).map_err(error)?;
+    let mut answer = vec![0u8; 1 << 16];
+    loop {
+        let (n, _) = rustix::net::recv(&fd, &mut answer[..], RecvFlags::empty()).map_err(error)?;
+        if n == 0 || messages(&answer[..n], &mut each)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Takes a datagram apart: each message behind its netlink header goes to `each`. Whether it was the last.
+pub fn messages(mut bytes: &[u8], each: &mut impl FnMut(&[u8])) -> Result<bool, Errno> {
+    while let Some(head) = bytes.get(..HEAD) {
+        let length = word(head, 0) as usize;
+        let Some(message) = bytes.get(HEAD..length) else { return Err(rustix::io::Errno::PROTO.raw_os_error()) };
+        match u16::from_ne_bytes([head[4], head[5]]) {
+            NLMSG_DONE => return Ok(true),
+            NLMSG_ERROR if message.len() >= 4 => return Err((word(message, 0) as i32).wrapping_neg()),
+            SOCK_DIAG_BY_FAMILY => each(message),
+            _ => {}
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    Ok(false)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(std::array::from_fn(|n| bytes[at + n]))
+}
+
+/// A unix socket with an abstract name.
+pub fn holder(message: &[u8]) -> Option<Holder> {
+    let (fixed, mut attributes) = message.split_at_checked(UNIX_BODY)?;
+    let (mut name, mut uid) = (None, None);
+    while let Some(head) = attributes.get(..4) {
+        let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let value = attributes.get(4..length)?;
+        match u16::from_ne_bytes([head[2], head[3]]) {
+            NAME => name = value.strip_prefix(&[0]).map(<[u8]>::to_vec),
+            UID if value.len() == 4 => uid = Some(word(value, 0)),
+            _ => {}
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    Some(Holder { name: name?, uid: uid?, inode: word(fixed, 4) })
+}
+
+/// The cookie and the owner of a TCP socket.
+pub fn connection(message: &[u8]) -> Option<(u64, u32)> {
+    let fixed = message.get(..INET_BODY)?;
+    Some((u64::from(word(fixed, 44)) | u64::from(word(fixed, 48)) << 32, word(fixed, 64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_name_and_a_connection_of_ours_are_found() {
+        let name = format!("motet-names-{}", std::process::id()).into_bytes();
+        let _listener = crate::socket::listen_abstract(&name, 1).unwrap();
+        let found: Vec<Holder> = held().unwrap().into_iter().filter(|holder| holder.name == name).collect();
+        assert_eq!((found.len(), found[0].uid), (1, crate::thread::euid()));
+        for bind in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(bind) else { continue };
+            let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let cookie = crate::socket::cookie(near.as_raw_fd()).unwrap();
+            assert!(connections().unwrap().contains(&(cookie, crate::thread::euid())));
+        }
+    }
+
+    #[test]
+    fn any_answer_is_taken_apart_or_refused() {
+        for length in 0..200 {
+            for fill in [0u8, 0xff, 4, 16, 20] {
+                let bytes = vec![fill; length];
+                let _ = (messages(&bytes, &mut |_| ()), holder(&bytes), connection(&bytes));
+            }
+        }
+    }
+}
