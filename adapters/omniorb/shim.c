@@ -109,7 +109,7 @@ static bool open_engine(void)
     if (given && *given) snprintf(path, sizeof path, "%s", given);
     else if (!beside(ENGINE_FILE, path, sizeof path)) return false;
     void *engine = dlopen(ENGINE_FILE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
-    if (!engine && beginning_may_load(path, NULL)) engine = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!engine && beginning_may_load(path)) engine = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!engine) {
         note("the engine cannot be opened", path);
         return false;
@@ -136,7 +136,7 @@ static void load(const char *orb, bool is_plug_in)
     }
     if (!open_engine()) return;
     if (is_plug_in && !dlopen(orb, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL)) return;
-    void *adapter = beginning_may_load(path, NULL) ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL;
+    void *adapter = beginning_may_load(path) ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL;
     if (adapter) tell = (initialised *)dlsym(adapter, "motet_omniorb_initialised");
     note(adapter ? "adapter loaded" : "the adapter cannot be opened", path);
 }

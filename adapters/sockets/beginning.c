@@ -1,4 +1,4 @@
-/* beginning.c: the root and the user that the process began with.
+/* beginning.c: the root, the mount namespace and the user that the process began with.
  *
  * What it is:   whether a library may be loaded by its path: the root is the one of the start (a chroot, or another mount namespace, would
  *               lead to somebody else's file, and to somebody else's of those that it needs), and nobody can have put something else there
@@ -14,33 +14,34 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct stat root;
-static bool known;
+#define NAMESPACE "/proc/self/ns/mnt"
 
-bool beginning_see(const char *path, struct seen *file)
+static struct place {
+    dev_t device;
+    ino_t inode, space; /* 0: no /proc to ask */
+} at_start;
+
+static bool look(struct place *place)
 {
-    struct stat now;
-    int kept = errno;
-    file->known = stat(path, &now) == 0;
-    file->device = now.st_dev;
-    file->inode = now.st_ino;
-    errno = kept;
-    return file->known;
+    struct stat root, space;
+    if (stat("/", &root) != 0) return false;
+    *place = (struct place){root.st_dev, root.st_ino, stat(NAMESPACE, &space) == 0 ? space.st_ino : 0};
+    return true;
 }
 
 /* After the environment (101). */
 __attribute__((constructor(102))) static void begin(void)
 {
     int kept = errno;
-    known = getauxval(AT_SECURE) == 0 && stat("/", &root) == 0;
+    if (getauxval(AT_SECURE) != 0 || !look(&at_start)) at_start.inode = 0;
     errno = kept;
 }
 
 bool beginning_has_root(void)
 {
-    struct stat now;
+    struct place now;
     int kept = errno;
-    bool same = known && stat("/", &now) == 0 && now.st_dev == root.st_dev && now.st_ino == root.st_ino;
+    bool same = at_start.inode != 0 && look(&now) && now.device == at_start.device && now.inode == at_start.inode && now.space == at_start.space;
     errno = kept;
     return same;
 }
@@ -56,13 +57,10 @@ static bool is_safe(const char *path, bool folder)
     return sticky || !(group || (now.st_mode & S_IWOTH));
 }
 
-bool beginning_may_load(char *path, const struct seen *file)
+bool beginning_may_load(char *path)
 {
-    struct seen now;
-    if (!beginning_has_root()) return false;
-    if (file && (!file->known || !beginning_see(path, &now) || now.device != file->device || now.inode != file->inode)) return false;
     char *slash = strrchr(path, '/');
-    if (!slash || !is_safe(path, false)) return false;
+    if (!slash || !beginning_has_root() || !is_safe(path, false)) return false;
     *slash = 0;
     bool safe = is_safe(slash == path ? "/" : path, true);
     *slash = '/';

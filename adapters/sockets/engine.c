@@ -97,26 +97,13 @@ static bool library_path(char *path, size_t size)
     return true;
 }
 
-static struct seen library_file; /* where it is to be loaded from, as it was at the start */
-
-/* After the environment (101). */
-__attribute__((constructor(103))) static void begin(void)
-{
-    char path[4096];
-    const char *value = environment_get("MOTET_DISABLE");
-    if (value && *value && strcmp(value, "0") != 0) return;
-    int kept = errno;
-    if (library_path(path, sizeof path)) beginning_see(path, &library_file);
-    errno = kept;
-}
-
 static bool load(void)
 {
     char path[4096];
     if (!library_path(path, sizeof path)) return false;
     /* One engine for each process: one that another library has brought is the one, whatever folder it came from. */
     void *library = dlopen(ENGINE_FILE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
-    if (!library && !beginning_may_load(path, &library_file)) {
+    if (!library && !beginning_may_load(path)) {
         dlerror();
         return false;
     }

@@ -5,8 +5,8 @@ use motet_tests::{Mode, Outcome, Program, both};
 use std::path::{Path, PathBuf};
 
 const CALLS: [&str; 15] = [
-    "close", "poll", "ppoll", "select", "pselect", "epoll", "write", "read", "readv", "recvmsg", "sendmsg", "shutdown", "dup",
-    "fcntl", "socket",
+    "close", "poll", "ppoll", "select", "pselect", "epoll", "write", "read", "readv", "recvmsg", "sendmsg", "shutdown",
+    "dup", "fcntl", "socket",
 ];
 
 /// Every call on a connection is the program's own one, and no other: whichever way the filter is installed.
@@ -80,12 +80,14 @@ impl Ssh {
             return skip(test, "needs root: the server confines a child of another user");
         }
         let _ = std::fs::create_dir("/run/sshd"); // where that child's root is
-        let made = std::process::Command::new("mktemp").args(["-d", "-t", "motet-ssh-XXXXXX"]).output().expect("mktemp");
+        let made =
+            std::process::Command::new("mktemp").args(["-d", "-t", "motet-ssh-XXXXXX"]).output().expect("mktemp");
         let folder = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim_end());
         let port = motet_programs::free_port().expect("a port").to_string();
         for name in ["host", "user"] {
             let file = folder.join(name);
-            let made = std::process::Command::new(&keygen).args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(file).status();
+            let made =
+                std::process::Command::new(&keygen).args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(file).status();
             assert!(made.is_ok_and(|status| status.success()), "a key");
         }
         let here = folder.display();
@@ -109,7 +111,13 @@ impl Ssh {
     fn client(&self, program: &str, port: &str, what: &[&str]) -> Outcome {
         let key = self.file("user").display().to_string();
         let mut words = vec!["-F", "none", "-i", &key, port, &self.port];
-        for option in ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "BatchMode=yes", "ConnectionAttempts=20"] {
+        for option in [
+            "StrictHostKeyChecking=no",
+            "UserKnownHostsFile=/dev/null",
+            "LogLevel=ERROR",
+            "BatchMode=yes",
+            "ConnectionAttempts=20",
+        ] {
             words.extend(["-o", option]);
         }
         words.extend(what);

@@ -69,7 +69,8 @@ fn nothing_is_loaded_from_a_root_that_the_process_did_not_begin_with() {
     std::fs::copy(evil, &inside).expect("a library");
     // A log there is the jail's, too.
     let log = jail.0.join("log");
-    let program = Program::c("jailed", &[jail.0.to_str().expect("a path")]).with("MOTET_LIBRARY", path.to_str().expect("a path"));
+    let program =
+        Program::c("jailed", &[jail.0.to_str().expect("a path")]).with("MOTET_LIBRARY", path.to_str().expect("a path"));
     let run = program.with("MOTET_LOG", "/log").run(Mode::Equipped);
     assert!(run.succeeded, "{}", run.complaints);
     assert!(!jail.0.join("loaded").exists(), "a library inside the root was loaded");

@@ -251,7 +251,8 @@ impl Links {
                 known
             }
             None => {
-                let segment = self.open(peer, &file, (geometry, nonce, end), Shape::of_an_earlier_image(geometry), now)?;
+                let segment =
+                    self.open(peer, &file, (geometry, nonce, end), Shape::of_an_earlier_image(geometry), now)?;
                 segment.kept = Some(Arc::new(file));
                 segment
             }
@@ -323,7 +324,8 @@ impl Links {
         shape: Shape,
         now: u64,
     ) -> Result<&mut Segment, Reason> {
-        let bulk_bytes = Some(geometry.bytes() - geometry.dense()).filter(|bytes| *bytes <= self.bulk_room(shape)).unwrap_or(0);
+        let bulk_bytes =
+            Some(geometry.bytes() - geometry.dense()).filter(|bytes| *bytes <= self.bulk_room(shape)).unwrap_or(0);
         let huge = shape.huge && geometry.bulk >= HUGE_PAGE && bulk_bytes > 0;
         let mapping = self.ranges.map(fd, geometry.dense() + bulk_bytes, if huge { HUGE_PAGE } else { 4096 });
         let mapping = mapping.map_err(|_| Reason::NO_MEMORY)?;

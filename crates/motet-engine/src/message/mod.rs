@@ -271,7 +271,13 @@ impl Node {
             name => name.to_owned(),
         };
         let identity = Identity { id, name, listen: options.listen };
-        let mut core = Core::new(identity, options.limits, Desk::new(motet_sys::limits::address_share(options.limits.pool)), poll, kick);
+        let mut core = Core::new(
+            identity,
+            options.limits,
+            Desk::new(motet_sys::limits::address_share(options.limits.pool)),
+            poll,
+            kick,
+        );
         core.watch(core.kick.as_fd().as_raw_fd(), Source::Kick)?;
         core.listen(&options.drivers)?;
         core.sheet = Sheet::open(&core.identity, &core.drivers, &core.address());
