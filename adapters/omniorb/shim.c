@@ -25,6 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "beginning.h"
 #include "motet.h"
 
 #define API __attribute__((visibility("default")))
@@ -60,7 +61,7 @@ static int minor_of(const char *path)
 static void note(const char *what, const char *which)
 {
     const char *given = environment_get("MOTET_LOG"), *own = given ? strstr(given, "%p") : NULL;
-    if (!given || !*given) return;
+    if (!given || !*given || !beginning_has_root()) return;
     char path[PATH_MAX], line[PATH_MAX + 256];
     int length = own ? snprintf(path, sizeof path, "%.*s%ld%s", (int)(own - given), given, (long)getpid(), own + 2)
                      : snprintf(path, sizeof path, "%s", given);
@@ -111,7 +112,7 @@ static bool open_engine(void)
     if (given && *given) snprintf(path, sizeof path, "%s", given);
     else if (!beside(ENGINE_FILE, path, sizeof path)) return false;
     void *engine = dlopen(ENGINE_FILE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
-    if (!engine) engine = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!engine && beginning_may_load(path)) engine = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!engine) {
         note("the engine cannot be opened", path);
         return false;
@@ -138,7 +139,7 @@ static void load(const char *orb, bool is_plug_in)
     }
     if (!open_engine()) return;
     if (is_plug_in && !dlopen(orb, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL)) return;
-    void *adapter = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *adapter = beginning_may_load(path) ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL;
     if (adapter) tell = (initialised *)dlsym(adapter, "motet_omniorb_initialised");
     note(adapter ? "adapter loaded" : "the adapter cannot be opened", path);
 }

@@ -158,7 +158,7 @@ SHIM_API int close_range(unsigned first, unsigned last, int flags)
             table_set((int)fd, KIND_NONE);
     for (unsigned own; first <= last; first = own + 1) {
         own = next_own(first);
-        if (own > last) return REAL(close_range)(first, last, flags);
+        if (own > last || own == UINT_MAX) return REAL(close_range)(first, last, flags);
         if (own > first && REAL(close_range)(first, own - 1, flags) != 0) return -1;
     }
     return 0;
@@ -316,6 +316,13 @@ static bool options_ask_the_kernel(int level, int name)
 /* Options whose meaning lies in TCP's own queue. */
 SHIM_API int setsockopt(int fd, int level, int name, const void *value, socklen_t length)
 {
+    if (UNLIKELY(level == SOL_SOCKET && name == SO_PEEK_OFF) && word_kind(table_word(fd)) == KIND_STREAM && shim_depth == 0) {
+        int kept = errno;
+        table_make_plain(fd, REASON_KERNEL_TELLS);
+        bool empty = ENGINE(engine.plain(table_handle(fd), REASON_KERNEL_TELLS)) != 0;
+        errno = empty ? kept : EOPNOTSUPP; /* as before Linux 6.9: the kernel's offset would not count what the ring holds */
+        if (!empty) return -1;
+    }
     int result = REAL(setsockopt)(fd, level, name, value, length);
     if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || result != 0 || shim_depth > 0) return result;
     if (level == IPPROTO_TCP && name == TCP_NODELAY) nodelay_changed(fd, *(const int *)value != 0);

@@ -9,6 +9,7 @@
  * Signal safety: engine_open() must not run in a signal handler that interrupted the loader; it is only reached from the
  * hand-over of a candidate, and a second thread arriving meanwhile does not wait for the first.
  * Fork safety: a child forked while another thread opens the library sees the state OPENING for good and stays plain. */
+#include "beginning.h"
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -98,70 +99,13 @@ static bool library_path(char *path, size_t size)
     return true;
 }
 
-/* What the process began with: its root, the library that lay there, and its user. A path that means something else later (chroot, another
- * mount namespace) leads to a library of somebody else's, and so would those that it needs. */
-static struct {
-    dev_t root_device, device;
-    ino_t root, inode;
-    unsigned long user;
-    bool known;
-} beginning;
-
-static bool look_at(const char *path, dev_t *device, ino_t *inode)
-{
-    struct stat now;
-    if (syscall(SYS_newfstatat, AT_FDCWD, path, &now, 0) != 0) return false;
-    *device = now.st_dev;
-    *inode = now.st_ino;
-    return true;
-}
-
-/* After the environment (101). */
-__attribute__((constructor(103))) static void begin(void)
-{
-    char path[4096];
-    const char *value = environment_get("MOTET_DISABLE");
-    if ((value && *value && strcmp(value, "0") != 0) || getauxval(AT_SECURE) != 0) return;
-    int kept = errno;
-    beginning.user = getauxval(AT_EUID);
-    beginning.known = library_path(path, sizeof path) && look_at("/", &beginning.root_device, &beginning.root) &&
-                      look_at(path, &beginning.device, &beginning.inode);
-    errno = kept;
-}
-
-/* Nobody can have put something else there but root, and the user that this process has been from its beginning. */
-static bool is_safe(const char *path, bool folder)
-{
-    struct stat now;
-    long user = syscall(SYS_geteuid);
-    if (syscall(SYS_newfstatat, AT_FDCWD, path, &now, 0) != 0) return false;
-    if (now.st_uid != 0 && (now.st_uid != (uid_t)user || beginning.user != (unsigned long)user)) return false;
-    bool group = (now.st_mode & S_IWGRP) && now.st_gid != 0 && now.st_gid != (gid_t)syscall(SYS_getegid);
-    bool sticky = folder && (now.st_mode & S_ISVTX);
-    return sticky || !(group || (now.st_mode & S_IWOTH));
-}
-
-static bool may_load(char *path)
-{
-    dev_t device;
-    ino_t inode;
-    if (!beginning.known || !look_at("/", &device, &inode) || device != beginning.root_device || inode != beginning.root) return false;
-    if (!look_at(path, &device, &inode) || device != beginning.device || inode != beginning.inode) return false;
-    char *slash = strrchr(path, '/');
-    if (!slash || !is_safe(path, false)) return false;
-    *slash = 0;
-    bool safe = is_safe(slash == path ? "/" : path, true);
-    *slash = '/';
-    return safe;
-}
-
 static bool load(void)
 {
     static char path[PATH_MAX]; /* runs once */
     if (!library_path(path, sizeof path)) return false;
     /* One engine for each process: one that another library has brought is the one, whatever folder it came from. */
     void *library = dlopen(ENGINE_FILE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
-    if (!library && !may_load(path)) {
+    if (!library && !beginning_may_load(path)) {
         dlerror();
         return false;
     }

@@ -3,6 +3,7 @@
  * What it is:   the declarations shared by the files of libmotet_sockets.so, the preload object that lets an unmodified
  *               program's TCP connections use Motet's engine. Read the files in this order:
  *                 environment.c the settings, as the process was started with them
+ *                 beginning.c  the root and the user that the process began with
  *                 table.c      what each descriptor is to us: one word per descriptor
  *                 candidate.c  from a TCP socket that was only counted to a stream of the engine
  *                 engine.c     opening libmotet.so.0, once, at the first eligible socket

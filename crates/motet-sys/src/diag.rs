@@ -52,11 +52,11 @@ impl Diag {
 
 fn open() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC;
-    rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG)).map_err(|e| e.raw_os_error())
+    rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG))
+        .map_err(|e| e.raw_os_error())
 }
 
 impl<Fd: AsFd> Diag<Fd> {
-
     /// The TCP socket in our network namespace whose local address is `local` and whose peer is `peer`.
     pub fn find(&self, local: SocketAddr, peer: SocketAddr) -> Result<Option<Found>, Errno> {
         let request = encode(local, peer);

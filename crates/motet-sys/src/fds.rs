@@ -77,7 +77,9 @@ pub fn is_private(fd: i32) -> bool {
 /// The first one from a number on.
 pub fn next_private(from: i32) -> Option<i32> {
     let from = from.max(0) as usize;
-    let bits = |at: usize| PRIVATE[at].load(Ordering::Relaxed) & if at == from / 64 { u64::MAX << (from % 64) } else { u64::MAX };
+    let bits = |at: usize| {
+        PRIVATE[at].load(Ordering::Relaxed) & if at == from / 64 { u64::MAX << (from % 64) } else { u64::MAX }
+    };
     let most = TOP.load(Ordering::Relaxed) / 64;
     let at = (from / 64..=most.min(TRACKED / 64 - 1)).find(|at| bits(*at) != 0)?;
     Some((at * 64) as i32 + bits(at).trailing_zeros() as i32)

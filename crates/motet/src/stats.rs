@@ -4,8 +4,8 @@
 //! when the engine starts, and the end needs system calls and its own stack only.
 
 use motet_engine::Engine;
-use motet_sys::{append, root};
 use motet_sys::rustix::{fs, io};
+use motet_sys::{append, root};
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;

@@ -1,0 +1,106 @@
+//! Descriptors whose numbers mean something else later, sockets that are connected anew, receives that only the kernel can answer, and
+//! paths that lead elsewhere.
+
+use motet_tests::programs::skip;
+use motet_tests::{Built, Mode, Program, both, engine};
+use std::path::PathBuf;
+use std::process::Command;
+
+#[test]
+fn a_number_that_was_closed_unseen_sends_nothing_to_an_old_peer() {
+    for how in ["asm", "freopen", "daemon", "handler"] {
+        let outcome = both("closed_unseen", &[how]);
+        outcome.took_the_fast_path(1);
+    }
+    let module = Built::library("unseen-module", &motet_tests::folder("unseen"), &[]);
+    both("closed_unseen", &["module", module.to_str().expect("a plain path")]).took_the_fast_path(1);
+}
+
+#[test]
+fn a_range_of_descriptors_is_closed_whatever_there_is_to_list_them() {
+    for how in ["none", "from", "jail"] {
+        both("close_all", &[how]).took_the_fast_path(1);
+    }
+}
+
+#[test]
+fn a_socket_that_is_connected_anew_has_a_new_peer() {
+    both("reconnects", &[]).took_the_fast_path(1);
+}
+
+#[test]
+fn what_only_the_kernel_knows_is_told_by_it() {
+    for what in ["timestamp", "inq", "peekoff", "zerocopy", "aio", "listio"] {
+        both("kernel_tells", &[what, "before"]);
+        both("kernel_tells", &[what, "after"]).took_the_fast_path(1);
+    }
+}
+
+// ---- where the engine comes from -------------------------------------------------------------------------------------------
+
+struct Jail(PathBuf);
+
+impl Jail {
+    /// A folder of this test's own.
+    fn new() -> Self {
+        let made = Command::new("mktemp").args(["-d", "-t", "motet-jail-XXXXXX"]).output().expect("mktemp");
+        Self(PathBuf::from(String::from_utf8_lossy(&made.stdout).trim_end()))
+    }
+}
+
+impl Drop for Jail {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn nothing_is_loaded_from_a_root_that_the_process_did_not_begin_with() {
+    let test = "nothing_is_loaded_from_a_root_that_the_process_did_not_begin_with";
+    let Some(library) = engine() else { return skip(test, "libmotet.so.0 is not built").unwrap_or(()) };
+    if !motet_programs::is_root() {
+        return skip(test, "needs root to enter another one").unwrap_or(());
+    }
+    let jail = Jail::new();
+    let path = library.canonicalize().expect("a path");
+    let inside = jail.0.join(path.strip_prefix("/").expect("an absolute path"));
+    std::fs::create_dir_all(inside.parent().expect("a folder")).expect("a folder");
+    let evil = Built::library("writes-module", &motet_tests::folder("writes"), &[]);
+    std::fs::copy(evil, &inside).expect("a library");
+    // A log there is the jail's, too.
+    let log = jail.0.join("log");
+    let program =
+        Program::c("jailed", &[jail.0.to_str().expect("a path")]).with("MOTET_LIBRARY", path.to_str().expect("a path"));
+    let run = program.with("MOTET_LOG", "/log").run(Mode::Equipped);
+    assert!(run.succeeded, "{}", run.complaints);
+    assert!(!jail.0.join("loaded").exists(), "a library inside the root was loaded");
+    assert!(!log.exists(), "a log was begun inside the root");
+    assert_eq!(run.printed, "served\n");
+    let _ = std::fs::remove_file("/log");
+}
+
+#[test]
+fn a_library_that_others_can_write_is_not_loaded() {
+    let test = "a_library_that_others_can_write_is_not_loaded";
+    let Some(library) = engine() else { return skip(test, "libmotet.so.0 is not built").unwrap_or(()) };
+    let folder = Jail::new();
+    let copy = folder.0.join("libmotet.so.0");
+    std::fs::copy(library, &copy).expect("a copy");
+    let mode = |path: &PathBuf, bits: &str| {
+        assert!(Command::new("chmod").arg(bits).arg(path).status().is_ok_and(|status| status.success()));
+    };
+    let talks = |expected: bool| {
+        let program = Program::c("not_loaded", &["talk"]).with("MOTET_LIBRARY", copy.to_str().expect("a path"));
+        let run = program.run(Mode::Equipped);
+        let loaded = run.printed != "engine not loaded\n";
+        assert!(run.succeeded && loaded == expected, "{}{}", run.printed, run.complaints);
+    };
+    talks(true);
+    mode(&copy, "o+w");
+    talks(false);
+    mode(&copy, "o-w");
+    mode(&folder.0, "0777");
+    talks(false);
+    mode(&folder.0, "0755");
+    talks(true);
+}
