@@ -148,6 +148,12 @@ pub fn hand_on<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     close_gate_over_bytes(record, slot, base)
 }
 
+/// Whether the producer has still to return bytes of our ring to TCP, for readers outside of the engine: its memory must stay until then.
+pub fn is_awaited_elsewhere(slot: &Slot) -> bool {
+    let lines = slot.inward();
+    lines.consumer.handed_on.load(Relaxed) != 0 && lines.consumer.seen_head() != lines.gate.tail().0
+}
+
 pub(crate) fn clean<'a, B: Base>(record: &'a Record, base: &mut B) -> Option<Held<'a>> {
     match acquire(&record.rx.lock, base) {
         Acquired::Clean(held) => Some(held),

@@ -74,7 +74,7 @@ impl Engine {
             && let Some(memory) = slot.bulk_memory()
         {
             crate::base::forget(memory);
-            if last {
+            if last && !gate::is_awaited_elsewhere(slot) {
                 motet_sys::memory::give_back(memory);
             }
         }
