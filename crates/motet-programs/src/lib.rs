@@ -8,6 +8,7 @@
 pub mod builds;
 pub mod mpi;
 pub mod servers;
+pub mod services;
 
 use std::fs;
 use std::io;

@@ -8,8 +8,7 @@ use crate::machine::tried_again;
 use crate::temporary::Temporary;
 pub use crate::turns::Alone;
 use crate::{Mode, PATIENCE};
-use motet_programs::is_root;
-pub use motet_programs::{builds, find, servers};
+pub use motet_programs::{builds, find, is_root, servers, services};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
@@ -88,7 +87,10 @@ enum Gates {
 fn play(test: &str, needs: &[&str], alone: Alone, gates: Gates, scene: impl Fn(&Stage) -> String) -> Option<Counters> {
     for program in needs {
         if find(program).is_none() {
-            return skip(test, &format!("{program} is not installed (tests/programs/packages.txt)"));
+            return skip(
+                test,
+                &format!("{program} is not installed (tests/programs/packages.txt, tests/packages.txt)"),
+            );
         }
     }
     let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
@@ -207,16 +209,16 @@ impl Stage {
         self.folder.join(name).to_str().expect("a path in UTF-8").to_owned()
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    fn command(&self, words: &[&str], user: Vec<String>) -> Command {
         let mut all: Vec<OsString> = Vec::new();
         let own = self.house.join("motet");
         let folder = if is_root() { own.as_path() } else { libraries().expect("checked before") };
         if self.mode == Mode::Equipped {
             all.extend([folder.join("motet").into_os_string(), "run".into(), "--".into()]);
         }
-        if is_root() {
+        if !user.is_empty() {
             all.push("setpriv".into());
-            all.extend(motet_programs::unprivileged().into_iter().map(OsString::from));
+            all.extend(user.into_iter().map(OsString::from));
             all.push("--".into());
         }
         all.push(find(words[0]).map_or_else(|| words[0].into(), PathBuf::into_os_string));
@@ -245,9 +247,19 @@ impl Stage {
     /// The same, with environment variables.
     #[track_caller]
     pub fn start_with(&self, words: &[&str], environment: &[(&str, &str)]) -> Started {
+        self.started(words, self.command(words, motet_programs::unprivileged()), environment)
+    }
+
+    /// The same as the user who runs the tests: a program that changes its user must be root.
+    #[track_caller]
+    pub fn start_as_root(&self, words: &[&str]) -> Started {
+        self.started(words, self.command(words, Vec::new()), &[])
+    }
+
+    #[track_caller]
+    fn started(&self, words: &[&str], mut command: Command, environment: &[(&str, &str)]) -> Started {
         let log = self.fresh("log");
         let file = File::create(&log).expect("a file for the output");
-        let mut command = self.command(words);
         command.envs(environment.iter().copied());
         command.stdout(file.try_clone().expect("the same file")).stderr(file);
         let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {words:?}: {e}"));

@@ -1,0 +1,73 @@
+//! Configurations of servers that start other programs: super-servers, mirrors, CGI and FastCGI.
+//!
+//! What it is: text, with all that a server writes in one folder (which ends in `/`) and one port of the loopback. What it is not: a way to
+//! start them (`crates/motet-tests`).
+
+/// `rsync --daemon`: one module, which clients may read and write.
+pub fn rsync(folder: &str, module: &str, port: u16) -> String {
+    format!(
+        "address = 127.0.0.1\nport = {port}\nuse chroot = no\npid file = {folder}rsync.pid\nlog file = {folder}rsync.log\n\
+         [{module}]\npath = {folder}{module}\nread only = no\n"
+    )
+}
+
+/// xinetd with one service: `program`, on its standard input and output. `user` is its own.
+pub fn xinetd(folder: &str, port: u16, user: &str, program: &str, argument: &str) -> String {
+    format!(
+        "defaults\n{{\n instances = 20\n log_type = FILE {folder}xinetd.log\n cps = 1000 1\n}}\n\
+         service tested\n{{\n type = UNLISTED\n socket_type = stream\n protocol = tcp\n port = {port}\n bind = 127.0.0.1\n wait = no\n \
+         user = {user}\n server = {program}\n server_args = {argument}\n}}\n"
+    )
+}
+
+/// lighttpd with CGI: what lies in `folder` and is called `*.cgi` is run.
+pub fn lighttpd(folder: &str, port: u16) -> String {
+    format!(
+        "server.document-root = \"{folder}\"\nserver.bind = \"127.0.0.1\"\nserver.port = {port}\nserver.modules = (\"mod_cgi\")\n\
+         server.upload-dirs = (\"{folder}\")\nserver.max-keep-alive-requests = 1000\ncgi.assign = (\".cgi\" => \"\")\n"
+    )
+}
+
+/// Apache with its processes (prefork) and CGI by `module`: `cgi` or `cgid`. `/cgi/` is `cgi` in `folder`.
+pub fn apache(folder: &str, modules: &str, module: &str, port: u16) -> String {
+    let load: String = [
+        ("mpm_prefork_module", "mod_mpm_prefork"),
+        ("authz_core_module", "mod_authz_core"),
+        ("alias_module", "mod_alias"),
+    ]
+    .iter()
+    .map(|(name, file)| format!("LoadModule {name} {modules}/{file}.so\n"))
+    .collect();
+    let socket = if module == "cgid" { format!("ScriptSock {folder}cgid.sock\n") } else { String::new() };
+    format!(
+        "ServerRoot {folder}\nServerName localhost\nListen 127.0.0.1:{port}\nPidFile {folder}apache.pid\nDefaultRuntimeDir {folder}\n\
+         ErrorLog {folder}apache.log\nMutex file:{folder}\n{load}LoadModule {module}_module {modules}/mod_{module}.so\n{socket}\
+         StartServers 2\nMaxRequestWorkers 4\nKeepAlive On\nScriptAlias /cgi/ {folder}cgi/\n\
+         <Directory {folder}>\nOptions +ExecCGI\nRequire all granted\n</Directory>\n"
+    )
+}
+
+/// PHP's process manager over TCP, with two workers.
+pub fn php_fpm(folder: &str, port: u16) -> String {
+    format!(
+        "[global]\nerror_log = {folder}fpm.log\ndaemonize = no\n[tested]\nlisten = 127.0.0.1:{port}\npm = static\npm.max_children = 2\n\
+         php_admin_value[post_max_size] = 32M\nphp_admin_value[memory_limit] = 128M\n"
+    )
+}
+
+/// nginx that gives all requests to FastCGI at `fast`, which runs `script`. `keep`: over connections that stay.
+pub fn nginx_fastcgi(folder: &str, port: u16, fast: u16, script: &str, keep: bool) -> String {
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {folder}{kind};\n"))
+        .concat();
+    let (kept, keep) = if keep { ("keepalive 2;", "on") } else { ("", "off") };
+    format!(
+        "daemon off; master_process on; worker_processes 1; pid {folder}pid; error_log stderr warn;\n\
+         events {{ worker_connections 256; }}\n\
+         http {{ access_log off; client_max_body_size 32m; {temporary} upstream php {{ server 127.0.0.1:{fast}; {kept} }}\n\
+         server {{ listen 127.0.0.1:{port}; location / {{ fastcgi_pass php; fastcgi_keep_conn {keep};\n\
+         fastcgi_param SCRIPT_FILENAME {script}; fastcgi_param REQUEST_METHOD $request_method;\n\
+         fastcgi_param CONTENT_LENGTH $content_length; fastcgi_param CONTENT_TYPE $content_type;\n\
+         fastcgi_param REQUEST_URI $request_uri; fastcgi_param QUERY_STRING $query_string; }} }} }}\n"
+    )
+}
