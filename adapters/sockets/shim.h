@@ -10,6 +10,7 @@
  *                 poll.c, epoll.c, interest.c   waiting
  *                 descriptors.c, life.c, exec.c close, dup, fcntl; fork, confinement, exit; exec and spawn
  *                 symbols.c    one question of libfabric's about the kernel
+ *                 signals.c    handlers of the program's
  *                 room.c       memory that no stack has to have
  *                 real.c       the C library's own functions
  * What it isn't: a protocol. Rings, gates and peers are the engine's (include/motet.h); nothing here knows of them.
@@ -146,6 +147,50 @@ static inline uint64_t shim_ticks_of_probe(void)
 #endif
 }
 
+static inline void shim_enter(void)
+{
+    shim_depth++;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+static inline void shim_exit(void)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    shim_depth--;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+/* ---------------------------------------------------------------- handlers (signals.c) */
+
+extern __thread volatile int shim_pending __attribute__((tls_model("initial-exec"), visibility("hidden"))); /* handlers that wait */
+extern __thread int shim_level __attribute__((tls_model("initial-exec"), visibility("hidden")));            /* handlers that run */
+void signals_deliver(void);
+void signals_of_engine(void *library); /* tells a new engine how to ask */
+
+static inline bool signals_in_handler(void) { return UNLIKELY(shim_level > 0); }
+
+/* Lets handlers run that came while the thread was in the engine. */
+static inline void signals_due(void)
+{
+    if (UNLIKELY(shim_pending) && shim_depth == 0) signals_deliver();
+}
+
+/* What is open in the engine while a kernel call is under way; end(of) closes it when a handler leaves the call by a jump. */
+int signals_open(void (*end)(void *), void *of);
+void signals_closed(int at);
+static inline void signals_close(const int *at) { signals_closed(*at); }
+
+/* A kernel call, or several, in the middle of an engine operation: end(of) when the thread is cancelled, or a handler jumps away. */
+#define OPEN_WHILE(end, of, calls)                                                                                      \
+    do {                                                                                                                \
+        pthread_cleanup_push(end, of);                                                                                  \
+        {                                                                                                               \
+            int open_ __attribute__((cleanup(signals_close), unused)) = signals_open(end, of);                          \
+            calls;                                                                                                      \
+        }                                                                                                               \
+        pthread_cleanup_pop(0);                                                                                         \
+    } while (0)
+
 static inline enum kind word_kind(uint64_t word) { return (enum kind)(word & WORD_KIND); }
 static inline uint32_t word_extra(uint64_t word) { return (uint32_t)(word >> WORD_EXTRA_SHIFT); }
 
@@ -268,9 +313,11 @@ static inline int iov_first(struct iovec *iov, int count, size_t limit, size_t *
     return count;
 }
 
-/* Calls the engine with the depth word raised and errno kept. */
-#define ENGINE_DO(call) do { int kept_ = errno; shim_depth++; call; shim_depth--; errno = kept_; } while (0)
-#define ENGINE(call) ({ int kept_ = errno; shim_depth++; __typeof__(call) result_ = (call); shim_depth--; errno = kept_; result_; })
+/* Calls the engine with the depth word raised and errno kept; a handler that has come meanwhile runs when it is lowered, or, by
+ * ENGINE_HELD, when the caller says so: by signals_due() or signals_open(). */
+#define ENGINE_DO(call) do { int kept_ = errno; shim_enter(); call; shim_exit(); signals_due(); errno = kept_; } while (0)
+#define ENGINE(call) ({ int kept_ = errno; shim_enter(); __typeof__(call) result_ = (call); shim_exit(); signals_due(); errno = kept_; result_; })
+#define ENGINE_HELD(call) ({ int kept_ = errno; shim_enter(); __typeof__(call) result_ = (call); shim_exit(); errno = kept_; result_; })
 
 /* ---------------------------------------------------------------- epoll (interest.c, epoll.c) */
 
@@ -302,6 +349,7 @@ void shim_make_room(void);       /* for that range, while it costs nothing */
 /* ---------------------------------------------------------------- the C library's own functions (real.c) */
 
 struct mmsghdr;
+struct __jmp_buf_tag;
 struct posix_spawnattr;
 #include <spawn.h>
 
@@ -360,6 +408,14 @@ struct posix_spawnattr;
     X(int, posix_spawnp, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,         \
                           char *const[], char *const[]))                                                                \
     X(int, prctl, (int, ...))                                                                                           \
+    X(int, sigaction, (int, const struct sigaction *, struct sigaction *))                                              \
+    X(sighandler_t, signal, (int, sighandler_t))                                                                        \
+    X(sighandler_t, sigset, (int, sighandler_t))                                                                        \
+    X(sighandler_t, __sysv_signal, (int, sighandler_t))                                                                 \
+    X(void, siglongjmp, (struct __jmp_buf_tag *, int))                                                                  \
+    X(void, longjmp, (struct __jmp_buf_tag *, int))                                                                     \
+    X(void, _longjmp, (struct __jmp_buf_tag *, int))                                                                    \
+    X(void, __longjmp_chk, (struct __jmp_buf_tag *, int))                                                               \
     X(void, _exit, (int))
 
 struct real_calls {
