@@ -175,10 +175,34 @@ static inline void signals_due(void)
     if (UNLIKELY(shim_pending) && shim_depth == 0) signals_deliver();
 }
 
-/* What is open in the engine while a kernel call is under way; end(of) closes it when a handler leaves the call by a jump. */
-int signals_open(void (*end)(void *), void *of);
-void signals_closed(int at);
-static inline void signals_close(const int *at) { signals_closed(*at); }
+/* What is open in the engine while a kernel call is under way; end(of) closes it when a handler leaves the call by a jump. `of` lies in
+ * the frame that opened it. */
+#define SHIM_LEVELS 8
+struct shim_open {
+    void (*end)(void *);
+    void *of;
+};
+extern __thread struct shim_open shim_opened[SHIM_LEVELS] __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern __thread int shim_opened_count __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+static inline int signals_open(void (*end)(void *), void *of)
+{
+    int at = shim_opened_count;
+    if (LIKELY(at < SHIM_LEVELS)) {
+        shim_opened[at].end = end;
+        shim_opened[at].of = of;
+        atomic_signal_fence(memory_order_seq_cst);
+        shim_opened_count = at + 1;
+        atomic_signal_fence(memory_order_seq_cst);
+    }
+    signals_due();
+    return at;
+}
+
+static inline void signals_close(const int *at)
+{
+    if (LIKELY(shim_opened_count > *at)) shim_opened_count = *at;
+}
 
 /* A kernel call, or several, in the middle of an engine operation: end(of) when the thread is cancelled, or a handler jumps away. */
 #define OPEN_WHILE(end, of, calls)                                                                                      \

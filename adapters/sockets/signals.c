@@ -50,33 +50,10 @@ static uint64_t all_of_ours(void)
 
 /* ---------------------------------------------------------------- what is open */
 
-/* Frames of handlers that run in this thread, and engine operations whose kernel call is under way, by frame. */
-#define LEVELS 8
-
-static __thread void *frames[LEVELS];
-static __thread struct {
-    void (*end)(void *);
-    void *of; /* on the stack, in the frame that made it */
-} opened[LEVELS];
-static __thread int opened_count;
-
-int signals_open(void (*end)(void *), void *of)
-{
-    int at = opened_count;
-    if (at < LEVELS) {
-        opened[at].end = end;
-        opened[at].of = of;
-        atomic_signal_fence(memory_order_seq_cst);
-        opened_count = at + 1;
-    }
-    signals_due();
-    return at;
-}
-
-void signals_closed(int at)
-{
-    if (opened_count > at) opened_count = at;
-}
+/* Frames of handlers that run in this thread, and engine operations whose kernel call is under way. */
+static __thread void *frames[SHIM_LEVELS];
+__thread struct shim_open shim_opened[SHIM_LEVELS];
+__thread int shim_opened_count;
 
 /* ---------------------------------------------------------------- delivery */
 
@@ -144,7 +121,7 @@ static void entry(int number, siginfo_t *info, void *context)
 {
     if (UNLIKELY(shim_depth > 0) && !lingers && put_off(number, info, context)) return;
     int level __attribute__((cleanup(left))) = shim_level;
-    if (level < LEVELS) frames[level] = __builtin_frame_address(0);
+    if (level < SHIM_LEVELS) frames[level] = __builtin_frame_address(0);
     shim_level = level + 1;
     void (*handler)(int, siginfo_t *, void *) = (void (*)(int, siginfo_t *, void *))(uintptr_t)atomic_load(&handlers[number]);
     handler(number, info, context);
@@ -297,11 +274,11 @@ static __attribute__((noinline)) void jump_from_handler(const void *buffer)
     stack_t alternate = {.ss_flags = SS_DISABLE};
     if (disguise == 0 || shim_depth > 0) return;
     syscall(SYS_sigaltstack, NULL, &alternate);
-    while (opened_count > 0 && leaves(opened[opened_count - 1].of, to, &alternate)) {
-        int last = --opened_count;
-        opened[last].end(opened[last].of);
+    while (shim_opened_count > 0 && leaves(shim_opened[shim_opened_count - 1].of, to, &alternate)) {
+        struct shim_open last = shim_opened[--shim_opened_count];
+        last.end(last.of);
     }
-    while (shim_level > LEVELS || (shim_level > 0 && leaves(frames[shim_level - 1], to, &alternate))) shim_level--;
+    while (shim_level > SHIM_LEVELS || (shim_level > 0 && leaves(frames[shim_level - 1], to, &alternate))) shim_level--;
 }
 
 #define JUMP(name)                                                                                                      \
