@@ -777,6 +777,13 @@ static inline int motet_headers_pop(const unsigned char **headers, uint32_t *lef
  * Errors: -EINVAL, -EALREADY (the settings have been read, or handed over). */
 int motet_environment(const char *variables, size_t size);
 
+/* ------------------------------------------------------------------ handlers
+ * For a voice that keeps signal handlers out of the engine. inside() says whether the calling thread runs one: then the engine
+ * neither takes memory from the C library nor gives any back, as the handler may have interrupted malloc(). pause() is called after each
+ * sleep in the middle of an operation, which may be long while a peer is stopped; handlers may run there. Both may be
+ * called by any thread at any time from now on. The first call counts. Errors: -EINVAL, -EALREADY. */
+int motet_handlers(int (*inside)(void), void (*pause)(void));
+
 /* ------------------------------------------------------------------ process life
  * For pthread_atfork(). Every voice of a process registers them for itself; the engine acts once for each fork. */
 void motet_fork_prepare(void);

@@ -8,8 +8,8 @@
  * the threads in kernel calls on it and the hand-over waits for a moment without any: caller and upgrader each announce
  * themselves, then look at the other (sequentially consistent, label SLEEPER).
  *
- * Signal safety: counting is lock-free; a hand-over takes the table lock (all signals blocked) and never starts when
- * shim_depth > 0. Fork safety: the fork handlers hold the table lock, so no child sees UPGRADING. */
+ * Signal safety: counting is lock-free; a hand-over takes the table lock (all signals blocked) and never starts in a handler, which
+ * may have interrupted the program's malloc or the loader. Fork safety: the fork handlers hold the table lock, so no child sees UPGRADING. */
 #include "shim.h"
 
 #include <arpa/inet.h>
@@ -225,7 +225,7 @@ uint64_t candidate_touch(int fd, enum direction direction)
         errno = kept;
         word = table_word(fd);
     }
-    if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0 && family_has_alone(fd, word)) {
+    if (word_kind(word) == KIND_CANDIDATE && due(word, direction) && shim_depth == 0 && !signals_in_handler() && family_has_alone(fd, word)) {
         int kept = errno;
         if (engine_disabled() || !same_host(fd) || waits_unseen(fd))
             table_make_plain(fd, REASON_NONE);

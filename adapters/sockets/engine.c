@@ -6,8 +6,8 @@
  * What it isn't: fatal. Whatever goes wrong (absent, other version, no memory), the process stays on plain TCP for good
  *               and the program notices nothing.
  *
- * Signal safety: engine_open() must not run in a signal handler that interrupted the loader; it is only reached from the
- * hand-over of a candidate, and a second thread arriving meanwhile does not wait for the first.
+ * Signal safety: nothing is opened in a signal handler, which may have interrupted the loader. A second thread arriving meanwhile
+ * does not wait for the first.
  * Fork safety: a child forked while another thread opens the library sees the state OPENING for good and stays plain. */
 #include "beginning.h"
 #include "shim.h"
@@ -130,6 +130,7 @@ static bool load(void)
     const char *all = environment_all(&size);
     if (environment) environment(all, size);
     else dlerror();
+    signals_of_engine(library);
     return true;
 }
 
@@ -139,7 +140,7 @@ bool engine_open(void)
 {
     int seen = atomic_load_explicit(&state, memory_order_acquire);
     if (LIKELY(seen != UNTRIED)) return seen == OPEN;
-    if (shim_depth > 0 || !atomic_compare_exchange_strong(&state, &seen, OPENING)) return false;
+    if (shim_depth > 0 || signals_in_handler() || !atomic_compare_exchange_strong(&state, &seen, OPENING)) return false;
     report_path = environment_get("MOTET_SHIM_REPORT");
     bool opened = false;
     ENGINE_DO(room_call(load_now, &opened));

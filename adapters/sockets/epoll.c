@@ -79,7 +79,7 @@ static int kernel_filter(struct waiting *x, int count)
     int kept = 0, before = errno;
     bool locked = record->one_shots > 0;
     if (locked) {
-        shim_depth++; /* a handler that runs now must not want this lock */
+        shim_enter(); /* a handler that runs now must not want this lock */
         pthread_mutex_lock(&record->lock);
     }
     for (int i = 0; i < count; i++) {
@@ -97,7 +97,8 @@ static int kernel_filter(struct waiting *x, int count)
     }
     if (locked) {
         pthread_mutex_unlock(&record->lock);
-        shim_depth--;
+        shim_exit();
+        signals_due();
     }
     errno = before;
     return kept;
@@ -125,7 +126,7 @@ static int ring_collect(struct waiting *x, int count)
     struct epoll_record *record = x->record;
     int room = x->room - count < 128 ? x->room - count : 128; /* what the engine hands out counts as told */
     if (room <= 0) return count;
-    shim_depth++; /* a handler that runs now must not want this lock */
+    shim_enter(); /* a handler that runs now must not want this lock */
     pthread_mutex_lock(&record->lock);
     unsigned found = record->set ? engine.set_ready(record->set, cookies, (unsigned)room) : 0;
     for (unsigned i = 0; i < found; i++) {
@@ -140,7 +141,8 @@ static int ring_collect(struct waiting *x, int count)
         count = merge(x->events, count, interest);
     }
     pthread_mutex_unlock(&record->lock);
-    shim_depth--;
+    shim_exit();
+    signals_due();
     return count;
 }
 
@@ -296,11 +298,7 @@ static int epoll_events(struct epoll_record *record, int epfd, struct epoll_even
 {
     struct waiting x = {.record = record, .events = events, .epfd = epfd, .room = room, .precise = precise, .mask = mask, .at = at};
     int count;
-    pthread_cleanup_push(waiting_over, &x);
-    do
-        count = wait_round(&x);
-    while (count == 0 && !over(&x));
-    pthread_cleanup_pop(0);
+    OPEN_WHILE(waiting_over, &x, do count = wait_round(&x); while (count == 0 && !over(&x)));
     int kept = errno;
     if (UNLIKELY(atomic_load(&record->nested))) record_lend(record);
     waiting_over(&x);

@@ -171,11 +171,12 @@ static void record_cover(struct epoll_record *record)
 void record_uncover(struct epoll_record *record)
 {
     if (atomic_fetch_sub(&record->uncovered, 1) != 1 || LIKELY(!atomic_load(&record->counted))) return;
-    shim_depth++; /* a handler that runs now must not want this lock */
+    shim_enter(); /* a handler that runs now must not want this lock */
     pthread_mutex_lock(&record->lock);
     if (atomic_load(&record->uncovered) == 0 && atomic_exchange(&record->counted, false)) ENGINE_DO(engine.set_slept(record->set));
     pthread_mutex_unlock(&record->lock);
-    shim_depth--;
+    shim_exit();
+    signals_due();
 }
 
 /* Somebody who waits on the epoll descriptor itself sees the kernel's readiness only. As long as data is left in a ring the bell lends
@@ -363,7 +364,7 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
     struct interest *interest = &interests[index];
     if (!index || atomic_load(&record->wanted)) return 1;
     int result = 1;
-    shim_depth++; /* a handler that runs now must not want this lock */
+    shim_enter(); /* a handler that runs now must not want this lock */
     pthread_mutex_lock(&record->lock);
     bool ours = interest->record == number && interest->fd == fd && record->set && !atomic_load(&record->nested);
     motet_stream stream = table_handle(fd);
@@ -395,7 +396,8 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
         }
     }
     pthread_mutex_unlock(&record->lock);
-    shim_depth--;
+    shim_exit();
+    signals_due();
     return result;
 }
 

@@ -157,40 +157,39 @@ static int ready_now(struct covered *x, struct waiter *waiter)
     return ready;
 }
 
-static int wait_covered(struct covered *x, struct waiter *waiter, const struct timespec *timeout)
+static int wait_for_streams(struct covered *x, struct waiter *waiter, const struct deadline *deadline)
 {
-    struct deadline deadline = deadline_after(timeout);
     struct timespec left;
     static const struct timespec zero;
     int ready = 0;
-    pthread_cleanup_push(uncover, x);
-    if (x->count == 0) {
-        ready = waiter->kernel(waiter, timeout);
-    } else {
-        ENGINE_DO(engine.wait_begin(&x->wait, x->streams, (unsigned)x->count));
-        x->waiting = true;
-        for (bool done = false; !done;) {
-            switch (ENGINE(engine.wait_step(&x->wait, !deadline.zero))) {
-            case MOTET_WAIT_READY:
-                ready = ready_now(x, waiter);
-                done = ready != 0 || deadline_passed(&deadline);
-                break;
-            case MOTET_WAIT_PROBE:
-                ready = waiter->kernel(waiter, &zero);
-                if (ready >= 0) ready = collect(x, waiter, ready);
-                done = ready != 0 || deadline_passed(&deadline);
-                break;
-            default:
-                x->sleeping = true;
-                ready = waiter->kernel(waiter, time_left(&deadline, &left));
-                x->sleeping = false;
-                ENGINE_DO(engine.wait_slept(&x->wait));
-                if (ready >= 0) ready = collect(x, waiter, ready);
-                done = ready != 0 || deadline_passed(&deadline);
-            }
+    ENGINE_DO(engine.wait_begin(&x->wait, x->streams, (unsigned)x->count));
+    x->waiting = true;
+    do {
+        switch (ENGINE(engine.wait_step(&x->wait, !deadline->zero))) {
+        case MOTET_WAIT_READY:
+            ready = ready_now(x, waiter);
+            break;
+        case MOTET_WAIT_PROBE:
+            ready = waiter->kernel(waiter, &zero);
+            if (ready >= 0) ready = collect(x, waiter, ready);
+            break;
+        default:
+            x->sleeping = true;
+            ready = waiter->kernel(waiter, time_left(deadline, &left));
+            x->sleeping = false;
+            ENGINE_DO(engine.wait_slept(&x->wait));
+            if (ready >= 0) ready = collect(x, waiter, ready);
         }
-    }
-    pthread_cleanup_pop(0);
+    } while (ready == 0 && !deadline_passed(deadline));
+    return ready;
+}
+
+static int wait_covered(struct covered *x, struct waiter *waiter, const struct timespec *timeout)
+{
+    struct deadline deadline = deadline_after(timeout);
+    int ready;
+    OPEN_WHILE(uncover, x,
+               ready = x->count == 0 ? waiter->kernel(waiter, timeout) : wait_for_streams(x, waiter, &deadline));
     int kept = errno;
     uncover(x);
     errno = kept;

@@ -43,9 +43,7 @@ static int receive_wait(struct receiving *x)
     char byte;
     ssize_t seen;
     x->mode = RECEIVING_WAIT;
-    pthread_cleanup_push(receive_cancelled, x);
-    seen = REAL(recv)(x->fd, &byte, 1, MSG_PEEK);
-    pthread_cleanup_pop(0);
+    OPEN_WHILE(receive_cancelled, x, seen = REAL(recv)(x->fd, &byte, 1, MSG_PEEK));
     x->mode = RECEIVING_STREAM;
     ENGINE_DO(engine.recv_wait_end(x->stream));
     return seen < 0 ? -1 : 0;
@@ -59,13 +57,13 @@ static __attribute__((noinline)) ssize_t begin_discarding(struct receiving *x, b
     struct iovec iov = {bounce, 0};
     for (int i = 0; i < x->count && iov.iov_len < sizeof bounce; i++) iov.iov_len += x->iov[i].iov_len;
     if (iov.iov_len > sizeof bounce) iov.iov_len = sizeof bounce;
-    return ENGINE(engine.recv_begin(x->stream, &iov, 1, x->flags, blocking));
+    return ENGINE_HELD(engine.recv_begin(x->stream, &iov, 1, x->flags, blocking));
 }
 
 static ssize_t begin(struct receiving *x, const struct iovec *iov, int count, bool blocking)
 {
     if (UNLIKELY(x->flags & MSG_TRUNC)) return begin_discarding(x, blocking);
-    return ENGINE(engine.recv_begin(x->stream, iov, count, x->flags, blocking));
+    return ENGINE_HELD(engine.recv_begin(x->stream, iov, count, x->flags, blocking));
 }
 
 /* MSG_WAITALL when the ring had only a part: the rest, wherever it comes from. Ends early where the kernel would: end of
@@ -81,9 +79,7 @@ static __attribute__((noinline)) ssize_t receive_rest(struct receiving *x, size_
             size_t wanted = 0;
             for (int i = 0; i < count; i++) wanted += rest[i].iov_len;
             struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)count};
-            pthread_cleanup_push(receive_cancelled, x);
-            step = REAL(recvmsg)(x->fd, &message, x->flags & ~MOTET_PLAIN);
-            pthread_cleanup_pop(0);
+            OPEN_WHILE(receive_cancelled, x, step = REAL(recvmsg)(x->fd, &message, x->flags & ~MOTET_PLAIN));
             /* An error that ends the connection is told once, and these bytes come first. */
             bool dead = step < 0 && errno != EINTR && errno != EAGAIN && errno != EFAULT && errno != EBADF && errno != ENOMEM;
             ENGINE_DO(engine.recv_end(x->stream, dead ? -errno : step, x->flags));
@@ -223,6 +219,7 @@ static __attribute__((noinline)) ssize_t end_of_file(struct receiving *x)
     int kept = errno;
     ssize_t step = begin(x, x->iov, 0, false);
     if (step == MOTET_KERNEL) ENGINE_DO(engine.recv_end(x->stream, -1, x->flags));
+    signals_due();
     errno = step == -ECONNRESET ? ECONNRESET : kept;
     return step == -ECONNRESET ? -1 : 0;
 }
@@ -249,11 +246,10 @@ static ssize_t receive_finish(struct receiving *x, ssize_t result)
     ssize_t result;                                                                                                     \
     bool from_ring = !receive_start(&x);                                                                                \
     if (from_ring) {                                                                                                    \
+        signals_due();                                                                                                  \
         result = x.result;                                                                                              \
     } else {                                                                                                            \
-        pthread_cleanup_push(receive_cancelled, &x);                                                                    \
-        result = CALL;                                                                                                  \
-        pthread_cleanup_pop(0);                                                                                         \
+        OPEN_WHILE(receive_cancelled, &x, result = CALL);                                                               \
         result = receive_finish(&x, result);                                                                            \
     }
 

@@ -6,7 +6,6 @@
  * Cancellation: every function is a cancellation point in the kernel call it makes; a cancelled thread still runs
  * motet_send_end(). Signal safety: as the C library's, except that on a stream which the interrupted thread is busy with
  * inside the engine a send from the handler fails with EAGAIN. Fork safety: the engine's.
- * A handler that leaves by siglongjmp() while the engine is at work leaves this thread's streams unusable (EAGAIN).
  * Not carried over: EFAULT. A bad buffer address faults in the copy instead of failing in the kernel. */
 #include "shim.h"
 
@@ -96,9 +95,7 @@ static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_
             int count = iov_first(rest, iov_after(x->iov, x->count, (size_t)done, rest), limit, &piece);
             limit = SSIZE_MAX;
             struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)count};
-            pthread_cleanup_push(send_cancelled, x);
-            step = REAL(sendmsg)(x->fd, &message, x->flags & ~MOTET_PLAIN);
-            pthread_cleanup_pop(0);
+            OPEN_WHILE(send_cancelled, x, step = REAL(sendmsg)(x->fd, &message, x->flags & ~MOTET_PLAIN));
             ENGINE_DO(engine.send_end(x->stream, step));
             if (step < 0) return done > 0 ? done : -1;
         }
@@ -106,7 +103,7 @@ static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_
         done += step;
         if (done >= total || (size_t)step < piece) return done;
         int count = iov_after(x->iov, x->count, (size_t)done, rest);
-        while ((step = ENGINE(engine.send_begin(x->stream, rest, count, x->flags))) == MOTET_POLL)
+        while ((step = ENGINE_HELD(engine.send_begin(x->stream, rest, count, x->flags))) == MOTET_POLL)
             if (send_wait(x->fd) != 0) return done;
     }
 }
@@ -151,7 +148,7 @@ static bool send_start(struct sending *x)
     bool blocks = !(x->flags & MSG_DONTWAIT) && table_blocks(x->fd, word);
     int flags = blocks ? x->flags : x->flags | MSG_DONTWAIT;
     ssize_t step;
-    while (UNLIKELY((step = ENGINE(engine.send_begin(x->stream, x->iov, x->count, flags))) == MOTET_POLL))
+    while (UNLIKELY((step = ENGINE_HELD(engine.send_begin(x->stream, x->iov, x->count, flags))) == MOTET_POLL))
         if (send_wait(x->fd) != 0) {
             x->result = -1;
             return false;
@@ -180,11 +177,12 @@ static ssize_t send_finish(struct sending *x, ssize_t result)
 
 #define SEND_THROUGH(FD, IOV, COUNT, FLAGS, CALL)                                                                       \
     struct sending x = {.fd = (FD), .iov = (IOV), .count = (COUNT), .flags = (FLAGS)};                                  \
-    if (!send_start(&x)) return x.result;                                                                               \
+    if (!send_start(&x)) {                                                                                              \
+        signals_due();                                                                                                  \
+        return x.result;                                                                                                \
+    }                                                                                                                   \
     ssize_t result;                                                                                                     \
-    pthread_cleanup_push(send_cancelled, &x);                                                                           \
-    result = CALL;                                                                                                      \
-    pthread_cleanup_pop(0);                                                                                             \
+    OPEN_WHILE(send_cancelled, &x, result = CALL);                                                                      \
     return send_finish(&x, result)
 
 SHIM_API ssize_t write(int fd, const void *data, size_t length)

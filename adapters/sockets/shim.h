@@ -14,6 +14,7 @@
  *                 opens.c      numbers that were closed unseen
  *                 exec.c, hand_on.c exec and spawn; connections that reach other programs
  *                 symbols.c    one question of libfabric's about the kernel
+ *                 signals.c    handlers of the program's
  *                 room.c       memory that no stack has to have
  *                 real.c       the C library's own functions
  * What it isn't: a protocol. Rings, gates and peers are the engine's (include/motet.h); nothing here knows of them.
@@ -154,6 +155,74 @@ static inline uint64_t shim_ticks_of_probe(void)
 #endif
 }
 
+static inline void shim_enter(void)
+{
+    shim_depth++;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+static inline void shim_exit(void)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    shim_depth--;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+/* ---------------------------------------------------------------- handlers (signals.c) */
+
+extern __thread volatile int shim_pending __attribute__((tls_model("initial-exec"), visibility("hidden"))); /* handlers that wait */
+extern __thread int shim_level __attribute__((tls_model("initial-exec"), visibility("hidden")));            /* handlers that run */
+void signals_deliver(void);
+void signals_of_engine(void *library); /* tells a new engine how to ask */
+
+static inline bool signals_in_handler(void) { return UNLIKELY(shim_level > 0); }
+
+/* Lets handlers run that came while the thread was in the engine. */
+static inline void signals_due(void)
+{
+    if (UNLIKELY(shim_pending) && shim_depth == 0) signals_deliver();
+}
+
+/* What is open in the engine while a kernel call is under way; end(of) closes it when a handler leaves the call by a jump. `of` lies in
+ * the frame that opened it. */
+#define SHIM_LEVELS 8
+struct shim_open {
+    void (*end)(void *);
+    void *of;
+};
+extern __thread struct shim_open shim_opened[SHIM_LEVELS] __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern __thread int shim_opened_count __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+static inline int signals_open(void (*end)(void *), void *of)
+{
+    int at = shim_opened_count;
+    if (LIKELY(at < SHIM_LEVELS)) {
+        shim_opened[at].end = end;
+        shim_opened[at].of = of;
+        atomic_signal_fence(memory_order_seq_cst);
+        shim_opened_count = at + 1;
+        atomic_signal_fence(memory_order_seq_cst);
+    }
+    signals_due();
+    return at;
+}
+
+static inline void signals_close(const int *at)
+{
+    if (LIKELY(shim_opened_count > *at)) shim_opened_count = *at;
+}
+
+/* A kernel call, or several, in the middle of an engine operation: end(of) when the thread is cancelled, or a handler jumps away. */
+#define OPEN_WHILE(end, of, calls)                                                                                      \
+    do {                                                                                                                \
+        pthread_cleanup_push(end, of);                                                                                  \
+        {                                                                                                               \
+            int open_ __attribute__((cleanup(signals_close), unused)) = signals_open(end, of);                          \
+            calls;                                                                                                      \
+        }                                                                                                               \
+        pthread_cleanup_pop(0);                                                                                         \
+    } while (0)
+
 static inline enum kind word_kind(uint64_t word) { return (enum kind)(word & WORD_KIND); }
 static inline uint32_t word_extra(uint64_t word) { return (uint32_t)(word >> WORD_EXTRA_SHIFT); }
 
@@ -285,9 +354,11 @@ static inline int iov_first(struct iovec *iov, int count, size_t limit, size_t *
     return count;
 }
 
-/* Calls the engine with the depth word raised and errno kept. */
-#define ENGINE_DO(call) do { int kept_ = errno; shim_depth++; call; shim_depth--; errno = kept_; } while (0)
-#define ENGINE(call) ({ int kept_ = errno; shim_depth++; __typeof__(call) result_ = (call); shim_depth--; errno = kept_; result_; })
+/* Calls the engine with the depth word raised and errno kept; a handler that has come meanwhile runs when it is lowered, or, by
+ * ENGINE_HELD, when the caller says so: by signals_due() or signals_open(). */
+#define ENGINE_DO(call) do { int kept_ = errno; shim_enter(); call; shim_exit(); signals_due(); errno = kept_; } while (0)
+#define ENGINE(call) ({ int kept_ = errno; shim_enter(); __typeof__(call) result_ = (call); shim_exit(); signals_due(); errno = kept_; result_; })
+#define ENGINE_HELD(call) ({ int kept_ = errno; shim_enter(); __typeof__(call) result_ = (call); shim_exit(); errno = kept_; result_; })
 
 /* ---------------------------------------------------------------- epoll (interest.c, epoll.c) */
 
@@ -361,6 +432,7 @@ void shim_make_room(void);       /* for that range, while it costs nothing */
 /* ---------------------------------------------------------------- the C library's own functions (real.c) */
 
 struct mmsghdr;
+struct __jmp_buf_tag;
 struct posix_spawnattr;
 struct termios;
 struct winsize;
@@ -457,6 +529,14 @@ struct aiocb;
     X(int, daemon, (int, int))                                                                                          \
     X(int, login_tty, (int))                                                                                            \
     X(pid_t, forkpty, (int *, char *, const struct termios *, const struct winsize *))                                  \
+    X(int, sigaction, (int, const struct sigaction *, struct sigaction *))                                              \
+    X(sighandler_t, signal, (int, sighandler_t))                                                                        \
+    X(sighandler_t, sigset, (int, sighandler_t))                                                                        \
+    X(sighandler_t, __sysv_signal, (int, sighandler_t))                                                                 \
+    X(void, siglongjmp, (struct __jmp_buf_tag *, int))                                                                  \
+    X(void, longjmp, (struct __jmp_buf_tag *, int))                                                                     \
+    X(void, _longjmp, (struct __jmp_buf_tag *, int))                                                                    \
+    X(void, __longjmp_chk, (struct __jmp_buf_tag *, int))                                                               \
     X(void, _exit, (int))
 
 struct real_calls {

@@ -95,9 +95,8 @@ static bool send_short(int out, int in, off_t *offset, size_t length, ssize_t *r
     off_t at = offset ? *offset : syscall(SYS_lseek, in, 0, SEEK_CUR);
     ssize_t got = at < 0 ? -1 : syscall(SYS_pread64, in, piece, length, at), sent = 0;
     errno = kept;
-    pthread_cleanup_push(room_give_back, piece);
-    if (got > 0) sent = send(out, piece, (size_t)got, 0);
-    pthread_cleanup_pop(1);
+    OPEN_WHILE(room_give_back, piece, if (got > 0) sent = send(out, piece, (size_t)got, 0));
+    room_give_back(piece);
     if (got <= 0) return false;
     if (sent > 0 && offset) *offset = at + sent;
     if (sent > 0 && !offset) syscall(SYS_lseek, in, at + sent, SEEK_SET);
@@ -114,9 +113,7 @@ SHIM_API ssize_t sendfile(int out, int in, off_t *offset, size_t length)
     struct kernel_transfer x = {.fd = out, .sends = true};
     ssize_t result;
     if (!begin_out(&x, &result)) return result;
-    pthread_cleanup_push(transfer_cancelled, &x);
-    result = REAL(sendfile)(out, in, offset, length);
-    pthread_cleanup_pop(0);
+    OPEN_WHILE(transfer_cancelled, &x, result = REAL(sendfile)(out, in, offset, length));
     return end_transfer(&x, result);
 }
 
@@ -189,8 +186,6 @@ SHIM_API ssize_t splice(int in, off_t *in_offset, int out, off_t *out_offset, si
             x.active = step == MOTET_KERNEL;
         }
     }
-    pthread_cleanup_push(transfer_cancelled, &x);
-    result = REAL(splice)(in, in_offset, out, out_offset, length, flags);
-    pthread_cleanup_pop(0);
+    OPEN_WHILE(transfer_cancelled, &x, result = REAL(splice)(in, in_offset, out, out_offset, length, flags));
     return end_transfer(&x, result);
 }

@@ -32,7 +32,7 @@ static _Atomic long process;
 static bool child_ends_unheard(void)
 {
     struct sigaction now;
-    return !engine_confined() && sigaction(SIGCHLD, NULL, &now) == 0 && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN);
+    return !engine_confined() && REAL(sigaction)(SIGCHLD, NULL, &now) == 0 && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN);
 }
 
 void table_lock(table_guard *guard)

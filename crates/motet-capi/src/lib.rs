@@ -4,6 +4,7 @@
 //! call; `motet_wait` memory is untouched between begin and end. What this side promises: no panic gets out, and errno
 //! is left as it was.
 
+mod memory;
 mod messages;
 mod shape;
 mod split;

@@ -4,6 +4,7 @@ use crate::shape::{IoVec, SockAddr, StreamInfo, UpgradeOptions, slices, slices_m
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::stream::{EBADF, Taken};
+use motet_sys::handlers::{self, Inside, Pause};
 use std::ffi::{OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -42,6 +43,15 @@ pub unsafe extern "C" fn motet_environment(variables: *const u8, size: usize) ->
         });
         if motet_api::environment(pairs) { 0 } else { -EALREADY }
     })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_handlers(inside: Option<Inside>, pause: Option<Pause>) -> i32 {
+    match (inside, pause) {
+        (Some(inside), Some(pause)) if handlers::answered_by(inside, pause) => 0,
+        (Some(_), Some(_)) => -EALREADY,
+        _ => -EINVAL,
+    }
 }
 
 /// # Safety

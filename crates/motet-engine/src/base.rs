@@ -177,6 +177,7 @@ impl Base for Kernel<'_> {
 
     fn nap(&mut self, ns: u64) {
         thread::nap(ns);
+        motet_sys::handlers::pause();
     }
 
     fn patience(&self, record: &Record) -> Patience {

@@ -493,7 +493,7 @@ fn is_last<B: Base>(record: &Record, lines: &Lines, base: &mut B) -> bool {
 /// Where bytes lie on their way back to TCP. A thread's stack may be small, so it is one for the process; a thread that finds it in use
 /// (or a child that was forked meanwhile) makes do with less.
 static RETURNS: Mutex<[u8; 16 << 10]> = Mutex::new([0; 16 << 10]);
-const PIECE_SMALL: usize = 1 << 10;
+const PIECE_SMALL: usize = 512;
 
 /// Sends `head..tail` to TCP; returns the new head, `None` when the peer's head is impossible.
 #[inline(never)]

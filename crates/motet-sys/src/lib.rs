@@ -16,6 +16,7 @@ pub mod files;
 pub mod forkable;
 #[cfg(feature = "ground")]
 pub mod ground;
+pub mod handlers;
 pub mod lending;
 pub mod limits;
 pub mod lineage;

@@ -295,6 +295,15 @@ pub fn anonymous(size: usize) -> Result<*mut u8, Errno> {
     Ok(base.cast())
 }
 
+/// Gives such memory back.
+///
+/// # Safety
+/// It came from [`anonymous`] with this size, and nothing refers to it.
+pub unsafe fn give_up_anonymous(memory: *mut u8, size: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { rustix::mm::munmap(memory.cast(), size.max(1)) };
+}
+
 /// Ends a mapping made by [`anonymous`].
 pub(crate) fn unmap(base: *mut u8, size: usize) {
     // SAFETY: called by the pool with a block that it owns and that nobody refers to any more.

@@ -3,6 +3,7 @@
 use crate::Errno;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -89,6 +90,19 @@ enum Told {
     Status { state: u8, born: u64, memory: u64 },
 }
 
+/// "/proc/PID/stat", put together without the formatting of the standard library, which takes much stack, and memory.
+fn stat_of(pid: u32, path: &mut [u8; 24]) -> &CStr {
+    let (mut digits, mut rest, mut count) = ([0; 10], pid, 0);
+    while count == 0 || rest > 0 {
+        digits[count] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+    }
+    let text = b"/proc/".iter().chain(digits[..count].iter().rev()).chain(b"/stat\0");
+    path.iter_mut().zip(text).for_each(|(to, &byte)| *to = byte);
+    CStr::from_bytes_until_nul(path).unwrap_or_default()
+}
+
 fn told(pid: u32) -> Told {
     if !process_exists(pid) {
         return Told::Nothing;
@@ -96,7 +110,8 @@ fn told(pid: u32) -> Told {
     let mut bytes = [0; 512];
     let mut read = || {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::open(format!("/proc/{pid}/stat"), flags, Mode::empty())?;
+        let mut path = [0; 24];
+        let file = rustix::fs::open(stat_of(pid, &mut path), flags, Mode::empty())?;
         rustix::io::read(&file, &mut bytes)
     };
     let Ok(length) = read() else { return Told::Exists };
@@ -270,6 +285,13 @@ mod tests {
         let [pipe, segv] = [13, 11].map(action);
         assert!(pipe[0] == 1 && segv[0] > 1, "{pipe:?} {segv:?}");
         assert!(rest(1000), "nothing interrupts it");
+    }
+
+    #[test]
+    fn the_kernels_words_of_a_process_are_where_its_number_says() {
+        for pid in [0, 7, 10, 4194304, u32::MAX] {
+            assert_eq!(stat_of(pid, &mut [0; 24]).to_str(), Ok(format!("/proc/{pid}/stat").as_str()));
+        }
     }
 
     #[test]

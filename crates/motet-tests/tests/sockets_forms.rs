@@ -130,3 +130,9 @@ const BROKEN: u64 = 13;
 const ORDER: u64 = 14;
 const UNSEEN_WAIT: u64 = 19;
 const URGENT: u64 = 28;
+
+/// The pipe is full, its reader has gone, or another thread fills it meanwhile.
+#[test]
+fn splice_takes_what_the_pipe_has_taken() {
+    both("pipes", &[]).took_the_fast_path(12_000);
+}
