@@ -122,8 +122,8 @@ mod tests {
     fn what_others_have_put_there_is_left_alone() {
         use std::os::unix::ffi::OsStrExt;
         use std::os::unix::fs::PermissionsExt;
-        let folder = std::env::temp_dir().join(format!("motet-append-others-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let made = folder();
+        let folder = made.path();
         let path = |name: &str| folder.join(name);
         let append = |name: &str| {
             let path = std::ffi::CString::new(folder.join(name).as_os_str().as_bytes()).unwrap();
@@ -147,7 +147,6 @@ mod tests {
             assert_eq!(std::fs::metadata(path(name)).unwrap().permissions().mode() & 0o7777, 0o600);
         }
         assert_eq!(std::fs::read_to_string(path("own")).unwrap(), "a line\na line\n");
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
