@@ -109,8 +109,11 @@ fn endpoints_do_what_they_say() {
     let Some(provider) = provider("endpoints_do_what_they_say", &["fi_info"]) else { return };
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/libfabric/endpoints.c");
     let program = folder("libfabric").join("endpoints");
+    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
     let compiled = Command::new("cc")
-        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(headers)
+        .arg("-o")
         .arg(&program)
         .arg(source)
         .args(["-lfabric", "-lpthread"])
