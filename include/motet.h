@@ -323,7 +323,8 @@ struct motet_link_state {
 };
 int motet_link_info(motet_node node, motet_link link, struct motet_link_state *state);
 
-/* Links that are up, or gone and not closed: at most `most` of them are written; returns how many there are. */
+/* Links that are up, or gone and not closed: at most `most` of them are written; returns how many there are. One that a peer has begun and that is
+ * gone is closed by itself when no message of it waits and no channel of it is left that was opened or accepted here: -EBADF from then on. */
 ssize_t motet_links(motet_node node, motet_link *links, size_t most);
 
 /* Ends a link with its channels; operations on it end with -ECONNRESET. What has left reaches the peer if that lives. */

@@ -1,5 +1,5 @@
 /* endpoints.c: of the provider `motet`, what MPI libraries do not use: sleep in a descriptor and in fi_cq_sread, sources, buffers for many messages,
- * counters, receives that are cancelled, puts of several pieces, refused accesses. Two domains of one process, each with a thread of its own.
+ * counters, receives that are cancelled, puts of several pieces, refused accesses, strangers. Two domains of one process, each with a thread of its own.
  * Ends with the line "endpoints do what they say". */
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
@@ -10,13 +10,17 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "motet.h"
 
 #define CHECK(got, expected)                                                                                       \
     do {                                                                                                           \
@@ -239,6 +243,60 @@ static void reach(void)
     CHECK(memory[999], 0);
 }
 
+/* Who greets an endpoint without its address's secret is no peer: its link ends, and others are served as before. */
+struct name {
+    uint32_t magic;
+    uint16_t endpoint, port;
+    uint64_t node, secret, answer;
+    uint8_t rest[24];
+};
+struct greeting {
+    uint32_t magic;
+    uint16_t what, kind;
+    uint64_t secret;
+    struct name from;
+};
+
+#define CALL(function) ((__typeof__(&function))dlsym(engine, #function))
+
+static void strangers(void)
+{
+    void *engine = dlopen("libmotet.so.0", RTLD_LAZY | RTLD_NOLOAD); /* the provider has it */
+    CHECK(engine != NULL, 1);
+    struct name own;
+    char text[32];
+    motet_node node;
+    struct motet_reception queue = MOTET_INIT(struct motet_reception);
+    memcpy(&own, far.name, sizeof own);
+    snprintf(text, sizeof text, "fi-%016llx", (unsigned long long)own.node);
+    queue.kind = MOTET_RECEIVE_QUEUE;
+    CHECK(CALL(motet_node_open)(NULL, &node), 0);
+    for (int i = 0; i < 20; i++) {
+        struct greeting greeting = { 0x314d7447, 1, 0, own.secret, own };
+        size_t length = sizeof greeting;
+        motet_link link;
+        motet_channel channel;
+        switch (i % 5) {
+        case 0: greeting.secret ^= 1ull << i; break;
+        case 1: greeting.magic++; break;
+        case 2: greeting.kind = 2; break;
+        case 3: greeting.what = 3; break;
+        case 4: length -= 1 + (size_t)i; break;
+        }
+        CHECK(CALL(motet_link_open)(node, text, INT64_MAX, &link), 0);
+        CHECK(CALL(motet_channel_open)(node, link, (uint64_t)own.endpoint << 8 | 2, &queue, INT64_MAX, &channel), 0);
+        CHECK(CALL(motet_message_send)(node, channel, 0, &greeting, length, INT64_MAX), 0);
+        struct motet_link_state state = MOTET_INIT(struct motet_link_state);
+        for (time_t end = time(NULL) + 20; !state.gone;) {
+            CALL(motet_node_progress)(node);
+            CHECK(CALL(motet_link_info)(node, link, &state), 0);
+            CHECK(time(NULL) < end, 1);
+        }
+        CHECK(CALL(motet_link_close)(node, link), 0);
+    }
+    CHECK(CALL(motet_node_close)(node), 0);
+}
+
 int main(void)
 {
     struct fi_info *hints = fi_allocinfo();
@@ -261,6 +319,7 @@ int main(void)
     CHECK(at, FI_ADDR_NOTAVAIL);
     CHECK(fi_mr_reg(far.domain, memory, sizeof memory, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &region, NULL), 0);
     pthread_create(&thread, NULL, answer, NULL);
+    strangers();
     talk();
     reach();
     over = 1;

@@ -59,6 +59,11 @@ fn greeting() {
 }
 
 #[test]
+fn place() {
+    run(target("place"));
+}
+
+#[test]
 fn diag_answer() {
     run(target("diag_answer"));
 }

@@ -8,6 +8,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno as E;
 use rustix::process::{Resource, getrlimit};
 use std::ffi::CStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// EBUSY: the file is this process's standard output or error.
@@ -30,7 +31,7 @@ impl Appender {
         if !crate::root::is_unchanged() {
             return Err(E::XDEV.raw_os_error());
         }
-        let (file, stat) = open(path).map_err(|e| e.raw_os_error())?;
+        let (file, stat) = open(path, path.as_os_str().as_bytes()).map_err(|e| e.raw_os_error())?;
         if [1, 2].iter().any(|&fd| rustix::fs::fstat(borrow(fd)).is_ok_and(|own| identity(&own) == identity(&stat))) {
             return Err(OWN_OUTPUT);
         }
@@ -55,10 +56,24 @@ impl Appender {
     }
 }
 
+/// Whether this names a descriptor of a process (`/proc/PID/fd/NUMBER`): a link that the kernel has made, not another user.
+fn is_descriptor(path: &[u8]) -> bool {
+    let number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let mut words = path.split(|byte| *byte == b'/');
+    let process = |text: &[u8]| number(text) || text == b"self";
+    words.next() == Some(b"")
+        && words.next() == Some(b"proc")
+        && words.next().is_some_and(process)
+        && words.next() == Some(b"fd")
+        && words.next().is_some_and(number)
+        && words.next().is_none()
+}
+
 /// Opens a file for lines.
-fn open<P: rustix::path::Arg>(path: P) -> Result<(OwnedFd, Stat), E> {
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+fn open<P: rustix::path::Arg>(path: P, name: &[u8]) -> Result<(OwnedFd, Stat), E> {
+    let mut flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    flags |= OFlags::NONBLOCK | OFlags::NOCTTY;
+    flags.set(OFlags::NOFOLLOW, !is_descriptor(name));
     let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
     let stat = rustix::fs::fstat(&file)?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -75,7 +90,7 @@ fn has_room(stat: &Stat, line: &[u8]) -> bool {
 
 /// Appends one line, and leaves the file again. Does not allocate.
 pub fn append_once(path: &CStr, line: &[u8]) -> Result<(), Errno> {
-    let (file, stat) = open(path).map_err(|e| e.raw_os_error())?;
+    let (file, stat) = open(path, path.to_bytes()).map_err(|e| e.raw_os_error())?;
     if has_room(&stat, line) {
         rustix::io::write(&file, line).map_err(|e| e.raw_os_error())?;
     }
@@ -120,7 +135,6 @@ mod tests {
 
     #[test]
     fn what_others_have_put_there_is_left_alone() {
-        use std::os::unix::ffi::OsStrExt;
         use std::os::unix::fs::PermissionsExt;
         let made = folder();
         let folder = made.path();
@@ -147,6 +161,22 @@ mod tests {
             assert_eq!(std::fs::metadata(path(name)).unwrap().permissions().mode() & 0o7777, 0o600);
         }
         assert_eq!(std::fs::read_to_string(path("own")).unwrap(), "a line\na line\n");
+        // But for a descriptor of a process, which the kernel names so.
+        let open = std::fs::File::options().append(true).open(path("own")).unwrap();
+        let name = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&open));
+        append_once(&std::ffi::CString::new(name).unwrap(), b"by number\n").unwrap();
+        assert!(std::fs::read_to_string(path("own")).unwrap().ends_with("by number\n"));
+        for other in [
+            "/proc/1/fd/",
+            "/proc/1/fd/3/..",
+            "/proc/1/cwd",
+            "/proc/../tmp/x",
+            "proc/1/fd/3",
+            "/proc/1/fd/3x",
+            "/tmp/proc/1/fd/3",
+        ] {
+            assert!(!is_descriptor(other.as_bytes()), "{other}");
+        }
     }
 
     #[test]

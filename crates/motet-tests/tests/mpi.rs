@@ -134,7 +134,9 @@ fn fabric_program(provider: &Path, name: &str, arguments: &[&str]) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/libfabric").join(format!("{name}.c"));
     let program = folder(&format!("libfabric-{name}")).join(name);
     let compiled = Command::new("cc")
-        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-rdynamic", "-o"])
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-rdynamic", "-I"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include"))
+        .arg("-o")
         .arg(&program)
         .arg(source)
         .args(["-lfabric", "-lpthread", "-ldl"])

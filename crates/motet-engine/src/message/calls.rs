@@ -113,7 +113,8 @@ impl Node {
         Err(Error::Unreachable(reason))
     }
 
-    /// Links, up or gone and not closed yet.
+    /// Links, up or gone and not closed yet. One that a peer has begun and that is gone is forgotten by itself once no message of it waits and
+    /// the program has no channel of it that it has opened or accepted.
     pub fn links(&self) -> Result<Vec<LinkId>, Error> {
         let core = self.core()?;
         Ok(core.links.indices().map(|index| LinkId(core.links.number(index).0)).collect())

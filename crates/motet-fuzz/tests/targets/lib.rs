@@ -16,7 +16,7 @@ pub mod slot;
 use motet_config::profile::{Machine, Profile};
 use motet_driver_shm::greeting::{Answer, Greeting};
 use motet_driver_shm::offer::{Offer, REFUSAL_SIZE, Refusal};
-use motet_engine::message::medium::NodeId;
+use motet_engine::message::medium::{NodeId, Secret};
 use motet_engine::message::segments::News;
 use motet_engine::reason::Reason;
 use motet_sys::{diag, names};
@@ -41,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "offer", run: offer, seeds: offer_seeds, rounds: 200_000 },
     Target { name: "news", run: news, seeds: news_seeds, rounds: 200_000 },
     Target { name: "greeting", run: greeting, seeds: greeting_seeds, rounds: 200_000 },
+    Target { name: "place", run: place, seeds: place_seeds, rounds: 200_000 },
     Target { name: "diag_answer", run: diag_answer, seeds: diag_seeds, rounds: 200_000 },
     Target { name: "profile", run: profile, seeds: profile_seeds, rounds: 50_000 },
     Target { name: "slot", run: slot::run, seeds: slot::seeds, rounds: 500_000 },
@@ -118,6 +119,23 @@ pub fn offer(input: &[u8]) {
 fn offer_seeds() -> Vec<Vec<u8>> {
     let offer = Offer { netns: 1, offerer: 2, other: 3, slot: 4, nonce: [5; 16] };
     vec![offer.encode().to_vec(), offer.encode()[..40].to_vec(), Vec::new()]
+}
+
+/// Where a node is to be called: what a peer, or a user, has given as its address.
+pub fn place(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else { return };
+    let Some((secret, place)) = Secret::split(text) else { return };
+    assert!(place.len() <= text.len());
+    if let Some(secret) = secret {
+        assert_eq!(Secret::split(&secret.before(place)), Some((Some(secret), place)), "it comes back as it was");
+        assert!(!format!("{secret:?}").contains(&text[..16]), "and is not shown");
+    }
+}
+
+fn place_seeds() -> Vec<Vec<u8>> {
+    let secret = Secret { caller: 0x0123_4567_89ab_cdef, answer: u64::MAX };
+    let with = ["10.0.0.1:4000", "[fd00::1]:1", "", "a@b"].map(|place| secret.before(place).into_bytes());
+    [&with[..], &[b"10.0.0.1:4000".to_vec(), b"@".to_vec()]].concat()
 }
 
 /// The kernel's answer to a look-up, and to a question for all sockets.
