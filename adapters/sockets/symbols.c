@@ -4,7 +4,7 @@
  *               providers it may use: it reads all of /proc/kallsyms twice, lines of 1 KiB at a time, 70 ms of CPU in each rank
  *               and far more where ranks share CPUs. A kernel without /sys/class/infiniband has neither function, so there it reads
  *               an empty file, which says the same.
- * What it isn't: for anybody but libfabric and its providers, in a job whose MPI was told of Motet's, nor where there is InfiniBand.
+ * What it isn't: for anybody but libfabric and its providers, in jobs of MPI under `motet run`, nor where there is InfiniBand.
  *
  * Signal safety: as the C library's fopen: not to be called in a handler. */
 #include "shim.h"

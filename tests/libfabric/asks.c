@@ -89,7 +89,7 @@ static void sources(void)
         CHECK(ask(asked[i].node, asked[i].service, asked[i].flags, hints_of(FI_MSG, 0), &info), asked[i].result);
         if (asked[i].result != 0) continue;
         CHECK(info->src_addr != NULL, 1);
-        CHECK(info->src_addrlen, 48);
+        CHECK(info->src_addrlen > 0 && info->src_addrlen <= 64, 1); /* FI_NAME_MAX */
         fi_freeinfo(info);
     }
 }

@@ -9,9 +9,35 @@ use std::path::{Path, PathBuf};
 /// Endings of the names of providers.
 const PROVIDERS: &str = "-fi.so";
 
+/// Whose launcher a command is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Family {
+    /// Of no MPI, as far as is known: a script, `srun`, `flux`.
+    #[default]
+    Unknown,
+    /// Open MPI (orterun, since 5 prterun).
+    OpenMpi,
+    /// MPICH and Intel MPI.
+    Hydra,
+}
+
+impl Family {
+    /// By the launcher's real name, and by what is beside it.
+    fn of(real: &Path) -> Self {
+        let beside = |name: &str| real.parent().is_some_and(|folder| folder.join(name).exists());
+        match real.file_name().and_then(OsStr::to_str).unwrap_or_default() {
+            "orterun" | "prterun" => Self::OpenMpi,
+            name if name.contains("hydra") || beside("hydra_pmi_proxy") => Self::Hydra,
+            _ if beside("prterun") => Self::OpenMpi,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 /// A command, as far as MPI is concerned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Launcher {
+    pub family: Family,
     /// Folders with providers that belong to the launcher's own libfabric. Setting FI_PROVIDER_PATH hides them, so they must be named.
     pub folders: Vec<PathBuf>,
 }
@@ -31,7 +57,7 @@ impl Launcher {
                 folders.push(folder);
             }
         }
-        Self { folders }
+        Self { family: Family::of(&real), folders }
     }
 }
 
@@ -91,10 +117,19 @@ mod tests {
         for folder in [&own, &prefix.join("bin"), &prefix.join("lib/libfabric")] {
             std::fs::create_dir_all(folder).unwrap();
         }
-        for file in [own.join("libtcp-fi.so"), prefix.join("bin/mpiexec.hydra"), prefix.join("bin/other")] {
+        for file in ["mpiexec.hydra", "orterun", "prterun", "other"].map(|name| prefix.join("bin").join(name)) {
+            std::fs::write(file, "").unwrap();
+        }
+        for file in [own.join("libtcp-fi.so"), prefix.join("lib/mpirun")] {
             std::fs::write(file, "").unwrap();
         }
         std::os::unix::fs::symlink("mpiexec.hydra", prefix.join("bin/mpiexec")).unwrap();
+        std::os::unix::fs::symlink("orterun", prefix.join("bin/mpirun.openmpi")).unwrap();
+        std::fs::write(prefix.join("bin/mpirun"), "").unwrap();
+        let family = |name: &str| Launcher::of(&prefix.join(name)).family;
+        let families = ["mpiexec", "mpirun.openmpi", "mpirun", "prterun"].map(|name| family(&format!("bin/{name}")));
+        assert_eq!(families, [Family::Hydra, Family::OpenMpi, Family::OpenMpi, Family::OpenMpi]);
+        assert_eq!([family("lib/mpirun"), family("bin/other")], [Family::Unknown; 2]);
         let found = |name: &str| Launcher::of(&prefix.join("bin").join(name)).folders;
         let own = own.canonicalize().unwrap();
         assert_eq!(found("mpiexec"), std::slice::from_ref(&own));

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use motet_config::Mpi;
 
-use crate::launcher::Launcher;
+use crate::launcher::{Family, Launcher};
 use crate::procfs;
 use crate::spread::{self, Surroundings};
 
@@ -53,17 +53,20 @@ pub enum Left {
     Off,
     /// All ranks will be on one host, where no library has been shown to be as fast over Motet in every shape of job.
     OneHost,
+    /// Open MPI, or who may be: its component that takes libfabric loses data, hangs and crashes in calls in which its own transports do not.
+    OpenMpi,
     /// The user's FI_PROVIDER leaves ours out.
     Choice,
 }
 
 impl Left {
-    const ALL: [Self; 3] = [Self::Off, Self::OneHost, Self::Choice];
+    const ALL: [Self; 4] = [Self::Off, Self::OneHost, Self::OpenMpi, Self::Choice];
 
     fn word(self) -> &'static str {
         match self {
             Self::Off => "off",
             Self::OneHost => "one-host",
+            Self::OpenMpi => "open-mpi",
             Self::Choice => "FI_PROVIDER",
         }
     }
@@ -81,48 +84,70 @@ impl Left {
             Self::OneHost => {
                 "the job was not known to be on several hosts, and within one MPI's own transport is kept (`--set mpi=on` takes Motet's)"
             }
+            Self::OpenMpi => {
+                "Open MPI has faults of its own over libfabric, which its own transports have not (`--set mpi=on` takes Motet's)"
+            }
             Self::Choice => "FI_PROVIDER leaves Motet's provider out",
         }
     }
 }
 
-/// Why a command's MPI is to be left alone; `None`: it is not.
-pub fn left(wanted: Mpi, command: &[OsString]) -> Option<Left> {
+/// Why a command's MPI is to be left alone; `None`: it is not. (Where only Open MPI is, others are told.)
+pub fn left(wanted: Mpi, command: &[OsString], launcher: &Launcher) -> Option<Left> {
     let variable = |name: &str| std::env::var(name).ok();
     let file = |path: &Path| std::fs::read_to_string(path).ok();
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     match wanted {
         Mpi::On => None,
         Mpi::Off => Some(Left::Off),
-        Mpi::Auto if spread::several(command, &Surroundings { variable: &variable, file: &file, name: &name }) => None,
-        Mpi::Auto => Some(Left::OneHost),
+        Mpi::Auto if !spread::several(command, &Surroundings { variable: &variable, file: &file, name: &name }) => {
+            Some(Left::OneHost)
+        }
+        Mpi::Auto => (launcher.family != Family::Hydra).then_some(Left::OpenMpi),
     }
 }
 
 /// Leaves it alone, also where an outer `motet run` did not.
-pub fn leave(command: &mut Command, left: Left) -> String {
+fn leave(command: &mut Command, left: Left) -> String {
     untell(command);
     command.env(LEFT, left.word());
     format!("MPI is left alone: {}", left.why())
 }
 
-/// Tells the command's MPI; says what was done.
-pub fn tell(command: &mut Command, provider: &Path, launcher: &Launcher) -> String {
+/// Tells the command's MPI, as far as it is not left alone; says what was done.
+pub fn tell(command: &mut Command, provider: &Path, launcher: &Launcher, left: Option<Left>) -> String {
     let outer = outer();
     let have = |name: &str| value_of(command, name).filter(|_| !outer.iter().any(|set| set == name));
+    if left == Some(Left::Off) {
+        return leave(command, Left::Off);
+    }
     if let Some(chosen) = have(CHOICE).filter(|chosen| !admits(&chosen.to_string_lossy())) {
         return format!("{}: {}", leave(command, Left::Choice), chosen.to_string_lossy());
     }
     let mine = user_file();
-    let mut set: Vec<(&str, OsString)> = vec![(PATH, path(have(PATH).as_deref(), provider, &launcher.folders))];
+    let told: fn(&str) -> bool = match left {
+        None => |_: &str| true,
+        // Whatever MPI a script or `srun` starts, but for Open MPI.
+        Some(Left::OpenMpi) if launcher.family == Family::Unknown => |name: &str| !name.starts_with("OMPI_"),
+        // Daemons on other hosts, and with them the sockets voice there.
+        Some(_) => |_: &str| false,
+    };
+    let mut set: Vec<(&str, OsString)> = Vec::new();
+    if told(PATH) {
+        set.push((PATH, path(have(PATH).as_deref(), provider, &launcher.folders)));
+    }
     let theirs = |name: &str| {
         have(name).is_some() || name.strip_prefix("OMPI_MCA_").is_some_and(|key| mine.iter().any(|m| m == key))
     };
-    let preferences = PREFERENCES.iter().filter(|(name, _)| !theirs(name));
+    let preferences = PREFERENCES.iter().filter(|(name, _)| told(name) && !theirs(name));
     set.extend(preferences.map(|(name, value)| (*name, OsString::from(value))));
     let agents: Vec<_> = AGENTS.iter().filter(|(name, _)| !theirs(name)).copied().collect();
+    untell(command);
     for (name, value) in &set {
         command.env(name, value);
+    }
+    if let Some(left) = left {
+        command.env(LEFT, left.word());
     }
     let carried = carried(command, &set);
     for (name, daemon) in agents {
@@ -131,8 +156,11 @@ pub fn tell(command: &mut Command, provider: &Path, launcher: &Launcher) -> Stri
         set.push((name, agent.into()));
     }
     let names: Vec<&str> = set.iter().map(|(name, _)| *name).collect();
-    command.env(SET, names.join(",")).env_remove(LEFT);
-    format!("MPI is told of the provider in {}; the user's own: {}", provider.display(), kept(&names))
+    command.env(SET, names.join(","));
+    match left {
+        None => format!("MPI is told of the provider in {}; the user's own: {}", provider.display(), kept(&names)),
+        Some(left) => format!("MPI is left alone: {}", left.why()),
+    }
 }
 
 /// Takes out what an outer `motet run` has set.

@@ -50,7 +50,8 @@ fn judge<'a>(
     let library =
         files.clone().find(|name| ["libmpi.so", "libmpich.so"].iter().any(|start| name.starts_with(start)))?;
     let has_provider = files.clone().any(|name| name == PROVIDER);
-    let way = match left {
+    let is_open_mpi = library.starts_with("libmpi.so.40");
+    let way = match left.filter(|left| *left != Left::OpenMpi || is_open_mpi) {
         Some(left) if !(has_provider && has_node) => Way::Left(left),
         _ if has_provider => {
             if has_node {
@@ -84,6 +85,9 @@ mod tests {
         assert_eq!(left(&["libmpi.so.40.30.4", "libfabric.so.1"], false), Some(Way::Left(Left::OneHost)));
         assert_eq!(left(&["libmpi.so.40.30.4", "libfabric.so.1", PROVIDER], true), Some(Way::Carried));
         assert_eq!(left(&["libc.so.6"], false), None);
+        let open = |library| judge([library].into_iter(), false, Some(Left::OpenMpi)).map(|(_, way)| way);
+        assert_eq!(open("libmpi.so.40.30.4"), Some(Way::Left(Left::OpenMpi)));
+        assert_eq!(open("libmpi.so.12"), Some(Way::WithoutFabric));
         assert_eq!(note(std::process::id(), false), None);
     }
 }

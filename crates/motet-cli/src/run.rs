@@ -89,10 +89,13 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
             say(format!("preloading {}, engine {}", voices.join(" and "), libraries.engine.display()));
             equip(&mut command, &libraries);
             let wanted = given(&settings, "MOTET_MPI").map_or(loaded.config.mpi, Mpi::parse);
-            match (libraries.provider.as_deref(), mpi::left(wanted, &arguments.command)) {
-                (Some(provider), None) => say(mpi::tell(&mut command, provider, &Launcher::of(&file))),
-                (Some(_), Some(left)) => say(mpi::leave(&mut command, left)),
-                (None, _) => mpi::untell(&mut command),
+            let launcher = Launcher::of(&file);
+            match libraries.provider.as_deref() {
+                Some(provider) => {
+                    let left = mpi::left(wanted, &arguments.command, &launcher);
+                    say(mpi::tell(&mut command, provider, &launcher, left));
+                }
+                None => mpi::untell(&mut command),
             }
             if orb {
                 tell_orb(&mut command, &settings, &loaded.config);

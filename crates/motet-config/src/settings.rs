@@ -105,8 +105,8 @@ pub const SETTINGS: &[Setting] = &[
         kind: Kind::Choice(&["auto", "on", "off"]),
         default: "auto",
         help: "Have MPI libraries use Motet's provider of libfabric, as far as the user's own settings leave them the choice. Auto \
-               does so for jobs over several hosts, where it has not been found slower; within one host libraries keep their own \
-               transport. Off leaves MPI's messages to what the library takes by itself, its sockets to the sockets voice.",
+               does so with MPICH and Intel MPI in jobs over several hosts; within one host, and with Open MPI, the library keeps its \
+               own transport. Off leaves MPI's messages to what the library takes by itself, its sockets to the sockets voice.",
         apply: |c, v| c.mpi = Mpi::ALL[v.choice()],
     },
     Setting {

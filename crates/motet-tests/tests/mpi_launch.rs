@@ -263,9 +263,18 @@ fn ranks_of_two_hosts_exchange_messages_and_windows() {
     for mpi in installed(test, &ALL) {
         let more = mpi.across(agent().to_str().expect("a plain path"), "alpha,beta");
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
-        for (name, said) in [("carried", "ok 2, carried by 2\n"), ("windows", "ok 2\n")] {
-            let job = mpi.run(&motet, &[], &words(mpi.launcher(2, &more), &mpi.compile(name), &[]));
-            assert_eq!(output(&mut hosts.on("alpha", &job)), said, "{}: {name}", mpi.name);
+        // Open MPI keeps its own transport there, too, unless its user says otherwise: over libfabric it loses what `mrecv` receives.
+        let is_open = [OPEN_MPI_4, OPEN_MPI_5].contains(&mpi.name);
+        let (options, by_itself) = if is_open { (ON, 0) } else { (&[][..], 2) };
+        let run = |options: &[&str], name: &str| {
+            let job = mpi.run(&motet, options, &words(mpi.launcher(2, &more), &mpi.compile(name), &[]));
+            output(&mut hosts.on("alpha", &job))
+        };
+        assert_eq!(run(&[], "carried"), format!("ok 2, carried by {by_itself}\n"), "{}", mpi.name);
+        assert_eq!(run(&[], "mrecv"), "ok\n", "{}: mrecv", mpi.name);
+        assert_eq!(run(options, "windows"), "ok 2\n", "{}: windows", mpi.name);
+        if options == ON {
+            assert_eq!(run(ON, "carried"), "ok 2, carried by 2\n", "{}: on", mpi.name);
         }
     }
 }
