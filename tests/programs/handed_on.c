@@ -137,9 +137,10 @@ static void peer(int port)
     if (phase == UNREAD_BYTES || phase == STOPPED || phase == STOPPED_TILL_READ) send_from(fd, 0, sent = UNREAD, false);
     words[WORD_SENT] = 1;
     if (phase == STOPPED || phase == STOPPED_TILL_READ) raise(SIGSTOP);
-    /* A large send has not ended when the connection is handed on, however much sockets and peers take. */
+    /* A large send has not ended when the connection is handed on, however much sockets take. */
     if (is_large()) send_from(fd, sent, total() - LAST, false), sent = total() - LAST;
     if (phase != ENDED) await_word(WORD_HANDED);
+    while (phase == LARGE && words[SLOT_BYTES] + words[SLOT_WORDS + SLOT_BYTES] == 0) nap_us(200);
     send_from(fd, sent, total(), !is_large());
     CHECK(shutdown(fd, SHUT_WR) == 0);
     words[WORD_ENDED] = 1;
