@@ -94,6 +94,8 @@ pub struct World {
     pub lent: Cell<u64>,
     /// Whether others compute on every CPU.
     pub crowded: Cell<bool>,
+    /// What TCP takes for certain.
+    pub certain: Cell<u64>,
     /// Called instead of the other end's random step: a hostile peer.
     pub scribble: Option<Scribble>,
 }
@@ -168,6 +170,7 @@ impl World {
             calls: Cell::new(0),
             lent: Cell::new(0),
             crowded: Cell::new(false),
+            certain: Cell::new(u64::MAX),
             scribble: None,
         });
         for (at, side) in world.sides.iter().enumerate() {
@@ -495,6 +498,10 @@ impl Base for Woven<'_> {
     fn tcp_written(&mut self, counted: u64) -> u64 {
         self.pause();
         self.end.tcp_written(counted)
+    }
+    fn tcp_room(&mut self) -> u64 {
+        self.pause();
+        self.world.certain.get()
     }
     fn tcp_alive(&mut self) -> bool {
         self.pause();
