@@ -21,7 +21,7 @@
 
 extern char **environ;
 
-enum { EXCHANGES = 64, SOME = 300000, READ_BEFORE = 1 << 20, ALL_AT_ONCE = 2 << 20, MUCH = 8 << 20, LAST = 1 << 16, ANSWERED = 1 << 18, LIMIT_MS = 20000, TRIES = 40, STRICT_TRIES = 6, MISSED = 77 };
+enum { EXCHANGES = 64, SOME = 300000, READ_BEFORE = 1 << 20, ALL_AT_ONCE = 5 << 20, MUCH = 8 << 20, LAST = 1 << 16, ANSWERED = 1 << 18, LIMIT_MS = 20000, TRIES = 40, STRICT_TRIES = 6, MISSED = 77 };
 enum phase { FIRST, IDLE, UNREAD_BYTES, LARGE, ENDED, STOPPED, STOPPED_TILL_READ, STOPPED_IN_LARGE, PHASES };
 enum fate { KEEPS, CLOSES, BOTH, FATES };
 static const char *const phase_names[] = {"before the first byte", "idle", "bytes unread", "in a large send", "all is sent",
