@@ -21,7 +21,7 @@
 
 extern char **environ;
 
-enum { EXCHANGES = 64, SOME = 300000, READ_BEFORE = 1 << 20, ALL_AT_ONCE = 2 << 20, MUCH = 8 << 20, LAST = 1 << 16, ANSWERED = 1 << 18, LIMIT_MS = 20000, TRIES = 40, STRICT_TRIES = 6, MISSED = 77 };
+enum { EXCHANGES = 64, SOME = 300000, READ_BEFORE = 1 << 20, ALL_AT_ONCE = 5 << 20, MUCH = 8 << 20, LAST = 1 << 16, ANSWERED = 1 << 18, LIMIT_MS = 20000, TRIES = 40, STRICT_TRIES = 6, MISSED = 77 };
 enum phase { FIRST, IDLE, UNREAD_BYTES, LARGE, ENDED, STOPPED, STOPPED_TILL_READ, STOPPED_IN_LARGE, PHASES };
 enum fate { KEEPS, CLOSES, BOTH, FATES };
 static const char *const phase_names[] = {"before the first byte", "idle", "bytes unread", "in a large send", "all is sent",
@@ -137,9 +137,10 @@ static void peer(int port)
     if (phase == UNREAD_BYTES || phase == STOPPED || phase == STOPPED_TILL_READ) send_from(fd, 0, sent = UNREAD, false);
     words[WORD_SENT] = 1;
     if (phase == STOPPED || phase == STOPPED_TILL_READ) raise(SIGSTOP);
-    /* A large send has not ended when the connection is handed on, however much sockets and peers take. */
+    /* A large send has not ended when the connection is handed on, however much sockets take. */
     if (is_large()) send_from(fd, sent, total() - LAST, false), sent = total() - LAST;
     if (phase != ENDED) await_word(WORD_HANDED);
+    while (phase == LARGE && words[SLOT_BYTES] + words[SLOT_WORDS + SLOT_BYTES] == 0) nap_us(200);
     send_from(fd, sent, total(), !is_large());
     CHECK(shutdown(fd, SHUT_WR) == 0);
     words[WORD_ENDED] = 1;

@@ -363,13 +363,13 @@ fn reset(record: &Record) {
     #[rustfmt::skip]
     let Tx {
         lock: _, tail, head_seen, tcp, mark, busy, ready, alive, returned, copied, hopeless, may_copy, wide, way, window,
-        rates: [through, around], last, spent, lingered, review,
+        rates: [through, around], last, room, lingered, spent, review,
     } = tx;
     mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
-    for word in [tail, head_seen, tcp, alive, returned, copied, spent, lingered, review] {
+    for word in [tail, head_seen, tcp, alive, returned, copied, spent, review] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [busy, ready, hopeless, may_copy, wide, way, window, through, around, last] {
+    for word in [busy, ready, hopeless, may_copy, wide, way, window, through, around, last, room, lingered] {
         word.store(0, Ordering::Relaxed);
     }
     #[rustfmt::skip]

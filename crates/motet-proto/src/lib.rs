@@ -71,6 +71,10 @@ pub trait Base {
     fn tcp_read(&mut self, counted: u64) -> u64;
     /// Payload bytes that anybody has written to TCP, likewise.
     fn tcp_written(&mut self, counted: u64) -> u64;
+    /// Payload bytes that TCP takes for certain without blocking, in whatever pieces.
+    fn tcp_room(&mut self) -> u64 {
+        u64::MAX
+    }
     /// Whether the connection still stands (no hang-up, no error).
     fn tcp_alive(&mut self) -> bool;
     /// Whether a send would be in vain: the connection has an error, which the send would spend, or nobody has the other end.

@@ -250,7 +250,7 @@ fn put<B: Base>(
     nonblocking: bool,
 ) -> Result<Put, Broken> {
     let (tx, lines) = (&record.tx, slot.outward());
-    if piece == 0 || (tx.last.load(Relaxed) == 0 && recount(record, base)) {
+    if piece == 0 || (tx.last.load(Relaxed) == 0 && !after_tcp(record, base)) {
         lines.gate.lower_by_producer(tail)?;
         return Ok(Put::Changed);
     }
@@ -258,6 +258,7 @@ fn put<B: Base>(
     let timed = wide && piece >= bulk::LARGE;
     let start = if timed { base.now() } else { 0 };
     let ring = slot.out_ring(wide);
+    let mut limit = ring.size().min(u64::from(tx.room.load(Relaxed)));
     let mut seen = tx.head_seen.load(Relaxed);
     if seen != tail {
         // No sign yet that the last bytes were read: is anybody there?
@@ -265,21 +266,24 @@ fn put<B: Base>(
             lines.gate.lower_by_producer(tail)?;
             return Ok(Put::Changed);
         }
-        if tail - seen + piece as u64 > ring.size() {
+        if tail - seen + piece as u64 > limit {
             seen = look_at_head(record, lines, tail)?;
         }
         if tail - seen > ring.size() {
             return Err(Broken); // an epoch begins over an empty ring, whichever of the two rings it is
         }
     }
-    if tail - seen == ring.size() {
+    if tail - seen >= limit && limit < ring.size() {
+        limit = ring.size().min(look_for_room(record, base)); // TCP may have been emptied since
+    }
+    if tail - seen >= limit {
         let wait = match (nonblocking, wide) {
             (true, _) => FULL_WAIT_NONBLOCKING,
             (false, _) if !wide || base.is_crowded() => FULL_WAIT,
             (false, _) => FULL_WAIT_WIDE,
         };
-        seen = wait_for_space(record, lines, base, tail, ring.size(), wait)?;
-        if tail - seen == ring.size() {
+        seen = wait_for_space(record, lines, base, tail, limit, wait)?;
+        if tail - seen >= limit {
             if skip > 0 {
                 return Ok(Put::Published(0)); // part of the call is done: the next one may find space
             }
@@ -288,7 +292,7 @@ fn put<B: Base>(
             return Ok(Put::Changed);
         }
     }
-    let n = piece.min((ring.size() - (tail - seen)) as usize);
+    let n = piece.min((limit - (tail - seen)) as usize);
     if n <= INLINE && seen == tail {
         let mut short = [0; INLINE];
         match bufs {
@@ -327,8 +331,22 @@ fn put<B: Base>(
     Ok(Put::Changed)
 }
 
-/// Before the first put after sends over TCP: whether the program has sent there past us, too. Then the bytes count from now on, and
-/// this send follows them.
+/// Before the first put after sends over TCP: whether the ring may be used. It holds no more than TCP has room for, or its unread bytes could not
+/// be returned (invariant 6).
+#[cold]
+fn after_tcp<B: Base>(record: &Record, base: &mut B) -> bool {
+    !recount(record, base) && look_for_room(record, base) >= SHORT as u64
+}
+
+/// How many unread bytes there may be in the ring. While the gate is open we send nothing over TCP, so the room there only grows.
+#[cold]
+fn look_for_room<B: Base>(record: &Record, base: &mut B) -> u64 {
+    let room = base.tcp_room().min(u64::from(u32::MAX));
+    record.tx.room.store(room as u32, Relaxed);
+    room
+}
+
+/// Whether the program has sent over TCP past us, too. Then the bytes count from now on, and this send follows them.
 #[cold]
 fn recount<B: Base>(record: &Record, base: &mut B) -> bool {
     let counted = record.tx.tcp.load(Relaxed);
@@ -354,8 +372,8 @@ pub fn finish<B: Base>(record: &Record, slot: &Slot, base: &mut B) {
 pub fn is_being_read(record: &Record, slot: &Slot) -> bool {
     let tx = &record.tx;
     let (head, tail) = (slot.outward().consumer.seen_head(), tx.tail.load(Relaxed));
-    let before = tx.lingered.swap(head, Relaxed);
-    head < tail && head.saturating_sub(before) >= slot.out_ring(false).size() / 4
+    let before = tx.lingered.swap(head as u32, Relaxed);
+    head < tail && u64::from((head as u32).wrapping_sub(before)) >= slot.out_ring(false).size() / 4
 }
 
 /// Whether the peer has left bytes of ours in the ring. Does not lock.
@@ -439,6 +457,7 @@ fn return_some<B: Base>(record: &Record, slot: &Slot, base: &mut B, tail: u64) -
         return Returned::Stuck; // what is unread stays so: it is what makes the end a reset
     }
     record.events.downgraded.fetch_add(1, Relaxed);
+    tx.last.store(0, Relaxed); // TCP has less room then
     for _ in 0..PASSES {
         let met = lines.consumer.met();
         let Some(claimed) = claim(lines, base) else { return Returned::Broken };

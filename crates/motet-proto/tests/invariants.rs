@@ -214,6 +214,26 @@ fn what_is_unread_when_a_descriptor_is_handed_on_comes_over_tcp() {
     }
 }
 
+/// Otherwise they could not all be returned: a reader outside of the engine would wait for them while the producer sleeps, or has ended.
+#[test]
+fn the_ring_holds_no_more_than_tcp_has_room_for() {
+    let memory = Exposed::new(1 << 16).unwrap();
+    let world = World::new(&memory, Prng(1), 1 << 20, Plan::new());
+    world.certain.set(5000);
+    assert!(raise(&world, 1));
+    assert_eq!(world.send(0, 6000, SEND), tx::Step::Done(5000));
+    world.certain.set(7000); // somebody has read from TCP
+    assert_eq!(world.send(0, 6000, SEND), tx::Step::Done(2000));
+    assert_eq!(world.send(0, 6000, SEND), tx::Step::Kernel, "what is unread goes first");
+    assert_eq!(world.in_ring(1), 0);
+    assert!(world.send_on(0, false));
+    let full = self::world(1000);
+    full.certain.set(100);
+    assert!(raise(&full, 1));
+    assert_eq!(full.send(0, 50, SEND), tx::Step::Kernel, "not worth it");
+    assert!(full.send_on(0, false));
+}
+
 #[test]
 fn a_producer_that_is_returning_bytes_is_left_to_it() {
     let world = world(1000);

@@ -181,6 +181,21 @@ fn info(fd: RawFd) -> Result<Info, Errno> {
     })
 }
 
+/// Memory that sends can still take, by the kernel's count, before they must wait; 0 where the kernel does not tell.
+pub fn send_room(fd: RawFd) -> u64 {
+    const SO_MEMINFO: i32 = 55;
+    const SNDBUF: usize = 3;
+    const WMEM_QUEUED: usize = 5;
+    let mut words = [0u32; 16];
+    let mut length = size_of_val(&words) as u32;
+    // SAFETY: the kernel writes at most `length` bytes.
+    let told = unsafe { syscall!(Sysno::getsockopt, fd, SOL_SOCKET, SO_MEMINFO, words.as_mut_ptr(), &raw mut length) };
+    if told.is_err() || length < 24 {
+        return 0;
+    }
+    u64::from(words[SNDBUF].saturating_sub(words[WMEM_QUEUED]))
+}
+
 /// Bytes that a receive would find.
 pub fn pending(fd: RawFd) -> u64 {
     queue(fd, 0x541b).unwrap_or(0) // SIOCINQ

@@ -132,3 +132,12 @@ fn to_a_set_uid_image() {
     }
     handed_on("set-uid", Reader::Dynamic, ALL);
 }
+
+/// For a few seconds; `make torture` goes on for longer, and lets peers send more than sockets hold.
+#[test]
+fn random_trees_of_processes_lose_nothing() {
+    let image = Built::program("torture_trees", &folder("torture-static"), &["-static"]);
+    let program = Program::c("torture_trees", &["1", "4", "20"]).with("TORTURE_WITHOUT", "b").with("TORTURE_HANG", "30");
+    let run = program.with("TORTURE_IMAGE", image.to_str().expect("a path")).run(Mode::Equipped);
+    assert!(run.succeeded, "{}{}", run.printed, run.complaints);
+}

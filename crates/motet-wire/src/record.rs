@@ -60,10 +60,12 @@ pub struct Tx {
     pub rates: [AtomicU32; 2],
     /// How the last put went: 0 not at all, 1 into the ring, 2 into the large one.
     pub last: AtomicU32,
+    /// Unread bytes that the ring may hold: no more than TCP has room for.
+    pub room: AtomicU32,
+    /// The peer's head (its lower half) when this side last wanted to sleep.
+    pub lingered: AtomicU32,
     /// Ticks that the puts of `window` took.
     pub spent: AtomicU64,
-    /// The peer's head when this side last wanted to sleep.
-    pub lingered: AtomicU64,
     /// Bytes until the other way of copying is tried again.
     pub review: AtomicU64,
 }

@@ -99,6 +99,8 @@ pub struct World {
     /// How long receives rest behind their gates, and whether a signal handler ends such a rest.
     pub patience: Cell<Patience>,
     pub interrupted: Cell<bool>,
+    /// What TCP takes for certain.
+    pub certain: Cell<u64>,
     /// Called instead of the other end's random step: a hostile peer.
     pub scribble: Option<Scribble>,
 }
@@ -176,6 +178,7 @@ impl World {
             crowded: Cell::new(false),
             patience: Cell::new(Patience::NONE),
             interrupted: Cell::new(false),
+            certain: Cell::new(u64::MAX),
             scribble: None,
         });
         for (at, side) in world.sides.iter().enumerate() {
@@ -507,6 +510,10 @@ impl Base for Woven<'_> {
     fn tcp_written(&mut self, counted: u64) -> u64 {
         self.pause();
         self.end.tcp_written(counted)
+    }
+    fn tcp_room(&mut self) -> u64 {
+        self.pause();
+        self.world.certain.get()
     }
     fn tcp_alive(&mut self) -> bool {
         self.pause();
