@@ -231,7 +231,9 @@ impl Engine {
         let mut base = Kernel::new(local, handle).on(fd);
         tx::take_back(record, &slot, &mut base);
         // Others may send past the engine from now on, and the mark would be wrong.
-        if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED, Reason::URGENT, Reason::KERNEL_TELLS].contains(&reason) {
+        if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED, Reason::URGENT, Reason::KERNEL_TELLS]
+            .contains(&reason)
+        {
             tx::finish(record, &slot, &mut base);
         }
         gate::close_gate_over_bytes(record, &slot, &mut base)
