@@ -1,5 +1,6 @@
 //! The drivers that this build knows, and what a stream's reason says about each.
 
+use motet_wire::record::State;
 use serde::Serialize;
 
 use crate::survey::{Path, Stream};
@@ -26,10 +27,13 @@ pub fn verdicts(stream: &Stream) -> Vec<Verdict> {
         .iter()
         .map(|driver| {
             let (wire, fast) = (driver.capabilities().wire, stream.path == Path::Shm);
-            let text = motet::reason::text(stream.reason);
+            let text = stream.reason_text;
             let reason = match (wire, fast) {
                 (true, _) => text,
                 (false, true) => "slower; carries what the faster path cannot",
+                (false, false) if stream.state == State::Attached => {
+                    "most bytes of the last moment, or of all, took it"
+                }
                 (false, false) => "every stream starts on it",
             };
             Verdict { driver: driver.name(), in_use: wire == fast, reason: reason.to_owned() }

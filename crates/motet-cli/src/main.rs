@@ -26,6 +26,7 @@ mod probe;
 mod procfs;
 mod ps;
 mod ranks;
+mod recent;
 mod run;
 mod sheet;
 mod spread;

@@ -75,6 +75,12 @@ pub struct Row {
     pub tcp: (u64, u64),
     /// Times a full ring spilled, bytes were taken back, and payload went by single copy.
     pub events: (u64, u64, u64),
+    /// Kernel receives and sleeps that cover the stream now.
+    pub sleeping: u32,
+    /// Its receives came after a wait that Motet sees.
+    pub waits_seen: bool,
+    /// O_NONBLOCK when the engine took it.
+    pub nonblocking: bool,
     /// Seconds since 1970.
     pub began: u64,
 }
@@ -171,6 +177,9 @@ fn row(index: usize, record: Bytes<'_>) -> Option<Row> {
             events.u64(offset_of!(Events, downgraded)),
             events.u64(offset_of!(Events, single_copy)),
         ),
+        sleeping: rx.u32(offset_of!(Rx, busy)),
+        waits_seen: rx.u32(offset_of!(Rx, evidence)) != 0,
+        nonblocking: life.u32(offset_of!(Life, nonblocking)) != 0,
         began: who.u64(offset_of!(Who, began)),
     })
 }

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::failure::Outcome;
 use crate::output::{self, Lean, Table, bytes, harmless};
-use crate::procfs;
 use crate::survey::{self, Moved, Path, Process, Standing, Stream};
+use crate::{procfs, recent};
 use motet_wire::record::State;
 
 /// List the processes under Motet: streams, paths, bytes
@@ -30,7 +30,7 @@ struct Report {
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let mut processes = survey::take();
+    let mut processes = recent::take();
     if let Some(pid) = arguments.pid {
         processes.retain(|p| p.pid == pid);
     }

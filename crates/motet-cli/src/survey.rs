@@ -102,6 +102,20 @@ pub struct Stream {
     /// Names the stream among those of its node file; for rates.
     #[serde(skip)]
     pub place: (usize, u32),
+    /// What its receiver does.
+    #[serde(skip)]
+    pub receiver: Receiver,
+}
+
+/// What the receiving half of an upgraded stream does, as far as its record says: why its gate may be closed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Receiver {
+    /// It keeps to TCP, although it is upgraded.
+    pub plain: bool,
+    /// A thread sleeps on it in the kernel now.
+    pub sleeps: bool,
+    /// Its receives do not block, and follow no wait that Motet sees.
+    pub unseen: bool,
 }
 
 fn state_name<S: Serializer>(state: &State, serializer: S) -> Result<S::Ok, S::Error> {
@@ -123,7 +137,13 @@ impl From<Row> for Stream {
             connected: row.connected,
             peer_pid: row.peer.map(|p| p.0),
             peer_uid: row.peer.map(|p| p.1),
+            // Where bytes may go; where they go is `recent`'s.
             path: if row.state == State::Attached && !row.receives_plain { Path::Shm } else { Path::Tcp },
+            receiver: Receiver {
+                plain: row.receives_plain,
+                sleeps: row.sleeping != 0,
+                unseen: row.nonblocking && !row.waits_seen,
+            },
             state: row.state,
             reason: row.reason,
             reason_text: motet::reason::text(row.reason),
@@ -237,7 +257,7 @@ pub struct Process {
     pages: BTreeMap<u64, u64>,
     /// Its node file: forked relatives have the same.
     #[serde(skip)]
-    family: Option<Identity>,
+    pub(crate) family: Option<Identity>,
 }
 
 impl Process {
@@ -309,7 +329,7 @@ pub fn of(pid: u32) -> Option<Process> {
 }
 
 /// Device and inode.
-type Identity = (u64, u64);
+pub(crate) type Identity = (u64, u64);
 
 /// Node files, each read once in a survey.
 #[derive(Default)]

@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use crate::failure::{FAILED, Failure, Outcome, USAGE};
 use crate::output::{self, bytes};
-use crate::ps;
 use crate::survey::{self, Process, Stream};
+use crate::{ps, recent};
 
 /// Watch the processes under Motet: `ps` with rates, refreshed; q quits
 #[derive(Debug, Args)]
@@ -86,6 +86,7 @@ impl View {
 
     fn again(&mut self) {
         let mut next = Self::first();
+        recent::judge(&mut next.processes, &self.processes);
         next.rates = rates(&self.counts, &next.counts, next.at - self.at);
         *self = next;
     }

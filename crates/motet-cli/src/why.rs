@@ -12,7 +12,7 @@ use crate::output::{self, bytes, harmless};
 use crate::ps::{address, note, tcp_bytes};
 use crate::sheet::{MessageLink, MessageNode};
 use crate::survey::{self, Node, Process, Standing, Stream};
-use crate::{procfs, ranks, survey::Moved};
+use crate::{procfs, ranks, recent, survey::Moved};
 
 /// Tell for every connection which path it takes, and why not another
 #[derive(Debug, Args)]
@@ -59,7 +59,7 @@ struct Report {
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let processes = survey::take();
+    let processes = recent::take();
     let answers: Vec<Answer> = match arguments.subject.as_deref() {
         None => processes.into_iter().map(|p| answer(p, |_, _| true)).collect(),
         Some(subject) => match subject.parse::<u32>() {

@@ -56,6 +56,7 @@ reasons! {
     UNANSWERED = 32, "the peer did not take a message in time, nor let go of it when asked: the link was given up";
     LIMITED = 33, "a limit of the process leaves no room for shared memory (file size, address space or its memory control group)";
     KERNEL_TELLS = 34, "receives tell what only the kernel knows (time stamps, SO_PEEK_OFF, TCP_INQ, filters) or are made inside the C library (AIO)";
+    LEFT_UNREAD = 35, "the peer ended without reading all that it had been sent: the connection was reset, as TCP does it";
     GUESSED = 40, "the peer used the key of a region that was never given out: the link was broken";
     STRANGER = 41, "the node wants the secret of its address from callers of other hosts, and the caller or the answer has another one";
     NO_RANDOM = 42, "the system gives no random numbers, of which keys are made (a sandbox?)";

@@ -27,6 +27,17 @@ fn peers_killed_at_random_instants_leave_what_tcp_would_show() {
     both("random_kills", &[&seed, "200"]).took_the_fast_path(1 << 20);
 }
 
+/// Such a peer has broken no protocol, and `motet why` does not say so.
+#[test]
+fn a_peer_that_is_killed_over_unread_bytes_is_said_to_have_left_them() {
+    const LEFT_UNREAD: u64 = 35;
+    let equipped = Program::c("left_unread", &[]).open().same_both_ways();
+    assert_eq!(equipped.printed, "Connection reset by peer\n");
+    // With gates that stay open they lie in the ring, where only Motet knows of them.
+    let reasons: Vec<u64> = equipped.streams.iter().map(|stream| stream.reason).collect();
+    assert!(equipped.streams.is_empty() || reasons == [LEFT_UNREAD], "{:?}", equipped.streams);
+}
+
 #[test]
 fn a_close_over_unread_bytes_resets_the_connection() {
     for how in ["close", "part", "copies", "onto", "exit", "forked"] {

@@ -94,11 +94,16 @@ impl Engine {
             UNORDERED => Reason::ORDER,
             _ => return,
         };
-        if record.state() == State::Broken && record.life.reason.swap(why.0, AcqRel) != why.0 {
-            self.count_plain(why);
-            self.log.reset(record, why);
-            let _ = socket::shutdown(local.fd.load(Relaxed), 2);
+        let known = record.life.reason.load(Acquire) == Reason::LEFT_UNREAD.0;
+        if record.state() == State::Broken && !known && record.life.reason.swap(why.0, AcqRel) != why.0 {
+            self.is_reset(record, local, why);
         }
+    }
+
+    fn is_reset(&self, record: &Record, local: &Local, why: Reason) {
+        self.count_plain(why);
+        self.log.reset(record, why);
+        let _ = socket::shutdown(local.fd.load(Relaxed), 2);
     }
 
     /// A receive that has bytes to deliver met an error in the kernel, which tells it once: the next call tells it.
@@ -138,8 +143,13 @@ impl Engine {
         // Taken back in the very moment the peer died: they met a socket that was closed, and the kernel's answer is an error.
         let taken_back_too_late = !unread_in_ring && tx::has_taken_back(record) && socket::failed(fd);
         if unread_in_ring || taken_back_too_late {
+            // The reason before the state, or another thread that sees the state would find a reason of its own.
+            let why = Reason::LEFT_UNREAD;
+            let first = record.life.reason.swap(why.0, AcqRel) != why.0;
             record.life.state.store(State::Broken as u32, Release);
-            self.reset(record, local);
+            if first {
+                self.is_reset(record, local, why);
+            }
         }
     }
 }

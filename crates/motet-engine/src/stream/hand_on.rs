@@ -41,7 +41,7 @@ impl Engine {
         let returned = give_back(record, local, &slot, (handle, fd)).unwrap_or(false);
         if !returned && Kernel::new(local, handle).on(fd).tcp_failed(record.who.pid.load(Relaxed)) {
             // A peer that was killed returns nothing, and a reader of TCP alone would take the FIN for the end of a whole stream.
-            self.log.reset(record, Reason::BROKEN);
+            self.log.reset(record, Reason::PEER_GONE);
             let _ = socket::disconnect(fd);
         }
         Ok(returned)
