@@ -123,7 +123,8 @@ impl Base for Kernel<'_> {
         if known != 0 && socket::cookie(self.fd) != Ok(known) {
             return true; // closed unseen, and somebody else's by now
         }
-        !socket::alive(self.fd) && (socket::failed(self.fd) || nobody_has_other_end(self.fd, peer))
+        !socket::alive(self.fd)
+            && (socket::failed(self.fd) || socket::addresses(self.fd).is_err() || nobody_has_other_end(self.fd, peer))
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {

@@ -137,7 +137,8 @@ fn to_a_set_uid_image() {
 #[test]
 fn random_trees_of_processes_lose_nothing() {
     let image = Built::program("torture_trees", &folder("torture-static"), &["-static"]);
-    let program = Program::c("torture_trees", &["1", "4", "20"]).with("TORTURE_WITHOUT", "b").with("TORTURE_HANG", "30");
+    let program =
+        Program::c("torture_trees", &["1", "4", "20"]).with("TORTURE_WITHOUT", "b").with("TORTURE_HANG", "30");
     let run = program.with("TORTURE_IMAGE", image.to_str().expect("a path")).run(Mode::Equipped);
     assert!(run.succeeded, "{}{}", run.printed, run.complaints);
 }
