@@ -76,14 +76,22 @@ SHIM_API int lio_listio(int mode, struct aiocb *const list[], int count, struct 
     for (int i = 0; i < count; i++)
         if (list[i] && list[i]->aio_lio_opcode != LIO_NOP && UNLIKELY(word_kind(table_word(list[i]->aio_fildes)) >= KIND_CANDIDATE)) any = true;
     if (LIKELY(!any)) return REAL(lio_listio)(mode, list, count, event);
-    struct aiocb *left[count];
+    struct aiocb **left = malloc((size_t)count * sizeof *left);
+    if (!left) {
+        errno = EAGAIN;
+        return -1;
+    }
     for (int i = 0; i < count; i++) {
         left[i] = list[i];
         if (!list[i] || list[i]->aio_lio_opcode == LIO_NOP || !taken(list[i], list[i]->aio_lio_opcode == LIO_READ)) continue;
         notify(&list[i]->aio_sigevent);
         left[i] = NULL;
     }
-    return REAL(lio_listio)(mode, left, count, event);
+    int result = REAL(lio_listio)(mode, left, count, event);
+    int kept = errno;
+    free(left);
+    errno = kept;
+    return result;
 }
 
 SHIM_API int aio_read64(struct aiocb64 *request) { return aio_read((struct aiocb *)request); }

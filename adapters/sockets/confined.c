@@ -143,30 +143,24 @@ int confined_poll(struct pollfd *fds, nfds_t count, const struct confined_poll_c
 
 static bool has(const long *set, int fd) { return (unsigned long)set[fd / SET_BITS] >> (fd % SET_BITS) & 1; }
 
+/* Descriptors whose rings one answer of select can tell of. Those of others are told by the next one. */
+#define TOLD 64
+
 int confined_select(int count, fd_set *const sets[3], const struct confined_select_call *call)
 {
-    int most = count < SHIM_SLOTS ? count : SHIM_SLOTS, words = most > 0 && sets[0] ? (most + SET_BITS - 1) / SET_BITS : 0;
-    long ready[words > 0 && confined_has_rest() ? words : 1];
-    bool any = false;
-    if (!confined_has_rest()) words = 0;
-    for (int word = 0; word < words; word++) {
-        ready[word] = 0;
-        for (unsigned long bits = (unsigned long)((long *)sets[0])[word]; bits; bits &= bits - 1) {
-            int fd = word * SET_BITS + __builtin_ctzl(bits);
-            if (fd < most && confined_ready(fd)) ready[word] = (long)((unsigned long)ready[word] | (bits & -bits));
-        }
-        any |= ready[word] != 0;
-    }
+    int most = count < SHIM_SLOTS ? count : SHIM_SLOTS, ready[TOLD], told = 0;
+    for (int fd = 0; confined_has_rest() && sets[0] && fd < most && told < TOLD; fd++)
+        if (has((long *)sets[0], fd) && confined_ready(fd)) ready[told++] = fd;
     struct timeval now = {0, 0};
     static const struct timespec zero;
-    int found = call->precise ? REAL(pselect)(count, sets[0], sets[1], sets[2], any ? &zero : call->time, call->mask)
-                              : REAL(select)(count, sets[0], sets[1], sets[2], any ? &now : call->timeout);
-    if (found < 0 || !any) return found;
-    for (int fd = 0; fd < most; fd++)
-        if (has(ready, fd) && !has((long *)sets[0], fd)) {
-            FD_SET(fd, sets[0]);
-            found++;
-        }
+    int found = call->precise ? REAL(pselect)(count, sets[0], sets[1], sets[2], told ? &zero : call->time, call->mask)
+                              : REAL(select)(count, sets[0], sets[1], sets[2], told ? &now : call->timeout);
+    for (int i = 0; found >= 0 && i < told; i++) {
+        long *words = (long *)sets[0];
+        if (has(words, ready[i])) continue;
+        words[ready[i] / SET_BITS] = (long)((unsigned long)words[ready[i] / SET_BITS] | 1ul << (ready[i] % SET_BITS));
+        found++;
+    }
     return found;
 }
 
