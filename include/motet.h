@@ -44,9 +44,7 @@ typedef uint64_t motet_stream;
 
 enum motet_role { MOTET_ROLE_CONNECTED = 1, MOTET_ROLE_ACCEPTED = 2 };
 
-enum motet_upgrade_flags {
-    MOTET_UPGRADE_LAZY = 1,  /* begin after the first few messages, so that short connections pay nothing */
-};
+enum motet_upgrade_flags { MOTET_UPGRADE_LAZY = 1 /* begin after the first few messages, so that short connections pay nothing */ };
 
 struct motet_upgrade_options {
     size_t size;
@@ -154,10 +152,9 @@ int motet_nodelay(motet_stream s, int set);
  * have been read, 0 while some remain (they are still delivered by motet_recv_begin). */
 int motet_plain(motet_stream s, uint32_t reason);
 
-/* For a process that has confined its system calls, on a stream that it made plain before: no system call is made. motet_rest() takes
- * what the wire still holds, if that comes next: bytes, or a negative errno, or 0 with *before: so many bytes that come from the kernel
- * precede it, at most so many may be received, and motet_rest_came() counts them (peeked ones do not count). UINT64_MAX: the wire is
- * empty, for good. `flags`: of recv(2) MSG_PEEK. */
+/* Without a system call, on a plain stream of a process that has confined its calls: motet_rest() takes what the wire still holds. Bytes, or a
+ * negative errno, or 0 with *before: so many bytes of the kernel's precede it, at most so many may be received, and motet_rest_came() counts
+ * them (peeked ones do not count). UINT64_MAX: the wire is empty, for good. `flags`: of recv(2) MSG_PEEK. */
 ssize_t motet_rest(motet_stream s, const struct iovec *iov, int count, int flags, uint64_t *before);
 void motet_rest_came(motet_stream s, size_t received);
 
@@ -763,8 +760,7 @@ static inline uint32_t motet_headers_length(const struct motet_headers *stack) {
 /* The receiver's side: takes `length` bytes from the front. 0, and nothing is taken, when there are fewer. */
 static inline int motet_headers_pop(const unsigned char **headers, uint32_t *left, void *header, uint32_t length)
 {
-    if (length > *left)
-        return 0;
+    if (length > *left) return 0;
     memcpy(header, *headers, length);
     *headers += length;
     *left -= length;
@@ -779,23 +775,19 @@ static inline int motet_headers_pop(const unsigned char **headers, uint32_t *lef
 int motet_environment(const char *variables, size_t size);
 
 /* ------------------------------------------------------------------ handlers
- * For a voice that keeps signal handlers out of the engine. inside() says whether the calling thread runs one: then the engine
- * neither takes memory from the C library nor gives any back, as the handler may have interrupted malloc(). pause() is called after each
- * sleep in the middle of an operation, which may be long while a peer is stopped; handlers may run there. Both may be
- * called by any thread at any time from now on. The first call counts. Errors: -EINVAL, -EALREADY. */
+ * For a voice that keeps signal handlers out of the engine. inside(): the calling thread runs one. Then the engine neither takes memory from the C
+ * library nor gives any back. pause() is called after each sleep in the middle of an operation; handlers may run there. Both may be called
+ * by any thread at any time. The first call counts. Errors: -EINVAL, -EALREADY. */
 int motet_handlers(int (*inside)(void), void (*pause)(void));
 
 /* ------------------------------------------------------------------ process life
  * For pthread_atfork(). Every voice of a process registers them for itself; the engine acts once for each fork. */
-void motet_fork_prepare(void);
-void motet_fork_parent(void);
-void motet_fork_child(void);
+void motet_fork_prepare(void), motet_fork_parent(void), motet_fork_child(void);
 
-/* The descriptor `fd` of the stream is about to reach a reader or writer that does not use the engine: another program image (exec, spawn,
- * SCM_RIGHTS), or the C library's own calls (stdio). The stream stays on TCP for good, as by motet_plain(), and unread bytes of both
- * directions go back to TCP: ours at once; the peer's at once where the kernel lets us use its socket (ptrace access rules), else before it
- * sends or sleeps the next time. Never waits, allocates nothing, and may be called in a child of vfork. Returns 1 when nothing is left in a ring, 0 when
- * the peer will return it, -EBADF: `fd` is not this stream's socket, and nothing has changed. */
+/* The stream's descriptor `fd` is about to reach another program image (exec, spawn, SCM_RIGHTS) or the C library's own calls (stdio). The stream
+ * stays on TCP for good, and unread bytes of both directions go back to TCP: ours at once, the peer's at once where ptrace access rules let
+ * us use its socket, else at its next call. Never waits, allocates nothing, and may be called in a child of vfork. Returns 1 when no ring has
+ * bytes left, 0 when the peer will return them, -EBADF: `fd` is not this stream's socket, and nothing has changed. */
 int motet_hand_on(motet_stream s, int fd, uint32_t reason);
 void motet_before_exec(void); /* unread bytes of this process's streams go back to TCP */
 void motet_leave(void);       /* at exit: unread bytes go back to TCP where possible. Allocates nothing */
