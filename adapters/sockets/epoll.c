@@ -90,6 +90,8 @@ static int kernel_filter(struct waiting *x, int count)
         struct interest *interest = locked ? interest_one_shot(record, events[i].data.u64) : NULL;
         if (interest) {
             if (interest->fired || one_shot_stale(x, interest)) continue;
+            if (interest->stream && interest_wants_data(interest) && (engine.rx_ready(interest->stream) & MOTET_RX_DATA))
+                events[i].events |= interest->events & (EPOLLIN | EPOLLRDNORM);
             interest->fired = true;
             interest_arm(record, interest);
         }
@@ -106,9 +108,17 @@ static int kernel_filter(struct waiting *x, int count)
 
 /* ---------------------------------------------------------------- what the rings add */
 
-static int merge(struct epoll_event *events, int count, const struct interest *interest)
+/* What else the program awaits of a one-shot event, which is told once: the kernel is asked before it is disarmed. */
+static uint32_t also_ready(const struct interest *interest)
 {
-    uint32_t bits = interest->events & (EPOLLIN | EPOLLRDNORM);
+    uint32_t others = interest->events & (EPOLLOUT | EPOLLWRNORM | EPOLLRDHUP | EPOLLPRI);
+    struct pollfd now = {.fd = interest->fd, .events = (short)others};
+    return others && REAL(poll)(&now, 1, 0) > 0 ? (uint32_t)(unsigned short)now.revents : 0;
+}
+
+static int merge(struct epoll_event *events, int count, const struct interest *interest, uint32_t also)
+{
+    uint32_t bits = (interest->events & (EPOLLIN | EPOLLRDNORM)) | also;
     for (int i = 0; i < count; i++)
         if (events[i].data.u64 == interest->data) {
             events[i].events |= bits;
@@ -132,13 +142,15 @@ static int ring_collect(struct waiting *x, int count)
     for (unsigned i = 0; i < found; i++) {
         struct interest *interest = cookies[i];
         if (!interest->stream || !interest_wants_data(interest) || word_kind(table_word(interest->fd)) == KIND_CLOSED) continue;
+        uint32_t also = 0;
         if (interest->events & EPOLLONESHOT) {
+            also = also_ready(interest);
             struct epoll_event off = {.events = EPOLLONESHOT, .data.u64 = (uintptr_t)&interest_marker};
             interest->fired = true;
             interest_arm(record, interest);
             REAL(epoll_ctl)(x->epfd, EPOLL_CTL_MOD, interest->fd, &off);
         }
-        count = merge(x->events, count, interest);
+        count = merge(x->events, count, interest, also);
     }
     pthread_mutex_unlock(&record->lock);
     shim_exit();
@@ -151,6 +163,7 @@ static int ring_collect(struct waiting *x, int count)
 static int kernel_events(struct waiting *x, bool sleep)
 {
     x->arms = atomic_load(&x->record->arms);
+    if (UNLIKELY(atomic_load_explicit(&x->record->room_anew, memory_order_relaxed))) atomic_store(&x->record->room_anew, false);
     int count = kernel_wait(x, x->events, x->room, sleep);
     if (count <= 0) return count;
     int kept = kernel_filter(x, count);
@@ -205,7 +218,8 @@ static int ready_events(struct waiting *x)
     int kept = errno;
     if (!kernel_is_due(x->record)) {
         int count = ring_collect(x, 0);
-        if (count == 0 || x->record->writers > 0) count = add_kernel_events(x, count);
+        bool room = x->record->writers > 0 || atomic_load_explicit(&x->record->room_anew, memory_order_relaxed);
+        if (count == 0 || room) count = add_kernel_events(x, count);
         if (count > 0) errno = kept;
         return count;
     }

@@ -129,6 +129,7 @@ static void reregister(struct epoll_record *record, struct interest *interest, u
     if (interest->data != data || !(events & EPOLLONESHOT)) data_list(interest, false);
     record->one_shots += !!(events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
     record->writers += asks_for_room(events) - asks_for_room(interest->events);
+    if ((events & (EPOLLET | EPOLLOUT)) == (EPOLLET | EPOLLOUT)) atomic_store(&record->room_anew, true);
     interest->events = events;
     interest->data = data;
     interest->fired = false;

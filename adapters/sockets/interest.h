@@ -27,6 +27,7 @@ struct epoll_record {
     uint32_t first;
     int one_shots;
     int writers; /* level-triggered ones that ask for room to write */
+    _Atomic bool room_anew; /* an edge-triggered one has asked for room since the kernel was asked: its first answer is due */
     _Atomic uint64_t arms; /* one-shots armed so far */
     bool used, inherited;
     _Atomic bool closed, nested;
