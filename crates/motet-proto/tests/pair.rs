@@ -65,7 +65,7 @@ fn so_does_one_where_the_ends_run_in_the_middle_of_each_others_steps() {
 fn so_does_one_in_which_descriptors_are_handed_on() {
     let handed_on = std::cell::Cell::new(0);
     each_seed(5_000_000, |seed, memory| {
-        let mut world = World::new(memory, Prng(seed), 300 + 200 * (seed as usize % 12), Plan::new());
+        let mut world = World::new(memory, Prng(seed), 4200 + 400 * (seed as usize % 12), Plan::new());
         world.hands_on = true;
         world.weave = if seed % 3 == 0 { 0 } else { 2 + seed % 12 };
         world.readers = 1 + seed as usize % 2;

@@ -83,8 +83,10 @@ pub struct World {
     pub most: usize,
     /// Threads that read at each end: 1 or 2.
     pub readers: usize,
-    /// Ends may hand their descriptors on.
+    /// Ends may hand their descriptors on. Then TCP takes what it has room for, and the protocol knows how much that is.
     pub hands_on: bool,
+    /// Bytes that TCP holds in each direction.
+    pub room: u64,
     /// Runs before every copy between the processes.
     pub on_copy: Option<Scribble>,
     /// The pids of both ends belong to other processes by now.
@@ -170,6 +172,7 @@ impl World {
             most: 6000,
             readers: 2,
             hands_on: false,
+            room: room as u64,
             on_copy: None,
             replaced: Cell::new(false),
             inside: Cell::new(false),
@@ -513,7 +516,10 @@ impl Base for Woven<'_> {
     }
     fn tcp_room(&mut self) -> u64 {
         self.pause();
-        self.world.certain.get()
+        match self.world.hands_on {
+            true => self.world.room - self.end.connection(|c| c.in_flight(self.end.side)),
+            false => self.world.certain.get(),
+        }
     }
     fn tcp_alive(&mut self) -> bool {
         self.pause();

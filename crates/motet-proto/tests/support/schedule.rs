@@ -43,6 +43,7 @@ pub fn step(world: &World, side: usize) {
             }
             _ => {
                 let fault = match draw(3) {
+                    _ if world.hands_on => Fault::Hold(draw(3) * 40_000),
                     0 => Fault::Hold(draw(3) * 40_000),
                     1 => Fault::Short { most: 1 + draw(40) as usize, times: 1 + draw(4) },
                     _ => Fault::Again(draw(3)),
