@@ -93,6 +93,10 @@ impl Base for Kernel<'_> {
         socket::send(self.fd, &[IoSlice::new(bytes)], MSG_DONTWAIT)
     }
 
+    fn tcp_push(&mut self) {
+        socket::push(self.fd);
+    }
+
     fn tcp_readable(&mut self) -> bool {
         socket::readable(self.fd)
     }

@@ -63,6 +63,8 @@ pub trait Base {
     fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno>;
     /// Sends to TCP without blocking.
     fn tcp_send(&mut self, bytes: &[u8]) -> Result<usize, Errno>;
+    /// What was sent reaches the peer now, even where the program holds short segments back (TCP_CORK): the peer was told of these bytes.
+    fn tcp_push(&mut self) {}
     /// Whether a TCP receive would return at once (data, end of file, error).
     fn tcp_readable(&mut self) -> bool;
     /// Bytes that TCP has ready.

@@ -469,6 +469,9 @@ fn return_some<B: Base>(record: &Record, slot: &Slot, base: &mut B, tail: u64) -
             lines.consumer.release(claimed);
             return Returned::Broken;
         };
+        if head != claimed {
+            base.tcp_push();
+        }
         lines.mark.mark.store(tx.tcp.load(Relaxed), Relaxed);
         tx.mark.store(tx.tcp.load(Relaxed), Relaxed);
         lines.consumer.release(head); // edge: release -> settled (the mark travels with it)

@@ -208,6 +208,15 @@ fn queue(fd: RawFd, request: usize) -> Result<u64, Errno> {
     Ok(n.max(0) as u64)
 }
 
+/// Sends what the kernel holds back to fill a segment, whatever TCP_CORK says: setting TCP_NODELAY does that.
+pub fn push(fd: RawFd) {
+    let before = nodelay(fd);
+    set_nodelay(fd, true);
+    if !before {
+        set_nodelay(fd, false);
+    }
+}
+
 /// Sets TCP_NODELAY.
 pub fn set_nodelay(fd: RawFd, on: bool) {
     let _ = rustix::net::sockopt::set_tcp_nodelay(crate::fds::borrow(fd), on);

@@ -131,7 +131,8 @@ fn grpc_calls_and_streams() {
         server.finish();
         told
     });
+    // gRPC asks the kernel with each receive how much more there is (TCP_INQ): its connections stay plain.
     if let Some(counters) = counters {
-        counters.went_over_shared_memory(2);
+        assert_eq!(counters.upgraded, 0, "{}", counters.lines);
     }
 }

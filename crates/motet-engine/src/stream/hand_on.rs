@@ -67,7 +67,9 @@ pub(super) fn leave_nothing(record: &Record, slot: &Slot, base: &mut Kernel<'_>)
 fn give_back(record: &Record, local: &Local, slot: &Slot, (handle, fd): (Handle, i32)) -> Option<bool> {
     let theirs = socket_of_peer(record, fd)?;
     let send = |bytes: &[u8]| socket::send(theirs.as_raw_fd(), &[IoSlice::new(bytes)], MSG_DONTWAIT);
-    Some(rx::give_back(record, slot, &mut Kernel::new(local, handle).on(fd), send))
+    let returned = rx::give_back(record, slot, &mut Kernel::new(local, handle).on(fd), send);
+    socket::push(theirs.as_raw_fd());
+    Some(returned)
 }
 
 /// The socket at the other end, while its process lives. Between two looks at that process its number means no other.
