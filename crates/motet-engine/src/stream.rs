@@ -193,15 +193,22 @@ impl Engine {
         self.attached(handle).map_or(0, |up| up.slot.inward().gate.tail().0)
     }
 
-    /// Bytes on the wire that a receive could take after TCP's: none while TCP bytes that precede them are still on their way.
+    /// Bytes on the wire that a receive could take after TCP's: none while TCP bytes that precede them are still on their way, or while the
+    /// producer returns them. To be asked after the kernel: what was returned in between counts there or not at all, so a sum never
+    /// promises too much.
     pub fn rx_bytes(&self, handle: Handle) -> u64 {
         self.attached(handle).map_or(0, |Up { record, local, slot, .. }| {
-            let (tail, head) = (slot.inward().gate.tail().0, record.rx.head.load(Relaxed));
-            let missing = rx::missing(record, &slot);
-            if tail == head || missing > 0 && socket::pending(local.fd.load(Relaxed)) < missing {
+            let lines = slot.inward();
+            let (tail, Some(head)) = (lines.gate.tail().0, lines.consumer.settled()) else { return 0 };
+            let moved = head != record.rx.head.load(Relaxed);
+            let missing = match moved {
+                true => lines.mark.mark.load(Relaxed).saturating_sub(record.rx.tcp.load(Relaxed)),
+                false => rx::missing(record, &slot),
+            };
+            if tail <= head || missing > 0 && socket::pending(local.fd.load(Relaxed)) < missing {
                 return 0;
             }
-            tail.wrapping_sub(head).min(slot.in_ring(record.rx.wide.load(Relaxed) != 0).size())
+            (tail - head).min(slot.in_ring(record.rx.wide.load(Relaxed) != 0).size())
         })
     }
 

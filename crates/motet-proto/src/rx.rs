@@ -440,8 +440,34 @@ fn take_more<B: Base>(
         slot.inward().consumer.landed.store(rate, Relaxed);
     }
     match result {
-        Take::Retry if before > 0 && !peek => Take::Done(before),
+        Take::Retry if before > 0 && !peek => Take::Done(take_returned(record, slot, base, bufs, before, tail)),
         _ => result,
+    }
+}
+
+/// The producer has returned what was behind `done` bytes of TCP, which the program may have been promised: it comes over TCP now.
+#[cold]
+fn take_returned<B: Base>(
+    record: &Record,
+    slot: &Slot,
+    base: &mut B,
+    bufs: &mut [IoSliceMut<'_>],
+    done: usize,
+    tail: u64,
+) -> usize {
+    if unsettled(slot, base) || !matches!(settle(record, slot, tail), Settled::Same | Settled::Moved) {
+        return done;
+    }
+    let (rx, room) = (&record.rx, bufs.iter().map(|b| b.len()).sum());
+    let returned = rx.mark.load(Relaxed).saturating_sub(rx.tcp.load(Relaxed));
+    let Take::Done(n) = take_tcp(record, base, bufs, done, returned, false) else { return done };
+    let (done, head) = (done + n, rx.head.load(Relaxed));
+    if n as u64 != returned || head == tail || done == room {
+        return done;
+    }
+    match take_ring(record, slot, base, (head, tail), bufs, (done, room), false) {
+        Take::Done(all) => all,
+        _ => done,
     }
 }
 
