@@ -36,9 +36,12 @@ pub fn take() -> Vec<Process> {
     then
 }
 
+/// Which stream: its node, and its place and generation there.
+type Which = (Option<Identity>, (usize, u32));
+
 /// Judges every upgraded stream by what moved since an earlier look.
 pub fn judge(now: &mut [Process], earlier: &[Process]) {
-    let before: HashMap<(Option<Identity>, (usize, u32)), (Moved, Moved)> =
+    let before: HashMap<Which, (Moved, Moved)> =
         earlier.iter().flat_map(|p| p.streams.iter().map(|s| ((p.family, s.place), (s.sent, s.received)))).collect();
     let receivers: HashMap<(SocketAddr, SocketAddr), Receiver> = now
         .iter()
