@@ -1,7 +1,7 @@
 //! Waiting outside the kernel, as long as that pays.
 //!
 //! [`spin`] looks at the gate, now and then at the kernel and at who else wants the CPU; the rest keeps count of whether it paid. Where a
-//! setting for tests says so ([`Base::patience`]), a spin that found nothing is followed by a [`rest`] behind the open gate.
+//! setting for tests says so ([`Base::patience`]), a spin that found nothing is followed by a rest behind the open gate.
 
 use crate::{Base, Patience, transfer};
 use motet_wire::record::Record;
