@@ -78,39 +78,104 @@ static void renew(int number)
     REAL(sigaction)(number, &now, NULL);
 }
 
-/* Sends it to this thread once more, where it is blocked. Signals of a number that queues stay in order, if they are not very many. */
-static bool send_again(int number, const siginfo_t *info)
+/* Signals of a real-time number queue in order. One that is sent once more comes behind those that were sent meanwhile, so the order
+ * is kept here: `postponed` in the order in which they came, and `sent_again` as the kernel has them. One that comes while others of
+ * its number are postponed takes its place behind them, and the first of them is handled instead. All of it with signals blocked. */
+#define POSTPONED 4
+static __thread siginfo_t postponed[POSTPONED], sent_again[POSTPONED];
+static __thread int postponed_count;
+static __thread long postponed_in; /* a process that was forked has none of its parent's signals */
+
+static void block(uint64_t signals, uint64_t *before) { syscall(SYS_rt_sigprocmask, SIG_BLOCK, &signals, before, sizeof signals); }
+
+static bool are_the_same(const siginfo_t *one, const siginfo_t *other)
 {
-    enum { QUEUED = 8 };
-    static const struct timespec none;
-    siginfo_t queued[QUEUED];
-    uint64_t one = bit(number);
-    long process = syscall(SYS_getpid), thread = syscall(SYS_gettid);
-    int count = 0;
-    while (number >= 34 && count < QUEUED &&
-           syscall(SYS_rt_sigtimedwait, &one, &queued[count], &none, sizeof one) == number)
-        count++;
-    bool sent = syscall(SYS_rt_tgsigqueueinfo, process, thread, number, info) == 0;
-    for (int i = 0; i < count; i++) syscall(SYS_rt_tgsigqueueinfo, process, thread, number, &queued[i]);
-    return sent;
+    return one->si_signo == other->si_signo && one->si_code == other->si_code && one->si_pid == other->si_pid &&
+           one->si_uid == other->si_uid && one->si_value.sival_ptr == other->si_value.sival_ptr;
+}
+
+static int place_of_sent(const siginfo_t *info)
+{
+    int at = 0;
+    while (at < postponed_count && !are_the_same(&sent_again[at], info)) at++;
+    return at;
+}
+
+static int place_of_first(int number)
+{
+    int at = 0;
+    while (at < postponed_count && postponed[at].si_signo != number) at++;
+    return at;
+}
+
+static void take_out(siginfo_t *list, int at) { memmove(list + at, list + at + 1, (size_t)(postponed_count - 1 - at) * sizeof *list); }
+
+static void forget(int number)
+{
+    for (int first; (first = place_of_first(number)) < postponed_count; postponed_count--) {
+        int sent = 0;
+        while (sent_again[sent].si_signo != number) sent++;
+        take_out(postponed, first);
+        take_out(sent_again, sent);
+    }
+}
+
+/* Where there is no room it keeps no place: its order among others of its number may change. */
+static void postpone(int number, const siginfo_t *info, long process)
+{
+    if (postponed_in != process) postponed_count = 0;
+    postponed_in = process;
+    if (number < 34 || postponed_count == POSTPONED || place_of_sent(info) < postponed_count) return;
+    postponed[postponed_count] = sent_again[postponed_count] = *info;
+    postponed_count++;
+}
+
+/* Before a handler is called: what it is told is of the signal whose turn it is. */
+static void take_turn(int number, siginfo_t *info)
+{
+    uint64_t before, pending = 0;
+    siginfo_t first;
+    int kept = errno, at, sent;
+    block(all_of_ours(), &before);
+    if ((at = place_of_first(number)) < postponed_count && postponed_in == syscall(SYS_getpid)) {
+        first = postponed[at];
+        sent = place_of_sent(info);
+        syscall(SYS_rt_sigpending, &pending, sizeof pending);
+        if (sent < postponed_count) {
+            take_out(postponed, at);
+            take_out(sent_again, sent);
+            postponed_count--;
+            *info = first;
+        } else if (pending & bit(number)) {
+            take_out(postponed, at);
+            postponed[postponed_count - 1] = *info;
+            *info = first;
+        } else
+            forget(number); /* the program took them by other means, or ignored them for a while */
+    }
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before);
+    errno = kept;
 }
 
 /* Several signals may come before the first has blocked them all. Each finds a mask to which the earlier ones have but added. */
 static bool put_off(int number, siginfo_t *info, ucontext_t *context)
 {
-    uint64_t one = bit(number), mask;
+    uint64_t before, mask;
     int kept = errno;
     if (engine_confined()) return false;
-    syscall(SYS_rt_sigprocmask, SIG_BLOCK, &one, NULL, sizeof one);
-    bool sent = send_again(number, info);
+    block(all_of_ours(), &before);
+    long process = syscall(SYS_getpid), thread = syscall(SYS_gettid);
+    bool sent = syscall(SYS_rt_tgsigqueueinfo, process, thread, number, info) == 0;
     if (sent) {
+        postpone(number, info, process);
         renew(number);
         memcpy(&mask, &context->uc_sigmask, sizeof mask); /* the kernel's is shorter than the C library's */
         unblocked |= ~mask;
         shim_pending = 1;
         mask |= all_of_ours();
         memcpy(&context->uc_sigmask, &mask, sizeof mask);
-    }
+    } else
+        syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before);
     errno = kept;
     return sent;
 }
@@ -120,6 +185,7 @@ static void left(int *level) { shim_level = *level; }
 static void entry(int number, siginfo_t *info, void *context)
 {
     if (UNLIKELY(shim_depth > 0) && !lingers && put_off(number, info, context)) return;
+    if (UNLIKELY(postponed_count > 0) && !engine_confined()) take_turn(number, info);
     int level __attribute__((cleanup(left))) = shim_level;
     if (level < SHIM_LEVELS) frames[level] = __builtin_frame_address(0);
     shim_level = level + 1;

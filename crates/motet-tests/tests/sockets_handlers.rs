@@ -2,11 +2,13 @@
 
 use motet_tests::both;
 
-/// The ring is used after the jumps: what was left is no longer open.
+/// The ring is used after the jumps: what was left is no longer open. With open gates a signal waits until the rest behind them is over, 300 ms
+/// (the time that they stay open): fewer jumps.
 #[test]
 fn a_wait_that_a_handler_leaves_by_a_jump_is_over() {
     for way in ["poll", "select", "epoll", "peek"] {
-        both("jumps", &[way, "400"]).took_the_fast_path(40_000);
+        both("jumps", &[way, "400"]);
+        both("jumps", &[way, "40"]).took_the_fast_path(30_000);
     }
 }
 
