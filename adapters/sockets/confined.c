@@ -143,7 +143,7 @@ int confined_poll(struct pollfd *fds, nfds_t count, const struct confined_poll_c
 
 static bool has(const long *set, int fd) { return (unsigned long)set[fd / SET_BITS] >> (fd % SET_BITS) & 1; }
 
-/* Descriptors whose rings one answer of select can tell of. Those of others are told by the next one. */
+/* One answer of select reports the rings of so many descriptors at most. The next answer reports the others. */
 #define TOLD 64
 
 int confined_select(int count, fd_set *const sets[3], const struct confined_select_call *call)

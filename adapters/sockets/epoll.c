@@ -108,7 +108,7 @@ static int kernel_filter(struct waiting *x, int count)
 
 /* ---------------------------------------------------------------- what the rings add */
 
-/* What else the program awaits of a one-shot event, which is told once: the kernel is asked before it is disarmed. */
+/* Other conditions that the program awaits of a one-shot event. The event is reported once, so the kernel is asked before it is disarmed. */
 static uint32_t also_ready(const struct interest *interest)
 {
     uint32_t others = interest->events & (EPOLLOUT | EPOLLWRNORM | EPOLLRDHUP | EPOLLPRI);

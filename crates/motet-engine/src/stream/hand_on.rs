@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const MSG_DONTWAIT: i32 = 0x40;
 /// How long the end of a stream waits (ns) for room in TCP, and for how long at a time.
-const LINGER: u64 = 60_000_000_000;
+const LINGER: u64 = 2_000_000_000;
 const LOOK: u64 = 10_000_000;
 
 impl Engine {
