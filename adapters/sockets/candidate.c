@@ -57,9 +57,8 @@ void candidate_count(int fd, enum direction direction)
 static void await_hand_over(int fd)
 {
     while (word_kind(table_word(fd)) == KIND_UPGRADING) {
-        table_guard guard;
-        table_lock(&guard);
-        table_unlock(&guard);
+        table_lock();
+        table_unlock();
     }
 }
 
@@ -148,9 +147,8 @@ static void upgrade_now(void *of)
 
 static void hand_over(int fd)
 {
-    table_guard guard;
     int members[16];
-    table_lock(&guard);
+    table_lock();
     uint64_t word = table_word(fd);
     int count = word_kind(word) == KIND_CANDIDATE ? family(fd, word, members, 16) : 0;
     bool quiet = count > 0 && family_has_alone(fd, word), never = false;
@@ -188,7 +186,7 @@ static void hand_over(int fd)
             table_replace(members[i], failed ? 0 : before[i]);
         }
     }
-    table_unlock(&guard);
+    table_unlock();
 }
 
 /* Bringing up a wire costs about as much as ten short exchanges gain by it. So a candidate is due after a few messages only, and

@@ -42,8 +42,7 @@ static void give_up(int fd)
     motet_stream s = table_handle(fd);
     if (word_kind(word) != KIND_STREAM) return;
     bool empty = ENGINE(engine.hand_on(s, fd, REASON_CONFINED)) != 0;
-    table_guard guard;
-    table_lock(&guard);
+    table_lock();
     if (table_word(fd) == word && table_handle(fd) == s) {
         engine_report(s, fd);
         if (empty)
@@ -53,7 +52,7 @@ static void give_up(int fd)
         if (!empty) atomic_store(&any_rest, true);
         table_replace(fd, empty ? 0 : KIND_REST | (word & (WORD_SHARED | WORD_COPIED | WORD_ELSEWHERE)));
     }
-    table_unlock(&guard);
+    table_unlock();
 }
 
 void confined_begin(void)
@@ -77,13 +76,12 @@ bool confined_has_rest(void) { return atomic_load(&any_rest); }
 
 static void is_over(int fd)
 {
-    table_guard guard;
-    table_lock(&guard);
+    table_lock();
     if (word_kind(table_word(fd)) == KIND_REST) {
         interest_forget(fd);
         table_replace(fd, 0);
     }
-    table_unlock(&guard);
+    table_unlock();
 }
 
 /* More than 0: so many bytes of the ring. 0: make the kernel's call for *limit bytes at most, and say with confined_came() what came.

@@ -178,8 +178,7 @@ static int copied(int from, int to)
     uint64_t word = table_word(from);
     table_set(to, KIND_NONE);
     if (word_kind(word) >= KIND_EPOLL && word_kind(word) != KIND_PRIVATE) {
-        table_guard guard;
-        table_lock(&guard);
+        table_lock();
         word = table_word(from);
         if (word_kind(word) == KIND_CANDIDATE && word_extra(word) == 0)
             word |= table_new_group();
@@ -188,7 +187,7 @@ static int copied(int from, int to)
             table_replace(from, word | WORD_SHARED | WORD_COPIED);
             table_replace(to, word | WORD_SHARED | WORD_COPIED);
         }
-        table_unlock(&guard);
+        table_unlock();
     } else if (word_kind(word) == KIND_FRESH) {
         table_set(from, KIND_NONE);
     }

@@ -297,9 +297,8 @@ static int wait_round(struct waiting *x)
     record_uncover(record);
     if (UNLIKELY(!record->set)) {
         /* A stream that is just being handed over puts the set in place before it releases the table lock. */
-        table_guard guard;
-        table_lock(&guard);
-        table_unlock(&guard);
+        table_lock();
+        table_unlock();
         if (!record->set) return wait_plainly(x);
     }
     if (x->at != 0 && ENGINE(engine.set_doze(record->set))) return wait_dozing(x);

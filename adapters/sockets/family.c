@@ -116,8 +116,7 @@ void family_close(uint64_t place)
 static void count_all(bool closing_only, int by)
 {
     if (!page) return;
-    table_guard guard;
-    table_lock(&guard);
+    table_lock();
     for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
         uint64_t word = table_word(fd);
         if (word_kind(word) != KIND_CANDIDATE || !is_first(fd, word)) continue;
@@ -125,7 +124,7 @@ static void count_all(bool closing_only, int by)
         _Atomic uint32_t *count = holders(table_handle(fd));
         if (count) atomic_fetch_add(count, (uint32_t)by);
     }
-    table_unlock(&guard);
+    table_unlock();
 }
 
 void family_exit(void) { count_all(false, -1); }

@@ -31,8 +31,7 @@ struct interest *interest_at(uint32_t index) { return &interests[index]; }
 uint32_t interest_epoll_new(int epfd)
 {
     uint32_t found = 0;
-    table_guard guard;
-    table_lock(&guard);
+    table_lock();
     for (uint32_t i = 1; i < SHIM_EPOLLS && !found; i++)
         if (!records[i].used) found = i;
     if (found) {
@@ -43,7 +42,7 @@ uint32_t interest_epoll_new(int epfd)
         record->fd = epfd;
         record->bell = -1;
     }
-    table_unlock(&guard);
+    table_unlock();
     return found;
 }
 
@@ -73,10 +72,9 @@ struct epoll_record *record_enter(int epfd)
 void record_leave(struct epoll_record *record)
 {
     if (atomic_fetch_sub(&record->users, 1) != 1 || LIKELY(!atomic_load(&record->closed))) return;
-    table_guard guard;
-    table_lock(&guard);
+    table_lock();
     if (record->used && atomic_load(&record->closed) && atomic_load(&record->users) == 0) record_free(record);
-    table_unlock(&guard);
+    table_unlock();
 }
 
 static bool record_ready(struct epoll_record *record)
@@ -410,8 +408,7 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
         int quick = control_quick(record, epfd, operation, fd, event);
         if (quick <= 0) return quick;
     }
-    table_guard guard;
-    table_lock(&guard);
+    table_lock();
     uint64_t word = table_word(fd);
     uint32_t number = (uint32_t)(record - records);
     uint32_t index = find(fd, number);
@@ -447,9 +444,9 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
     if (unfit && word_kind(word) != KIND_STREAM) {
         interest_forget(fd);
         table_replace(fd, 0);
-        engine_stayed_plain(REASON_UNSEEN_WAIT);
     }
-    table_unlock(&guard);
+    table_unlock();
+    if (unfit && word_kind(word) != KIND_STREAM) engine_stayed_plain(REASON_UNSEEN_WAIT);
     errno = kept;
     return result;
 }
@@ -458,11 +455,10 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
 
 void record_all_plain(struct epoll_record *record, uint32_t reason)
 {
-    table_guard guard;
-    table_lock(&guard);
+    table_lock();
     for (uint32_t index = record->first; index; index = interests[index].next_in_epoll)
         if (interests[index].stream) ENGINE(engine.plain(interests[index].stream, reason));
-    table_unlock(&guard);
+    table_unlock();
 }
 
 void interest_epoll_nested(int epfd)

@@ -236,12 +236,8 @@ static inline motet_stream table_handle(int fd) { return atomic_load_explicit(&s
 /* True when a data call on this descriptor is the C library's alone. */
 static inline bool word_is_plain(uint64_t word) { return LIKELY((word & WORD_KIND) < KIND_PRIVATE); }
 
-typedef struct {
-    sigset_t mask;
-    bool silent; /* taken in a confined process: nothing was blocked, shim_depth is raised */
-} table_guard;
-void table_lock(table_guard *guard);   /* blocks signals meanwhile, so a handler never finds the lock taken */
-void table_unlock(const table_guard *guard);
+void table_lock(void); /* the thread counts as in the engine meanwhile, so a handler never finds the lock taken */
+void table_unlock(void);
 void table_lock_for_fork(void);
 void table_unlock_after_fork(bool child);
 void table_set(int fd, uint64_t word); /* forgets whatever was known of fd before, the engine's stream included */

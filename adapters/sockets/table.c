@@ -6,9 +6,9 @@
  * What it isn't: the truth about descriptors, which is the kernel's. A word that is out of date because somebody closed
  *               the descriptor by a raw system call is replaced when a new socket appears under its number.
  *
- * Signal safety: readers are wait-free. The lock is held with every signal blocked, never across a call that sleeps, and
- * never while the loader's lock may be wanted, so a handler may call anything here unless it interrupted the engine
- * itself (shim_depth > 0), in which case callers skip the table.
+ * Signal safety: readers are wait-free. Whoever holds the lock is in the engine (shim_depth > 0), so handlers wait; one that the
+ * program installed by a bare system call skips the table then. The lock is never held across a call that sleeps, and never while
+ * the loader's lock may be wanted.
  * Fork safety: the fork handlers hold the lock. In a vfork child table_in_own_process() is false and nothing is changed. */
 #include "shim.h"
 
@@ -24,56 +24,45 @@ _Atomic int shim_top = -1;
 __thread int shim_depth;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static table_guard fork_guard;
 static _Atomic long process;
 
-/* A signal that nobody handles is dropped where it is not blocked; blocked here, it would wake another thread, and cut a receive
- * with MSG_WAITALL short. That can be no signal but SIGCHLD, as others that do nothing by default come rarely. */
-static bool child_ends_unheard(void)
+/* A handler of the program's waits until the thread has left (signals.c). No signal is blocked here: a thread that unblocks signals takes
+ * those that the kernel meant for another thread, and some programs end by one that interrupts the main thread's sleep. */
+void table_lock(void)
 {
-    struct sigaction now;
-    return !engine_confined() && REAL(sigaction)(SIGCHLD, NULL, &now) == 0 && (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN);
-}
-
-void table_lock(table_guard *guard)
-{
-    sigset_t all;
-    guard->silent = engine_confined();
-    if (UNLIKELY(guard->silent)) { /* no signal is blocked: a handler leaves the table alone */
-        shim_depth++;
-        pthread_mutex_lock(&lock);
-        return;
-    }
-    sigfillset(&all);
-    if (child_ends_unheard()) sigdelset(&all, SIGCHLD);
-    pthread_sigmask(SIG_SETMASK, &all, &guard->mask);
+    shim_enter();
     pthread_mutex_lock(&lock);
 }
 
-void table_unlock(const table_guard *guard)
+void table_unlock(void)
 {
     pthread_mutex_unlock(&lock);
-    if (UNLIKELY(guard->silent)) {
-        shim_depth--;
-        return;
-    }
-    pthread_sigmask(SIG_SETMASK, &guard->mask, NULL);
+    shim_exit();
+    signals_due();
 }
+
+/* ---------------------------------------------------------------- fork */
+
+/* Across a fork signals are blocked instead: the child must not find a handler put off that its parent runs. */
+static sigset_t fork_mask;
+static bool fork_silent; /* in a confined process nothing is blocked */
 
 void table_lock_for_fork(void)
 {
-    table_guard guard;
-    table_lock(&guard);
-    fork_guard = guard;
-    if (guard.silent) return;
+    fork_silent = engine_confined();
+    if (UNLIKELY(fork_silent)) return table_lock();
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_mutex_lock(&lock);
+    fork_mask = before;
     family_before_fork();
     interest_before_fork();
 }
 
 void table_unlock_after_fork(bool child)
 {
-    table_guard guard = fork_guard;
-    if (guard.silent) return table_unlock(&guard);
+    if (UNLIKELY(fork_silent)) return table_unlock();
     if (child) table_note_process();
     for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
         uint64_t word = atomic_load(&shim_words[fd]);
@@ -84,7 +73,9 @@ void table_unlock_after_fork(bool child)
         if (child) atomic_store(&shim_sleepers[fd], 0);
     }
     interest_after_fork(child);
-    table_unlock(&guard);
+    sigset_t before = fork_mask;
+    pthread_mutex_unlock(&lock);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* ---------------------------------------------------------------- processes */
@@ -188,8 +179,7 @@ static void forget(int fd, uint64_t word, bool closes)
         return;
     }
     motet_stream finished = 0;
-    table_guard guard;
-    table_lock(&guard);
+    table_lock();
     old = atomic_load(&shim_words[fd]);
     if (word_kind(old) == KIND_CLOSED) old = (old & ~WORD_KIND) | (old & WORD_STREAM ? KIND_STREAM : KIND_CANDIDATE);
     motet_stream handle = atomic_load(&shim_handles[fd]);
@@ -204,7 +194,7 @@ static void forget(int fd, uint64_t word, bool closes)
         /* The kernel keeps a registration of a closed descriptor while a duplicate lives; it is not mirrored. */
         if (waited) ENGINE(engine.plain(handle, REASON_UNSEEN_WAIT));
     }
-    table_unlock(&guard);
+    table_unlock();
     if (finished) {
         engine_report(finished, fd);
         candidate_ended(finished);
@@ -240,19 +230,19 @@ void table_make_plain(int fd, uint32_t reason)
 {
     uint64_t word = table_word(fd);
     if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH) {
-        table_guard guard;
-        table_lock(&guard);
+        table_lock();
         word = table_word(fd);
-        if (word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH) {
+        bool changes = word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH;
+        if (changes) {
             for (int other; (other = duplicate(fd, word, 0)) >= 0;) {
                 interest_forget(other);
                 table_replace(other, 0);
             }
             interest_forget(fd);
             table_replace(fd, 0);
-            if (reason != REASON_NONE) engine_stayed_plain(reason);
         }
-        table_unlock(&guard);
+        table_unlock();
+        if (changes && reason != REASON_NONE) engine_stayed_plain(reason);
     }
     if (word_kind(word) == KIND_STREAM) ENGINE(engine.plain(table_handle(fd), reason));
 }

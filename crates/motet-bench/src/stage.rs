@@ -263,6 +263,11 @@ impl Both {
     pub fn port(&self, mode: Mode) -> &str {
         &self.ports[usize::from(mode == Mode::Motet)]
     }
+
+    /// The one of this mode.
+    pub fn server(&self, mode: Mode) -> &Server {
+        &self.servers[usize::from(mode == Mode::Motet)]
+    }
 }
 
 /// A server that ends with its owner: by a signal, and by force when it takes long.
@@ -275,6 +280,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// The process that was started.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     fn printed(&self) -> String {
         fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }

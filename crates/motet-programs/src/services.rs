@@ -28,22 +28,38 @@ pub fn lighttpd(folder: &str, port: u16) -> String {
     )
 }
 
-/// Apache with its processes (prefork) and CGI by `module`: `cgi` or `cgid`. `/cgi/` is `cgi` in `folder`.
-pub fn apache(folder: &str, modules: &str, module: &str, port: u16) -> String {
-    let load: String = [
-        ("mpm_prefork_module", "mod_mpm_prefork"),
-        ("authz_core_module", "mod_authz_core"),
-        ("alias_module", "mod_alias"),
-    ]
-    .iter()
-    .map(|(name, file)| format!("LoadModule {name} {modules}/{file}.so\n"))
-    .collect();
-    let socket = if module == "cgid" { format!("ScriptSock {folder}cgid.sock\n") } else { String::new() };
+/// The lines that load Apache's modules of these names.
+fn apache_modules(modules: &str, names: &[&str]) -> String {
+    names.iter().map(|name| format!("LoadModule {name}_module {modules}/mod_{name}.so\n")).collect()
+}
+
+/// Where Apache writes, and its one port.
+fn apache_place(folder: &str, port: u16) -> String {
     format!(
         "ServerRoot {folder}\nServerName localhost\nListen 127.0.0.1:{port}\nPidFile {folder}apache.pid\nDefaultRuntimeDir {folder}\n\
-         ErrorLog {folder}apache.log\nMutex file:{folder}\n{load}LoadModule {module}_module {modules}/mod_{module}.so\n{socket}\
-         StartServers 2\nMaxRequestWorkers 4\nKeepAlive On\nScriptAlias /cgi/ {folder}cgi/\n\
+         ErrorLog {folder}apache.log\nMutex file:{folder}\n"
+    )
+}
+
+/// Apache with its processes (prefork) and CGI by `module`: `cgi` or `cgid`. `/cgi/` is `cgi` in `folder`.
+pub fn apache(folder: &str, modules: &str, module: &str, port: u16) -> String {
+    let place = apache_place(folder, port);
+    let load = apache_modules(modules, &["mpm_prefork", "authz_core", "alias", module]);
+    let socket = if module == "cgid" { format!("ScriptSock {folder}cgid.sock\n") } else { String::new() };
+    format!(
+        "{place}{load}{socket}StartServers 2\nMaxRequestWorkers 4\nKeepAlive On\nScriptAlias /cgi/ {folder}cgi/\n\
          <Directory {folder}>\nOptions +ExecCGI\nRequire all granted\n</Directory>\n"
+    )
+}
+
+/// Apache with one process of 25 threads (mpm_event), which hand every connection between them and a listener's epoll set. Serves the files
+/// of `root`.
+pub fn apache_event(folder: &str, modules: &str, root: &str, port: u16) -> String {
+    let place = apache_place(folder, port);
+    let load = apache_modules(modules, &["mpm_event", "authz_core"]);
+    format!(
+        "{place}{load}StartServers 1\nServerLimit 1\nThreadsPerChild 25\nMaxRequestWorkers 25\nMinSpareThreads 1\nMaxSpareThreads 25\n\
+         KeepAlive On\nMaxKeepAliveRequests 0\nKeepAliveTimeout 60\nDocumentRoot {root}\n"
     )
 }
 

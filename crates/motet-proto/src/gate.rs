@@ -4,19 +4,20 @@
 
 use crate::lock::{Acquired, Held, acquire};
 use crate::rx::broken;
-use crate::{Base, bulk};
+use crate::{Base, bulk, exchange};
 use motet_wire::record::{Record, State};
 use motet_wire::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
 
-/// Whether the gate is open over an empty ring, nobody sleeps on this stream and nothing speaks for the large ring: then [`raise`] has
-/// nothing to do.
+/// Whether the gate is open over an empty ring, nobody sleeps on this stream and nothing speaks for the large ring or for a closed gate:
+/// then [`raise`] has nothing to do.
 #[inline(always)]
 pub(crate) fn is_up(record: &Record, slot: &Slot) -> bool {
     let rx = &record.rx;
     slot.inward().gate.still_waiting(rx.head.load(Relaxed))
         && rx.busy.load(Relaxed) == 0
         && (rx.bulk.load(Relaxed) == 0 || rx.wide.load(Relaxed) != 0)
+        && exchange::is_mutual(record)
 }
 
 /// Opens the gate, if nobody sleeps on this stream, both ends are ready, the ring is empty and `allowed` (asked under the
@@ -29,6 +30,9 @@ pub fn raise<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl 
 #[inline(never)]
 fn raise_anew<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
     let (rx, lines) = (&record.rx, slot.inward());
+    if exchange::keeps_gate_closed(record, base) {
+        return false;
+    }
     let wide = bulk::wants_wide(record, slot, base);
     if lines.gate.still_waiting(rx.head.load(Relaxed))
         && rx.busy.load(Relaxed) == 0

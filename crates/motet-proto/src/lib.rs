@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bulk;
+mod exchange;
 pub mod gate;
 pub mod lock;
 pub mod message;

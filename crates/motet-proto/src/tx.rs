@@ -6,7 +6,7 @@
 //! (invariant 3). So whoever reads the socket without the engine gets every byte, in order, from TCP alone.
 
 use crate::lock::{Acquired, Held, acquire};
-use crate::{Base, EAGAIN, EBADF, ECONNRESET, EPIPE, Errno, bulk, transfer};
+use crate::{Base, EAGAIN, EBADF, ECONNRESET, EPIPE, Errno, bulk, exchange, transfer};
 use motet_wire::gate::{Broken, INLINE, Mode};
 use motet_wire::record::{Record, State};
 use motet_wire::ring::gather;
@@ -107,7 +107,7 @@ fn begin_in_full<B: Base>(
         let lines = slot.outward();
         let tail = tx.tail.load(Relaxed);
         match lines.gate.mode(tail) {
-            Ok(Mode::Tcp) => {}
+            Ok(Mode::Tcp) => exchange::met_closed_gate(record),
             Ok(Mode::Ring | Mode::Wide)
                 if ask.kernel_only || tx.busy.load(Relaxed) != 0 || tx.ready.load(Relaxed) != READY =>
             {

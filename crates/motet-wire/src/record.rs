@@ -210,7 +210,22 @@ pub struct Events {
     pub single_copy: AtomicU64,
     /// Times a put found the gate just closed.
     pub lost_put: AtomicU64,
-    _reserved: [AtomicU64; 2],
+    /// Whether only one direction of this stream finds open gates: see [`Exchange`].
+    pub exchange: Exchange,
+}
+
+/// What is known of the sends that had to use the kernel: `motet_proto::exchange`.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Exchange {
+    /// Sends in a row that met a closed gate, with little received between them.
+    pub unmet: AtomicU32,
+    /// Times the own gate stayed closed because of them.
+    pub kept: AtomicU32,
+    /// Bytes put into the ring (lower half) when the last such send began.
+    pub put: AtomicU32,
+    /// Bytes received on either path (lower half) when the last such send began.
+    pub received: AtomicU32,
 }
 
 /// Who is at the other end.

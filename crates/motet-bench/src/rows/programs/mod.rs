@@ -4,6 +4,7 @@
 //! the ends on two CPUs, beside plain TCP in its better placement. The ratio is always how many times better Motet is. Where little
 //! is asked the note adds both ratios within one placement. A row whose program is missing says so.
 
+mod apache;
 mod c;
 pub mod java;
 pub(crate) mod middleware;
@@ -22,7 +23,7 @@ use motet_programs::find;
 use std::cell::RefCell;
 
 /// The rows, in the order of the table.
-pub const ROWS: [Row; 15] = [
+pub const ROWS: [Row; 16] = [
     row("ping-pong", "C ping-pong, blocking and epoll", c::ping_pong),
     row("sockperf", "sockperf", tools::sockperf),
     row("iperf3", "iperf3", tools::iperf3),
@@ -32,6 +33,7 @@ pub const ROWS: [Row; 15] = [
     row("python", "Python, blocking and asyncio", python::echo),
     row("redis", "Redis", redis::redis),
     row("nginx", "nginx and wrk", servers::nginx),
+    row("apache", "Apache, a server of threads and epoll sets", apache::apache),
     row("postgresql", "PostgreSQL", servers::postgresql),
     row("memcached", "memcached", servers::memcached),
     row("omniorb", "omniORB", middleware::omniorb),
