@@ -207,8 +207,11 @@ impl Engine {
         }
         let (asleep, hot) = {
             let mut inner = set.inner.lock();
-            inner.stir();
-            let hot = inner.members.get(&handle).is_some_and(|m| m.hot);
+            let (known, hot) = inner.members.get(&handle).map_or((false, false), |m| (true, m.hot));
+            // Only a gate that was opened outside this set can be open here.
+            if !known && local.slot.slot().is_some() {
+                inner.stir();
+            }
             if inner.members.insert(handle, Member { cookie, interest, told: 0, hot }).is_none() {
                 set.members.fetch_add(1, Relaxed);
                 // One that was hot when it left comes back hot. In one step with the question for sleepers: the next one closes

@@ -47,5 +47,5 @@ pub(crate) fn keeps_gate_closed<B: Base>(record: &Record, base: &B) -> bool {
     }
     let kept = exchange.kept.load(Relaxed).wrapping_add(1);
     exchange.kept.store(kept, Relaxed);
-    kept % TRIAL != 0
+    !kept.is_multiple_of(TRIAL)
 }

@@ -9,7 +9,7 @@ use motet_wire::sync::Ordering::Relaxed;
 use std::cell::Cell;
 use std::rc::Rc;
 use support::prng::Prng;
-use support::{LOOK, SEND, SLEEP, World};
+use support::{LOOK, SEND, SLEEP, Side, World};
 
 const SPIN: rx::Ask = rx::Ask { spin: 30_000, ..SLEEP };
 
@@ -207,4 +207,63 @@ fn a_rest_ends_in_the_kernel_behind_a_closed_gate_or_with_the_programs_own_limit
     assert_eq!((step, took), (rx::Step::Failed(EAGAIN), 300));
     let (step, took, _) = rests(false, u64::MAX / 2, true);
     assert_eq!((step, took), (rx::Step::Failed(EINTR), 0));
+}
+
+/// Receives what the peer has sent, on either path.
+fn receive_all(world: &World, side: usize) {
+    while world.undelivered(side) > 0 {
+        if world.receive(side, 1, 4096, LOOK) == rx::Step::Kernel {
+            assert!(world.receive_on(side, 1, true));
+        }
+    }
+}
+
+/// A request of 50 bytes to a peer that sleeps in the kernel, or looks, and its answer. Whether the gate for the answer opens.
+fn opens_for_answer(world: &World, peer_looks: bool, answer: usize) -> bool {
+    let raise = |side: usize| {
+        let Side { record, slot, .. } = &world.sides[side];
+        motet_proto::gate::raise(record, slot, &mut world.base(side, 1), || true)
+    };
+    let close = |side: usize| {
+        let Side { record, slot, .. } = &world.sides[side];
+        assert!(motet_proto::gate::close_gate(record, slot, &mut world.base(side, 1)));
+    };
+    let send = |side: usize, length: usize| {
+        for _ in 0..length.div_ceil(2048) {
+            match world.send(side, length.min(2048), SEND) {
+                tx::Step::Kernel => assert!(world.send_on(side, false)),
+                step => assert_eq!(step, tx::Step::Done(length.min(2048))),
+            }
+            receive_all(world, 1 - side);
+        }
+    };
+    if peer_looks {
+        raise(0);
+    }
+    send(1, 50);
+    let opens = raise(1);
+    close(0);
+    send(0, answer);
+    close(1);
+    opens
+}
+
+#[test]
+fn an_exchange_whose_requests_meet_a_closed_gate_stays_on_tcp_both_ways() {
+    let world = world();
+    let count = |times: usize, peer_looks: bool, answer: usize| {
+        (0..times).filter(|_| opens_for_answer(&world, peer_looks, answer)).count()
+    };
+    let first = count(100, false, 200);
+    assert!((16..=17).contains(&first), "the gate opens for {first} of the first 100 answers");
+    let later = count(2560, false, 200);
+    assert_eq!(later, 10, "one trial in 256");
+    assert_eq!(count(10, true, 200), 10, "a request that met an open gate ends it");
+}
+
+#[test]
+fn much_data_come_through_an_open_gate_whatever_becomes_of_the_requests() {
+    let world = world();
+    let opened = (0..100).filter(|_| opens_for_answer(&world, false, 40 << 10)).count();
+    assert_eq!(opened, 100);
 }

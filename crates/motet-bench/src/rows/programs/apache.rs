@@ -57,7 +57,8 @@ fn load(stage: &Stage<'_>, both: &Both, way: Way, page: &str, connections: &str)
     let limited = ["timeout", "--preserve-status", "-s", "INT", &seconds];
     let server = both.server(way.mode).pid();
     let before = cpu_of_children(server)?;
-    let told = stage.client(way, &[&limited[..], &["wrk", "-t", "1", "-c", connections, "-d", "30s", &url]].concat())?;
+    let told =
+        stage.client(way, &[&limited[..], &["wrk", "-t", "1", "-c", connections, "-d", "30s", &url]].concat())?;
     let spent = cpu_of_children(server)? - before;
     let requests: f64 = told
         .lines()
