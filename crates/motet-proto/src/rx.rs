@@ -441,6 +441,10 @@ fn take_more<B: Base>(
     }
     match result {
         Take::Retry if before > 0 && !peek => Take::Done(take_returned(record, slot, base, bufs, before, tail)),
+        // The same between two pieces.
+        Take::Done(n) if n < room && !peek && rx.mark_known.load(Relaxed) == 0 => {
+            Take::Done(take_returned(record, slot, base, bufs, n, tail))
+        }
         _ => result,
     }
 }
