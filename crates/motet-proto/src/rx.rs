@@ -449,30 +449,44 @@ fn take_more<B: Base>(
     }
 }
 
-/// The producer has returned what was behind `done` bytes of TCP, which the program may have been promised: it comes over TCP now.
+/// The producer returns what is behind the first `done` bytes, which the program may have been promised: it comes over TCP now, in several steps
+/// where it is much.
 #[cold]
 fn take_returned<B: Base>(
     record: &Record,
     slot: &Slot,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
-    done: usize,
+    mut done: usize,
     tail: u64,
 ) -> usize {
-    if unsettled(slot, base) || !matches!(settle(record, slot, tail), Settled::Same | Settled::Moved) {
-        return done;
-    }
     let (rx, room) = (&record.rx, bufs.iter().map(|b| b.len()).sum());
-    let returned = rx.mark.load(Relaxed).saturating_sub(rx.tcp.load(Relaxed));
-    let Take::Done(n) = take_tcp(record, base, bufs, done, returned, false) else { return done };
-    let (done, head) = (done + n, rx.head.load(Relaxed));
-    if n as u64 != returned || head == tail || done == room {
-        return done;
+    for _ in 0..MOVES {
+        if unsettled(slot, base) || !matches!(settle(record, slot, tail), Settled::Same | Settled::Moved) {
+            break;
+        }
+        let returned = rx.mark.load(Relaxed).saturating_sub(rx.tcp.load(Relaxed));
+        if returned > 0 {
+            let Take::Done(n) = take_tcp(record, base, bufs, done, returned, false) else { break };
+            done += n;
+            if n as u64 != returned {
+                break;
+            }
+        }
+        let head = rx.head.load(Relaxed);
+        if head == tail || done == room {
+            break;
+        }
+        match take_ring(record, slot, base, (head, tail), bufs, (done, room), false) {
+            Take::Done(all) => done = all,
+            Take::Retry => {}
+            _ => break,
+        }
+        if done == room || rx.head.load(Relaxed) == tail {
+            break;
+        }
     }
-    match take_ring(record, slot, base, (head, tail), bufs, (done, room), false) {
-        Take::Done(all) => all,
-        _ => done,
-    }
+    done
 }
 
 /// Consumes `head..tail` as far as there is room, `done` bytes into `bufs`, giving space back piece by piece.
