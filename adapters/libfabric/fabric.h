@@ -388,14 +388,14 @@ static inline void write_entry(struct reader *reader, void *context, uint64_t fl
     reader->taken++;
 }
 
-#define BATCH 16 /* ends taken at a time */
+#define BATCH 16 /* most ends taken at a time */
 #define END_SIZE offsetof(struct motet_completion, lent) /* no receive is in place here; whole lines */
 static inline struct motet_completion *end_of(const struct queue *queue, int at) { return (void *)((char *)queue->ends + (size_t)at * END_SIZE); }
 bool ends_make(struct queue *queue);
-/* What has ended, into `ends`; one round of progress where nothing has. How many, or less than 1. */
-static inline int queue_take(struct queue *queue)
+/* What has ended, at most `most`, into `ends`; one round of progress where nothing has. How many, or less than 1. */
+static inline int queue_take(struct queue *queue, size_t most)
 {
-    return motet_pinned_take(queue->domain->pinned, queue->group, queue->ends, BATCH);
+    return motet_pinned_take(queue->domain->pinned, queue->group, queue->ends, most < BATCH ? (uint32_t)most : BATCH);
 }
 void queue_finish(struct queue *queue, int taken, struct reader *reader); /* of what was taken, what the reader has no use for yet goes into the ring */
 void queue_pump(struct queue *queue);   /* all of it goes there */

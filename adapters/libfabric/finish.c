@@ -120,7 +120,7 @@ void queue_finish(struct queue *queue, int taken, struct reader *reader)
 void queue_pump(struct queue *queue)
 {
     struct reader nobody = { .most = 0 };
-    queue_finish(queue, queue_take(queue), &nobody);
+    queue_finish(queue, queue_take(queue, BATCH), &nobody);
 }
 
 void domain_pump(struct domain *domain)

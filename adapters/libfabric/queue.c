@@ -42,7 +42,7 @@ static ssize_t read_ring(struct queue *queue, struct reader *reader)
 static ssize_t read_locked(struct queue *queue, char *into, size_t most, fi_addr_t *sources)
 {
     struct reader reader = { into, most, queue->entry, sources, 0 };
-    if (queue->count == 0) queue_finish(queue, queue_take(queue), &reader);
+    if (queue->count == 0) queue_finish(queue, queue_take(queue, most ? most : 1), &reader);
     if (likely(queue->count == 0)) return likely(reader.taken == 0) ? -FI_EAGAIN : (ssize_t)reader.taken;
     return read_ring(queue, &reader);
 }
@@ -88,7 +88,7 @@ static ssize_t poll_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t 
     struct queue *queue = container(fid, struct queue, fid);
     enter(queue->domain);
     if (unlikely(queue->count > 0 || queue->domain->rests)) return poll_anyhow(fid, into, most, sources);
-    int taken = queue_take(queue);
+    int taken = queue_take(queue, most ? most : 1);
     if (unlikely(taken > 0) || unlikely(atomic_load_explicit(&queue->domain->mail, memory_order_relaxed) != NULL))
         return poll_taken(queue, taken, into, most, sources);
     leave(queue->domain);

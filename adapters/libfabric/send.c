@@ -1,9 +1,12 @@
 /* send.c: messages out, with tags and without.
  *
- * What is short leaves within the call, as Motet injects it, and its event is ready at once. Anything else is an operation of the
+ * What fits leaves within the call, as Motet injects it, and its event is ready at once. Anything else is an operation of the
  * engine, told by the queue's group. The data that a program sends beside a message (FI_REMOTE_CQ_DATA) is a header of 8 bytes. */
 #include "fabric.h"
 
+/* Bodies of up to so many bytes are copied into the peer's memory within the call, where there is room: such a send is complete at once, and needs
+ * no record. A link may take fewer (-E2BIG); the rest are operations. */
+#define AT_ONCE (64u << 10)
 #define DELIVERED (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE)
 
 struct out {
@@ -100,7 +103,7 @@ static ssize_t send_out(struct fid_ep *fid, const struct out *out)
     message.tag = out->tag;
     if (out->flags & FI_REMOTE_CQ_DATA) message.headers = &out->data, message.headers_length = sizeof out->data;
     result = -E2BIG;
-    if (length <= INJECT_SIZE && !(out->flags & DELIVERED)) {
+    if (length <= AT_ONCE && !(out->flags & DELIVERED)) {
         message.mode = MOTET_SEND_INJECT;
         result = motet_message_start(endpoint->domain->node, &message, out->iov, (int)out->count, NULL, &none);
         if (likely(result == 0)) gone(endpoint, out->kind, out->context, told(endpoint, out));
@@ -118,7 +121,7 @@ static inline bool goes(struct fid_ep *fid, enum kind kind, const void *buf, siz
                         void *context, bool quiet, uint64_t flags)
 {
     struct endpoint *endpoint = container(fid, struct endpoint, fid);
-    if (length > INJECT_SIZE || flags & (data ? DELIVERED : DELIVERED | FI_REMOTE_CQ_DATA)) return false;
+    if (length > AT_ONCE || flags & (data ? DELIVERED : DELIVERED | FI_REMOTE_CQ_DATA)) return false;
     struct domain *domain = endpoint->domain;
     enter(domain);
     domain->begun++;
@@ -136,7 +139,7 @@ static inline bool goes(struct fid_ep *fid, enum kind kind, const void *buf, siz
 static ssize_t inject_out(struct fid_ep *fid, enum kind kind, const void *buf, size_t length, fi_addr_t to, uint64_t tag, uint64_t data,
                           uint64_t flags)
 {
-    if (likely(goes(fid, kind, buf, length, to, tag, flags & FI_REMOTE_CQ_DATA ? &data : NULL, NULL, true, 0))) return 0;
+    if (likely(length <= INJECT_SIZE) && likely(goes(fid, kind, buf, length, to, tag, flags & FI_REMOTE_CQ_DATA ? &data : NULL, NULL, true, 0))) return 0;
     struct iovec iov = { (void *)buf, length };
     struct out out = { kind, &iov, 1, to, tag, data, flags | FI_INJECT, NULL, true };
     return send_out(fid, &out);

@@ -72,13 +72,13 @@ impl Node {
     ) -> Result<OperationId, Error> {
         let (mut core, still) = self.core_as_found(pin)?;
         let Core { desk: Desk { operations, table, .. }, lately, .. } = &mut *core;
-        let Some(aim) = lately.aim(from).filter(|_| still && table.takes_more()) else {
+        let Some(aim) = lately.aim(from).filter(|&aim| still && table.takes_more(aim)) else {
             return self.post_span_otherwise(core, from, tag, ignore, span, notice, still);
         };
         let make = || Operation::new(Memory::Span(span), Kind::Receive(None), None, notice);
         let posted = operations.begin_here(notice, make).map(|(name, record)| {
             let receive = Receive { operation: name.0.into(), capacity: span.len() as u64 };
-            record.kind = Kind::Receive(Some(table.post_at(aim, tag, ignore, receive)));
+            record.kind = Kind::Receive(table.post_at(aim, tag, ignore, receive));
             name
         });
         core.set_still();

@@ -8,25 +8,23 @@
 //! What it is not: it moves no bytes and knows no link.
 //!
 //! A *scope* is where messages of one sender on one channel arrive; its parent, a *context*, is where receives from any source
-//! wait. A tag matches when it agrees in the bits that a receive does not ignore. Receives are kept by hash of what they
-//! do not ignore, one table for each distinct mask in use (tuple space search: Srinivasan, Suri, Varghese, SIGCOMM 1999),
-//! each bucket in the order of posting: an arriving message costs one look-up per mask, not one per receive. Messages are
-//! kept by hash of scope and tag and in order of arrival; only a receive that ignores bits walks the latter. An *ordered* scope
-//! ignores tags, and is a plain queue of receives or of messages.
+//! wait. A tag matches when it agrees in the bits that a receive does not ignore.
 //!
-//! The oldest receives, up to `few::MOST` of them, are in no table: they are looked through in the order of posting, which is less than one
-//! look-up where the first one is the one, as with programs that post what comes next.
+//! Receives wait in a list for each scope and one for each context, in the order of posting: an arriving message looks through both, and
+//! goes to the older of the two that it finds. So receives of one channel are never in the way of another's messages. Where a list is long,
+//! receives beyond the first [`LISTED`] are found by hash of what they do not ignore, one table for each distinct mask in use (tuple space
+//! search: Srinivasan, Suri, Varghese, SIGCOMM 1999), each bucket in the order of posting: an arriving message costs one look-up per mask,
+//! not one per receive. Messages are kept by hash of scope and tag and in order of arrival; only a receive that ignores bits walks the
+//! latter. An *ordered* scope ignores tags, and is a plain queue of receives or of messages.
 //!
 //! Where messages arrive is in `scopes`, those that wait are in `held`; here are the receives, and who meets whom.
 
-mod few;
 mod hash;
 mod held;
 mod scopes;
 
 use super::Status;
 use super::pool::{Fifo, Number, Pool};
-use few::{Few, Row};
 use hash::Seeded;
 pub use held::Held;
 use held::Kept;
@@ -56,15 +54,17 @@ pub struct Selector {
     pub ignore: u64,
 }
 
-/// Names a posted receive: its record, none for one of the few; and its place in the order of all.
+/// Names a posted receive: its record, and its place in the order of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     number: Number,
     sequence: NonZeroU64,
 }
 
-/// [`Ticket::number`] of one of the few.
-const NO_RECORD: Number = Number(0);
+/// Most receives of a list that are looked through one by one; few where the tables are to be tested.
+const LISTED: u32 = if cfg!(test) { 3 } else { 32 };
+/// [`Waiting::mask`] of one of them.
+const NO_MASK: u32 = u32::MAX;
 
 /// What has become of a posted receive.
 #[derive(Debug)]
@@ -80,10 +80,20 @@ pub enum Posted {
 #[derive(Debug)]
 struct Waiting {
     receive: Receive,
-    scope: u32,
-    mask: u32,
     tag: u64,
+    ignore: u64,
     sequence: NonZeroU64,
+    /// A scope or a context.
+    scope: u32,
+    /// The table that it is found by, or [`NO_MASK`].
+    mask: u32,
+}
+
+impl Waiting {
+    #[inline(always)]
+    fn admits(&self, tag: u64) -> bool {
+        (tag ^ self.tag) & !self.ignore == 0
+    }
 }
 
 /// Receives and messages of one scope whose tags agree where it matters.
@@ -122,9 +132,6 @@ pub struct Table {
     kept_by_key: HashMap<Key, Fifo, Seeded>,
     masks: Vec<Mask>,
     sequence: NonZeroU64,
-    /// Receives without a record, in the order of posting. Each is older than all others of the same scope or context that are not
-    /// here, and, unless the scope is ordered, than all others.
-    few: Row,
 }
 
 /// A scope and its context (if it has none, itself), as long as both are there.
@@ -156,56 +163,67 @@ impl Table {
             kept_by_key: HashMap::with_hasher(seeded),
             masks: vec![Mask { ignore: 0, receives: 0 }],
             sequence: NonZeroU64::MIN,
-            few: Row::default(),
         }
     }
 
     /// A message arrives in a scope: the receive that gets it, which is out of the table then.
     #[inline]
     pub fn arrive(&mut self, scope: Scope, tag: u64) -> Option<Receive> {
-        if self.few.is_empty() && self.waiting.count() == 0 {
-            return None;
-        }
-        let index = self.scopes.find(scope.0)?;
-        let &Place { parent, ordered, posted, .. } = self.scopes.get(index)?;
-        let matches =
-            |few: &Few| (few.scope == index || Some(few.scope) == parent) && (tag ^ few.tag) & !few.ignore == 0;
-        if self.few.front().is_some_and(matches) {
-            return self.few.pop_front().map(|few| few.receive);
-        }
-        if let Some(at) = self.few.position(matches) {
-            return self.take_few(at);
-        }
-        if ordered { self.take_waiting(posted.first()?) } else { self.arrive_in_tables(index, parent, tag) }
+        let (_, node) = self.oldest_for(scope, tag)?;
+        self.take_waiting(node)
     }
 
-    /// The receive that [`Table::arrive`] would give, where it is plain which: the oldest of all, from this scope alone. It stays posted, and
-    /// unless it is cancelled no other one gets the next message of the scope.
+    /// The receive that [`Table::arrive`] would give, where it is from this scope alone. It stays posted, and unless it is cancelled no other
+    /// one gets the next message of the scope.
     #[inline]
     pub fn foresee(&self, scope: Scope, tag: u64) -> Option<Receive> {
-        let few = self.few.front()?;
-        (few.scope == self.scopes.find(scope.0)? && (tag ^ few.tag) & !few.ignore == 0).then_some(few.receive)
+        let (at, node) = self.oldest_for(scope, tag)?;
+        (at == scope.0.index()).then(|| self.waiting.get(node).map(|waiting| waiting.receive))?
     }
 
-    /// The same of a message for none of the few.
-    #[inline(never)]
-    fn arrive_in_tables(&mut self, index: u32, parent: Option<u32>, tag: u64) -> Option<Receive> {
+    /// The scope or context, and the record there, of the receive that gets a message.
+    #[inline(always)]
+    fn oldest_for(&self, scope: Scope, tag: u64) -> Option<(u32, u32)> {
         if self.waiting.count() == 0 {
             return None;
         }
-        let mut first: Option<(NonZeroU64, u32)> = None;
-        for scope in [Some(index), parent].into_iter().flatten() {
-            if self.scopes.get(scope).is_none_or(|place| place.posted.is_empty()) {
-                continue;
-            }
-            for (mask, known) in self.masks.iter().enumerate().filter(|(_, mask)| mask.receives > 0) {
-                let key = Key { scope, mask: mask as u32, tag: tag & !known.ignore };
-                let head = self.waiting_by_key.get(&key).and_then(|list| list.first());
-                let head = head.and_then(|node| Some((self.waiting.get(node)?.sequence, node)));
-                first = [first, head].into_iter().flatten().min();
-            }
+        let index = self.scopes.find(scope.0)?;
+        let parent = self.scopes.get(index)?.parent;
+        let own = self.oldest_in(index, tag);
+        let any = parent.and_then(|parent| self.oldest_in(parent, tag));
+        match (own, any) {
+            (Some((older, _)), Some((sequence, node))) if sequence < older => Some((parent?, node)),
+            (Some((_, node)), _) => Some((index, node)),
+            (None, Some((_, node))) => Some((parent?, node)),
+            (None, None) => None,
         }
-        self.take_waiting(first?.1)
+    }
+
+    /// The oldest receive of a scope or context that a tag matches, and its place in the order of all.
+    #[inline]
+    fn oldest_in(&self, scope: u32, tag: u64) -> Option<(NonZeroU64, u32)> {
+        let place = self.scopes.get(scope)?;
+        let mut next = place.posted.first();
+        for _ in 0..place.listed {
+            let waiting = self.waiting.get(next?)?;
+            if waiting.admits(tag) {
+                return next.map(|node| (waiting.sequence, node));
+            }
+            next = self.waiting.after(SAME_SCOPE, next?);
+        }
+        next.and_then(|_| self.oldest_in_tables(scope, tag))
+    }
+
+    /// The same of those that are found by hash.
+    #[inline(never)]
+    fn oldest_in_tables(&self, scope: u32, tag: u64) -> Option<(NonZeroU64, u32)> {
+        let known = self.masks.iter().enumerate().filter(|(_, mask)| mask.receives > 0);
+        let firsts = known.filter_map(|(at, mask)| {
+            let key = Key { scope, mask: at as u32, tag: tag & !mask.ignore };
+            let node = self.waiting_by_key.get(&key)?.first()?;
+            Some((self.waiting.get(node)?.sequence, node))
+        });
+        firsts.min()
     }
 
     /// Where messages of a scope find their receives.
@@ -215,25 +233,34 @@ impl Table {
         Some(Home { scope: at, parent: place.parent.unwrap_or(at) })
     }
 
-    /// Whether a message that arrives in a scope is for the receive that was posted first of all that wait: [`Table::take_first`] is then
-    /// what [`Table::arrive`] would be.
+    /// The record of the receive that [`Table::arrive`] would give, where that is the first of its list and none of the other list is older:
+    /// [`Table::take`] may follow.
     #[inline(always)]
-    pub fn is_for_first(&self, home: Home, tag: u64) -> bool {
-        let Some(first) = self.few.front() else { return false };
-        (first.scope == home.scope || first.scope == home.parent) && (tag ^ first.tag) & !first.ignore == 0
+    pub fn first_for(&self, home: Home, tag: u64) -> Option<u32> {
+        let first = |scope: u32| {
+            let node = self.scopes.get(scope)?.posted.first()?;
+            self.waiting.get(node).map(|waiting| (waiting, node))
+        };
+        let any = if home.parent == home.scope { None } else { first(home.parent) };
+        let (waiting, node) = match (first(home.scope), any) {
+            (Some(own), Some(any)) if any.0.sequence < own.0.sequence => any,
+            (Some(own), _) => own,
+            (None, any) => any?,
+        };
+        waiting.admits(tag).then_some(node)
     }
 
-    /// The receive that was posted first of all that wait without a record.
+    /// Takes a receive out.
     #[inline(always)]
-    pub fn take_first(&mut self) -> Option<Receive> {
-        self.few.pop_front().map(|few| few.receive)
+    pub fn take(&mut self, node: u32) -> Option<Receive> {
+        self.take_waiting(node)
     }
 
     /// A receive that nobody posts: whether it would wait, and no other does. Then this is what it waits for, by
     /// [`Table::admits`].
     #[inline(always)]
     pub fn alone(&self, selector: Selector) -> Option<Selector> {
-        if self.waiting.count() > 0 || !self.few.is_empty() || self.look(selector).is_some() {
+        if self.waiting.count() > 0 || self.look(selector).is_some() {
             return None;
         }
         let place = self.scopes.get(self.scopes.find(selector.from.number())?)?;
@@ -244,7 +271,7 @@ impl Table {
     /// While no receive and no message waits: whether a scope's messages come in order, whatever their tags, and its context. `None`: some
     /// do, or none come any more.
     pub fn calm(&self, scope: Scope) -> Option<(bool, Option<Context>)> {
-        if self.waiting.count() > 0 || !self.few.is_empty() || self.kept.count() > 0 {
+        if self.waiting.count() > 0 || self.kept.count() > 0 {
             return None;
         }
         let place = self.scopes.get(self.scopes.find(scope.0)?)?;
@@ -266,27 +293,35 @@ impl Table {
         source && (tag ^ selector.tag) & !selector.ignore == 0
     }
 
-    /// Posts a receive, where no message waits for any and it is one of the oldest. `None`, and nothing is done: [`Table::post`].
+    /// Posts a receive, where no message waits for one from there and its list is short. `None`, and nothing is done: [`Table::post`].
     #[inline(always)]
     pub fn post_simply(&mut self, selector: Selector, receive: Receive) -> Option<(Aim, Ticket)> {
         let number = selector.from.number();
         let place = self.scopes.known(number).filter(|place| place.ended.is_none())?;
         let aim = Aim { scope: number.index(), ordered: place.ordered };
-        self.takes_more().then(|| (aim, self.post_at(aim, selector.tag, selector.ignore, receive)))
+        let simple = place.held.is_empty() && place.lists_more();
+        let ticket = simple.then(|| self.post_at(aim, selector.tag, selector.ignore, receive))??;
+        Some((aim, ticket))
     }
 
-    /// Whether no message waits for a receive, and the next receive is one of the oldest: [`Table::post_at`] may follow.
+    /// Whether no message waits for a receive from there, and its list is short: [`Table::post_at`] may follow.
     #[inline(always)]
-    pub fn takes_more(&self) -> bool {
-        self.kept.count() == 0 && self.waiting.count() == 0 && self.few.len() < few::MOST
+    pub fn takes_more(&self, aim: Aim) -> bool {
+        let place = self.scopes.get(aim.scope);
+        place.is_some_and(|place| place.held.is_empty() && place.lists_more())
+            && self.waiting.count() < super::pool::MOST
     }
 
-    /// Posts a receive that is the last of the oldest, to wait where another one from the same source does or did.
+    /// Posts a receive at the end of a short list, to wait where another one from the same source does or did. `None`: there are too many.
     #[inline(always)]
-    pub fn post_at(&mut self, aim: Aim, tag: u64, ignore: u64, receive: Receive) -> Ticket {
+    pub fn post_at(&mut self, aim: Aim, tag: u64, ignore: u64, receive: Receive) -> Option<Ticket> {
         let (ignore, sequence) = (if aim.ordered { u64::MAX } else { ignore }, self.next());
-        self.few.push_back(Few { receive, scope: aim.scope, tag, ignore, sequence });
-        Ticket { number: NO_RECORD, sequence }
+        let make = || Waiting { receive, tag, ignore, sequence, scope: aim.scope, mask: NO_MASK };
+        let (number, _) = self.waiting.insert_here(make)?;
+        let place = self.scopes.get_mut(aim.scope)?;
+        place.listed += 1;
+        self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
+        Some(Ticket { number, sequence })
     }
 
     /// Posts a receive, unless a message is there already.
@@ -299,40 +334,32 @@ impl Table {
         if let Some(status) = place.ended {
             return Posted::Ended(status);
         }
-        let ordered = place.ordered;
-        let oldest = self.waiting.count() == 0 || ordered && place.posted.is_empty();
-        if oldest && self.few.len() < few::MOST {
-            return Posted::Waiting(self.post_at(Aim { scope, ordered }, selector.tag, selector.ignore, receive));
-        }
-        self.post_in_tables(selector, scope, ordered, receive)
+        let aim = Aim { scope, ordered: place.ordered };
+        let posted = if place.lists_more() {
+            self.post_at(aim, selector.tag, selector.ignore, receive)
+        } else {
+            self.post_in_tables(selector, scope, receive)
+        };
+        posted.map_or(Posted::Ended(Status::Full), Posted::Waiting)
     }
 
-    /// The same where others wait before it.
+    /// The same at the end of a long list.
     #[inline(never)]
-    fn post_in_tables(&mut self, selector: Selector, scope: u32, ordered: bool, receive: Receive) -> Posted {
-        let sequence = self.next();
-        let mask = if ordered { 0 } else { self.mask(selector.ignore) };
-        let tag = selector.tag & !selector.ignore;
-        let Some(number) = self.waiting.insert(Waiting { receive, scope, mask, tag, sequence }) else {
-            return Posted::Ended(Status::Full);
-        };
-        if !ordered {
-            self.masks[mask as usize].receives += 1;
-            let list = self.waiting_by_key.entry(Key { scope, mask, tag }).or_default();
-            self.waiting.append(list, SAME_KEY, number.index());
-        }
-        if let Some(place) = self.scopes.get_mut(scope) {
-            self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
-        }
-        Posted::Waiting(Ticket { number, sequence })
+    fn post_in_tables(&mut self, selector: Selector, scope: u32, receive: Receive) -> Option<Ticket> {
+        let Selector { tag, ignore, .. } = selector;
+        let (sequence, mask) = (self.next(), self.mask(ignore));
+        let number = self.waiting.insert(Waiting { receive, tag, ignore, sequence, scope, mask })?;
+        self.masks[mask as usize].receives += 1;
+        let list = self.waiting_by_key.entry(Key { scope, mask, tag: tag & !ignore }).or_default();
+        self.waiting.append(list, SAME_KEY, number.index());
+        let place = self.scopes.get_mut(scope)?;
+        self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
+        place.hashed += 1;
+        Some(Ticket { number, sequence })
     }
 
     /// Takes a posted receive back; `None` when it has been matched.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<Receive> {
-        if ticket.number == NO_RECORD {
-            let at = self.few.position(|few| few.sequence == ticket.sequence)?;
-            return self.take_few(at);
-        }
         let index = self.waiting.find(ticket.number)?;
         (self.waiting.get(index)?.sequence == ticket.sequence).then(|| self.take_waiting(index))?
     }
@@ -346,7 +373,7 @@ impl Table {
 
     /// Receives and messages that wait.
     pub fn len(&self) -> (u32, u32) {
-        (self.waiting.count() + self.few.len() as u32, self.kept.count())
+        (self.waiting.count(), self.kept.count())
     }
 
     /// Whether nothing waits.
@@ -365,30 +392,32 @@ impl Table {
     }
 
     #[inline(always)]
-    fn take_few(&mut self, at: usize) -> Option<Receive> {
-        let few = if at == 0 { self.few.pop_front() } else { self.few.remove(at) };
-        few.map(|few| few.receive)
+    fn take_waiting(&mut self, index: u32) -> Option<Receive> {
+        let &Waiting { receive, scope, mask, .. } = self.waiting.get(index)?;
+        let place = self.scopes.get_mut(scope)?;
+        self.waiting.unlink(&mut place.posted, SAME_SCOPE, index);
+        if mask == NO_MASK {
+            place.listed -= 1;
+        } else {
+            place.hashed -= 1;
+            self.leave_tables(index);
+        }
+        self.waiting.forget_bare(index);
+        Some(receive)
     }
 
-    fn take_waiting(&mut self, index: u32) -> Option<Receive> {
-        let &Waiting { receive, scope, mask, tag, .. } = self.waiting.get(index)?;
-        let mut ordered = false;
-        if let Some(place) = self.scopes.get_mut(scope) {
-            self.waiting.unlink(&mut place.posted, SAME_SCOPE, index);
-            ordered = place.ordered;
-        }
-        if !ordered {
-            let key = Key { scope, mask, tag };
-            let list = self.waiting_by_key.get_mut(&key)?;
+    #[inline(never)]
+    fn leave_tables(&mut self, index: u32) {
+        let Some(&Waiting { scope, mask, tag, ignore, .. }) = self.waiting.get(index) else { return };
+        let key = Key { scope, mask, tag: tag & !ignore };
+        if let Some(list) = self.waiting_by_key.get_mut(&key) {
             self.waiting.unlink(list, SAME_KEY, index);
             if list.is_empty() {
                 self.waiting_by_key.remove(&key);
             }
-            self.masks[mask as usize].receives -= 1;
-            shrink(&mut self.waiting_by_key);
         }
-        self.waiting.remove(index);
-        Some(receive)
+        self.masks[mask as usize].receives -= 1;
+        shrink(&mut self.waiting_by_key);
     }
 
     /// The table of receives that ignore these bits; one that nobody uses any more serves for others.

@@ -1,6 +1,6 @@
 //! The short way of messages of one line, of programs that post their receives and look for the ends of many.
 //!
-//! What it is: what [`Link::arrived`] does with a short message for the receive that was posted first of all, its words read once each where
+//! What it is: what [`Link::arrived`] does with a short message for the first receive of its list, its words read once each where
 //! they lie; and what [`Link::send_short`] does with one that may go. What it is not: it decides nothing. Whatever is not plainly that is
 //! left, untouched, to those.
 
@@ -68,14 +68,15 @@ impl Link {
         let (Head { to, own, grant }, tag) = (Head::of_word(words[0]), words[1]);
         let (headers, units) = (packet::length_of_headers(own, length).ok()?, credit::cost_of_short(length));
         let ours = kind == Kind::Message as u8 && to == incoming.channel.0;
-        if !ours || !self.grants.covers(units) || !owner.matching().is_for_first(incoming.home, tag) {
+        if !ours || !self.grants.covers(units) {
             return None;
         }
+        let first = owner.matching().first_for(incoming.home, tag)?;
         // The last thing that may be wrong with it: nothing has been done where it is.
         if grant != 0 && self.allowance.granted(u32::from(grant)).ok()? {
             owner.unblocked();
         }
-        let receive = owner.matching().take_first()?;
+        let receive = owner.matching().take(first)?;
         self.heard = now;
         self.grants.use_and_free(units);
         Some(Matched { receive, channel: incoming.channel, tag, headers })

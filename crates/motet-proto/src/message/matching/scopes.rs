@@ -4,7 +4,7 @@
 
 use super::super::Status;
 use super::super::pool::{Fifo, Number};
-use super::{Held, Receive, Table};
+use super::{Held, LISTED, Receive, Table};
 
 /// Where messages of one sender on one channel arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +50,9 @@ pub struct Place {
     /// The context of a scope; a context has none.
     pub(super) parent: Option<u32>,
     pub(super) posted: Fifo,
+    /// Receives at its front that are looked through, and those behind them that are found by hash.
+    pub(super) listed: u32,
+    pub(super) hashed: u32,
     pub(super) held: Fifo,
     /// Scopes of a context.
     pub(super) children: u32,
@@ -59,6 +62,14 @@ pub struct Place {
     pub(super) is_context: bool,
     /// No message will come any more.
     pub(super) ended: Option<Status>,
+}
+
+impl Place {
+    /// Whether the next receive is one of those that are looked through.
+    #[inline(always)]
+    pub(super) fn lists_more(&self) -> bool {
+        self.ordered || self.hashed == 0 && self.listed < LISTED
+    }
 }
 
 impl Table {
@@ -97,7 +108,18 @@ impl Table {
 
     fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<Number> {
         let (posted, held) = Default::default();
-        self.scopes.insert(Place { parent, posted, held, children: 0, ordered, is_context: false, ended: None })
+        let (listed, hashed, children) = (0, 0, 0);
+        self.scopes.insert(Place {
+            parent,
+            posted,
+            listed,
+            hashed,
+            held,
+            children,
+            ordered,
+            is_context: false,
+            ended: None,
+        })
     }
 
     #[inline(always)]
@@ -110,11 +132,8 @@ impl Table {
         let index = self.scopes.find(source.number())?;
         let place = self.scopes.get_mut(index)?;
         place.ended.get_or_insert(status);
-        let first = place.posted.first();
-        match self.few.position(|few| few.scope == index) {
-            Some(at) => self.take_few(at),
-            None => self.take_waiting(first?),
-        }
+        let first = place.posted.first()?;
+        self.take_waiting(first)
     }
 
     /// Takes the next message of a scope, whatever its tag.
@@ -127,8 +146,7 @@ impl Table {
     pub fn leave(&mut self, source: Source) -> bool {
         let Some(index) = self.scopes.find(source.number()) else { return true };
         let Some(place) = self.scopes.get(index) else { return true };
-        let waits = self.few.iter().any(|few| few.scope == index);
-        if place.children > 0 || waits || !place.posted.is_empty() || !place.held.is_empty() {
+        if place.children > 0 || !place.posted.is_empty() || !place.held.is_empty() {
             return false;
         }
         let parent = place.parent;

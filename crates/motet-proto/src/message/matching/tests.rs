@@ -75,8 +75,12 @@ fn compare(seed: u64) {
                 let context = context_of(scope);
                 let first = oracle.waiting.iter().position(|waiting| fits(waiting.1, scope, context, tag));
                 let expected = first.map(|at| oracle.waiting.remove(at).0);
-                let shortly = table.home(scope).is_some_and(|home| table.is_for_first(home, tag)) && prng.below(2) == 0;
-                let got = if shortly { table.take_first() } else { table.arrive(scope, tag) };
+                let first =
+                    table.home(scope).and_then(|home| table.first_for(home, tag)).filter(|_| prng.below(2) == 0);
+                let got = match first {
+                    Some(node) => table.take(node),
+                    None => table.arrive(scope, tag),
+                };
                 let got = got.map(|receive| receive.operation);
                 assert_eq!(got, expected);
                 if got.is_none() {
