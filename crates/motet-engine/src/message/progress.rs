@@ -22,10 +22,12 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Rounds between two looks at one of the links that are not busy.
-pub(super) const SWEEP: u32 = 16;
+pub(super) const SWEEP: u32 = 4;
 /// Rounds between two looks at the clock, and time (ns) between two at the kernel.
 pub(super) const SLOW: u32 = 512;
 const ASK: u64 = 1_000_000;
+/// Busy links beyond so many are let go once they have been silent.
+const BUSY: usize = 8;
 /// Messages for handlers taken from one link before others have their turn.
 const TURN: usize = 16;
 /// Events taken from the kernel at a time.
@@ -191,18 +193,14 @@ impl Node {
         if core.calls.count() > 0 {
             self.step_calls(core);
         }
-        if core.hot.len() > 1 {
-            self.let_silent_go(core);
-        }
-    }
-
-    /// Links on which nothing comes any more are looked at in sweeps, so that every look is for those on which something does.
-    fn let_silent_go(&self, core: &mut Guard<'_>) {
-        let Core { hot, links, .. } = &mut **core;
-        let mut is_silent = |link: &LinkId| links.named(Number(link.0)).is_none_or(|joined| joined.silent > SILENT);
-        let silent = hot.iter().filter(|link| is_silent(link)).count();
-        if silent > 0 && silent < hot.len() {
-            self.let_go(core, |joined| joined.silent > SILENT);
+        if core.hot.len() > BUSY {
+            let silent = |core: &Core, link: &LinkId| {
+                let index = core.links.find(Number(link.0));
+                index.and_then(|index| core.links.get(index)).is_none_or(|joined| joined.silent > SILENT)
+            };
+            if core.hot.iter().filter(|link| silent(core, link)).count() > core.hot.len() / 2 {
+                self.let_go(core, |joined| joined.silent > SILENT);
+            }
         }
     }
 
