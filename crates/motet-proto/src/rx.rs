@@ -554,20 +554,23 @@ fn advance<B: Base>(record: &Record, slot: &Slot, base: &mut B, head: u64, n: us
     }
 }
 
-/// Whether a receive would take something from the ring now. Does not lock.
+/// Whether a receive would have bytes now that the kernel may not tell of. Does not lock.
+///
+/// Bytes that the producer returns to TCP just now count: whoever asked the kernel a moment ago was told of none, and a receive waits for them.
 #[inline]
 pub fn ready(record: &Record, slot: &Slot) -> bool {
     let (tail, _) = slot.inward().gate.tail();
-    if tail == record.rx.head.load(Relaxed) {
+    let rx = &record.rx;
+    let head = rx.head.load(Relaxed);
+    if tail == head {
         return false;
     }
     // Until TCP has delivered what precedes the ring, the kernel's own readiness decides.
-    let rx = &record.rx;
     if rx.mark_known.load(Relaxed) != 0 {
         return rx.tcp.load(Relaxed) >= rx.mark.load(Relaxed);
     }
     let lines = slot.inward();
-    lines.consumer.settled() == Some(rx.head.load(Relaxed)) && lines.mark.mark.load(Relaxed) <= rx.tcp.load(Relaxed)
+    lines.consumer.settled() != Some(head) || lines.mark.mark.load(Relaxed) <= rx.tcp.load(Relaxed)
 }
 
 /// TCP bytes that precede the ring and have not been received.
