@@ -197,7 +197,7 @@ fn resync(record: &Record, slot: &Slot) -> bool {
     if tail == record.rx.head.load(Relaxed) {
         return true;
     }
-    match settle(record, slot, tail) {
+    match settle(record, slot) {
         Settled::Same | Settled::Moved => true,
         Settled::Busy => false,
         Settled::Broken => {
@@ -214,13 +214,14 @@ pub(crate) enum Settled {
     Broken,
 }
 
-/// Reads the shared head (the producer may have moved it) and then the mark that belongs to it.
-pub(crate) fn settle(record: &Record, slot: &Slot, tail: u64) -> Settled {
+/// Reads the shared head (the producer may have moved it) and then the mark that belongs to it. The tail that bounds it is read after it: the
+/// producer may have put more, and taken that back too, since anybody looked at the tail before.
+pub(crate) fn settle(record: &Record, slot: &Slot) -> Settled {
     let lines = slot.inward();
     let rx = &record.rx;
     let Some(shared) = lines.consumer.settle() else { return Settled::Busy }; // edge: release -> settled
     let head = rx.head.load(Relaxed);
-    if shared < head || shared > tail {
+    if shared < head || shared > lines.gate.tail().0 {
         return Settled::Broken;
     }
     rx.mark.store(lines.mark.mark.load(Relaxed), Relaxed);

@@ -406,7 +406,7 @@ fn take_more<B: Base>(
     let rx = &record.rx;
     // More TCP bytes than precede the ring: as far as we know. The producer may have taken bytes back since, and somebody read those past us.
     if rx.mark_known.load(Relaxed) == 0 || rx.tcp.load(Relaxed) > rx.mark.load(Relaxed) {
-        match settle(record, slot, tail) {
+        match settle(record, slot) {
             Settled::Same if rx.tcp.load(Relaxed) < rx.mark.load(Relaxed) => {
                 recount_locked(record, base);
             }
@@ -440,10 +440,10 @@ fn take_more<B: Base>(
         slot.inward().consumer.landed.store(rate, Relaxed);
     }
     match result {
-        Take::Retry if before > 0 && !peek => Take::Done(take_returned(record, slot, base, bufs, before, tail)),
+        Take::Retry if before > 0 && !peek => Take::Done(take_returned(record, slot, base, bufs, before)),
         // The same between two pieces.
         Take::Done(n) if n < room && !peek && rx.mark_known.load(Relaxed) == 0 => {
-            Take::Done(take_returned(record, slot, base, bufs, n, tail))
+            Take::Done(take_returned(record, slot, base, bufs, n))
         }
         _ => result,
     }
@@ -458,11 +458,10 @@ fn take_returned<B: Base>(
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
     mut done: usize,
-    tail: u64,
 ) -> usize {
     let (rx, room) = (&record.rx, bufs.iter().map(|b| b.len()).sum());
     for _ in 0..MOVES {
-        if unsettled(slot, base) || !matches!(settle(record, slot, tail), Settled::Same | Settled::Moved) {
+        if unsettled(slot, base) || !matches!(settle(record, slot), Settled::Same | Settled::Moved) {
             break;
         }
         let returned = rx.mark.load(Relaxed).saturating_sub(rx.tcp.load(Relaxed));
@@ -473,17 +472,18 @@ fn take_returned<B: Base>(
                 break;
             }
         }
-        let head = rx.head.load(Relaxed);
-        if head == tail || done == room {
+        let (head, tail) = (rx.head.load(Relaxed), slot.inward().gate.tail().0);
+        let ring = slot.in_ring(rx.wide.load(Relaxed) != 0);
+        if head == tail || done == room || tail.wrapping_sub(head) > ring.size() {
             break;
         }
         match take_ring(record, slot, base, (head, tail), bufs, (done, room), false) {
             Take::Done(all) => done = all,
-            Take::Retry => {}
+            Take::Retry => continue,
             _ => break,
         }
-        if done == room || rx.head.load(Relaxed) == tail {
-            break;
+        if rx.mark_known.load(Relaxed) != 0 {
+            break; // all that was there
         }
     }
     done
