@@ -253,3 +253,22 @@ fn receives_shut_a_gate_that_bulk_data_pass() {
     assert!(!passes_once());
     assert!(rx.passed.load(Relaxed) < u32::MAX, "what is known is bounded");
 }
+
+#[test]
+fn bytes_on_their_way_back_to_tcp_are_readable() {
+    let world = world();
+    let ready = || rx::ready(&world.sides[1].record, &world.sides[1].slot);
+    assert!(raise(&world) && !ready());
+    put(&world, 10);
+    assert!(ready());
+    // The producer has claimed them: the kernel was asked before, and has none of them yet.
+    let producer = &world.sides[0].slot.outward().consumer;
+    let first = producer.claim().unwrap();
+    assert!(ready());
+    producer.release(first);
+    // All of them are in TCP now, and this end has not noticed.
+    send_tcp(&world, 5);
+    assert!(ready());
+    assert_eq!(receive(&world), rx::Step::Kernel);
+    assert!(world.receive_on(1, 1, true) && !ready(), "they are received");
+}
