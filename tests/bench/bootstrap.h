@@ -147,7 +147,7 @@ static int bootstrap(int argc, char **argv)
             sharing = 1; /* there are more ends than CPUs */
             be_client(strtoull(argv[5], NULL, 10));
         } else {
-            call_with(what, argv[5], atof(argv[6]), 0);
+            call_with(what, argv[5], atof(argv[6]), 0, WINDOW);
         }
         meet(fd);
     } else {

@@ -23,8 +23,8 @@ struct slot {
     int begun, done;
     uint64_t tag;
 };
-static struct slot slots[WINDOW + 2];
-enum { SENDING = WINDOW, TAKING };
+static struct slot slots[SLOTS + 2];
+enum { SENDING = SLOTS, TAKING };
 
 static void must(ssize_t status, const char *what)
 {

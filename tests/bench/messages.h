@@ -1,7 +1,9 @@
 /* messages.h: what is measured of an interface that carries messages, over a few calls that each interface's file supplies.
  *
  *   latency    half a round trip
- *   rate       one way, in windows of 64 messages, each window answered by 4 bytes (as OSU's osu_mbw_mr with one pair)
+ *   any        the same; receives name no source, at both ends
+ *   rate       one way, in windows of 64 messages or as many as the caller says, each window answered by 4 bytes (as OSU's osu_mbw_mr
+ *              with one pair)
  *   bandwidth  the same; a window has at most 16 MiB; one buffer at each end
  *   stream     the same; a window has at most 512 MiB (as OSU's osu_bw, whose windows of 64 have no such limit)
  *   cold       one message after the other, each from and into the next of four buffers: more than the caches hold
@@ -20,8 +22,10 @@
 #include <sched.h>
 #include <sys/prctl.h>
 
-enum { WINDOW = 64, OF_CLIENT = 16, BUFFERS = 4, ANSWER_SIZE = 4, ANY = -1, MOST_ENDS = 1 + WINDOW / OF_CLIENT };
-enum { DATA = 1, PLAN, ANSWER };
+/* Messages of a window where nothing else is said; slots, so the most that a window can have. */
+enum { WINDOW = 64, SLOTS = 256 };
+enum { OF_CLIENT = 16, BUFFERS = 4, ANSWER_SIZE = 4, ANY = -1, MOST_ENDS = 1 + WINDOW / OF_CLIENT };
+enum { DATA = 1, PLAN, ANSWER, END };
 
 /* --- what an interface supplies: ends are numbered, 0 is the server or the caller of a pair ------------------------------- */
 
@@ -29,7 +33,7 @@ enum { DATA = 1, PLAN, ANSWER };
 static void deliver(int to, int tag, const void *data, size_t size);
 static void take(int from, int tag, void *into, size_t size);
 
-/* The same, begun in a slot (0 to WINDOW - 1) that is free. */
+/* The same, begun in a slot (0 to SLOTS - 1) that is free. */
 static void begin_deliver(int slot, int to, int tag, const void *data, size_t size);
 static void begin_take(int slot, int from, int tag, void *into, size_t size);
 
@@ -41,9 +45,9 @@ static int finish_any(int count, int *from);
 
 /* What the caller is about to do; a count of 0 ends the other end. */
 struct plan {
-    uint64_t what, size, count, buffers;
+    uint64_t what, size, count, buffers, window;
 };
-enum { PING, FLOOD, STREAM };
+enum { PING, PING_ANY, FLOOD, STREAM };
 
 struct run {
     struct plan plan;
@@ -61,9 +65,14 @@ static char *touched(size_t size)
 
 static long least(double a, double b) { return (long)(a < b ? a : b); }
 
+static int is_ping(const struct plan *plan) { return plan->what == PING || plan->what == PING_ANY; }
+
+/* Whom receives name. */
+static int source_of(const struct run *run) { return run->plan.what == PING_ANY ? ANY : run->other; }
+
 static long window_of(const struct plan *plan)
 {
-    long fits = least(WINDOW, (double)(plan->what == STREAM ? 512 << 20 : 16 << 20) / plan->size);
+    long fits = least(plan->window, (double)(plan->what == STREAM ? 512 << 20 : 16 << 20) / plan->size);
     return plan->buffers > 1 || fits < 1 ? 1 : fits;
 }
 
@@ -86,10 +95,10 @@ static void caller_block(void *context, long count)
     char answer[ANSWER_SIZE];
     run->plan.count = count;
     deliver(run->other, PLAN, &run->plan, sizeof run->plan);
-    if (run->plan.what == PING) {
+    if (is_ping(&run->plan)) {
         while (count-- > 0) {
             deliver(run->other, DATA, run->memory, run->plan.size);
-            take(run->other, DATA, run->memory, run->plan.size);
+            take(source_of(run), DATA, run->memory, run->plan.size);
         }
         return;
     }
@@ -112,9 +121,9 @@ static void answer_plans(int other)
             free(run.memory);
             run.memory = touched(have = run.plan.size * run.plan.buffers);
         }
-        if (run.plan.what == PING) {
+        if (is_ping(&run.plan)) {
             for (uint64_t i = 0; i < run.plan.count; i++) {
-                take(other, DATA, run.memory, run.plan.size);
+                take(source_of(&run), DATA, run.memory, run.plan.size);
                 deliver(other, DATA, run.memory, run.plan.size);
             }
             continue;
@@ -129,12 +138,12 @@ static void answer_plans(int other)
 }
 
 /* Operations of a block: enough that the clock and the plan do not count. */
-static long operations(const char *what, size_t size)
+static long operations(const struct plan *plan)
 {
-    if (!strcmp(what, "latency")) return size > 4096 ? (4 << 20) / size + 4 : 1000;
-    if (!strcmp(what, "cold")) return 1;
-    long fits = (16 << 20) / size;
-    if (!strcmp(what, "stream")) return least(WINDOW, (double)(512 << 20) / size) + (size > 512 << 20); /* one window */
+    if (is_ping(plan)) return plan->size > 4096 ? (4 << 20) / plan->size + 4 : 1000;
+    if (plan->buffers > 1) return 1;
+    if (plan->what == STREAM) return window_of(plan);
+    long fits = (16 << 20) / plan->size;
     return fits < 1 ? 1 : fits > 16384 ? 16384 : fits;
 }
 
@@ -158,28 +167,34 @@ static int are_sizes(const char *at)
     return 1;
 }
 
-/* Measures with every size of a list; a line for each. */
-static void call_with(const char *what, const char *sizes, double ms, int other)
+static uint64_t pattern_of(const char *what)
 {
-    int pings = !strcmp(what, "latency"), is_cold = !strcmp(what, "cold"), streams = !strcmp(what, "stream");
+    return !strcmp(what, "latency") ? PING : !strcmp(what, "any") ? PING_ANY : !strcmp(what, "stream") ? STREAM : FLOOD;
+}
+
+/* Measures with every size of a list, windows of so many messages; a line for each. */
+static void call_with(const char *what, const char *sizes, double ms, int other, int window)
+{
+    int is_cold = !strcmp(what, "cold");
     for (const char *at = sizes; *at;) {
         size_t size = next_size(&at);
-        struct run run = {.plan = {pings ? PING : streams ? STREAM : FLOOD, size, 0, is_cold ? BUFFERS : 1}, .other = other};
+        struct run run = {.plan = {pattern_of(what), size, 0, is_cold ? BUFFERS : 1, window}, .other = other};
         run.memory = touched(size * run.plan.buffers);
-        long count = operations(what, size), few = least(4, count);
+        long count = operations(&run.plan), few = least(4, count);
         double shortest = 1e300;
-        for (int i = 0; i < 5 && !streams; i++) {
+        for (int i = 0; i < 5 && run.plan.what != STREAM; i++) {
             double begun = now();
             caller_block(&run, few);
             double took = (now() - begun) / few;
             if (took < shortest) shortest = took;
         }
-        if (!streams && shortest * count > ms * 1e6) count = least(count, ms * 1e6 / shortest + 1);
-        measure(caller_block, &run, count, ms, pings ? 2 : 1);
+        if (run.plan.what != STREAM && shortest * count > ms * 1e6) count = least(count, ms * 1e6 / shortest + 1);
+        if (run.plan.what == FLOOD && count > window) count -= count % window_of(&run.plan); /* whole windows */
+        measure(caller_block, &run, count, ms, is_ping(&run.plan) ? 2 : 1);
         fflush(stdout);
         free(run.memory);
     }
-    struct plan over = {0, 0, 0, 0};
+    struct plan over = {0};
     deliver(other, PLAN, &over, sizeof over);
 }
 

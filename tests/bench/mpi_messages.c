@@ -1,16 +1,17 @@
 /* mpi_messages.c: messages between ranks. See messages.h.
  *
- *   mpirun -n 2 mpi_messages latency|rate|bandwidth|stream|cold SIZES MS CPU CPU   rank 0 prints a line for each size
- *   mpirun -n N mpi_messages server SIZE MS CPU CPU                         rank 0 serves the others
+ *   mpirun -n N mpi_messages latency|any|rate|bandwidth|stream|cold SIZES MS CPU CPU [WINDOW]   rank 0 prints a line for each size
+ *   mpirun -n N mpi_messages server SIZE MS CPU CPU                                             rank 0 serves the others
  *
- * Rank 0 runs on the first CPU and all others on the second; "-" leaves them to the scheduler. Yielding is the library's matter: whoever
- * starts the ranks asks it to. */
+ * Rank 0 runs on the first CPU, rank 1 on the second, with all others of a server; "-" leaves them to the scheduler. Yielding is the library's
+ * matter: whoever starts the ranks asks it to. In all patterns but `server` only ranks 0 and 1 take part: the others exchange a message
+ * with every rank, as programs do that talk to all, and then sleep until the end, so that they take no CPU. */
 #define _GNU_SOURCE
 #include "messages.h"
 
 #include <mpi.h>
 
-static MPI_Request requests[WINDOW];
+static MPI_Request requests[SLOTS];
 
 static void deliver(int to, int tag, const void *data, size_t size)
 {
@@ -19,7 +20,7 @@ static void deliver(int to, int tag, const void *data, size_t size)
 
 static void take(int from, int tag, void *into, size_t size)
 {
-    MPI_Recv(into, (int)size, MPI_BYTE, from, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Recv(into, (int)size, MPI_BYTE, from == ANY ? MPI_ANY_SOURCE : from, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
 static void begin_deliver(int slot, int to, int tag, const void *data, size_t size)
@@ -52,6 +53,26 @@ static void pin(const char *cpu)
     if (sched_setaffinity(0, sizeof set, &set)) fail("sched_setaffinity");
 }
 
+/* Every rank has had a message from every other. */
+static void greet_all(int rank, int ranks)
+{
+    char to = 0, from;
+    for (int step = 1; step < ranks; step++)
+        MPI_Sendrecv(&to, 1, MPI_BYTE, (rank + step) % ranks, DATA, &from, 1, MPI_BYTE, (rank + ranks - step) % ranks, DATA, MPI_COMM_WORLD,
+                     MPI_STATUS_IGNORE);
+}
+
+/* A rank without a part: it looks for the end every 2 ms. */
+static void sleep_until_end(void)
+{
+    const struct timespec pause = {.tv_nsec = 2000000};
+    MPI_Request over;
+    int is_over;
+    char end;
+    MPI_Irecv(&end, 1, MPI_BYTE, 0, END, MPI_COMM_WORLD, &over);
+    for (MPI_Test(&over, &is_over, MPI_STATUS_IGNORE); !is_over; MPI_Test(&over, &is_over, MPI_STATUS_IGNORE)) nanosleep(&pause, NULL);
+}
+
 int main(int argc, char **argv)
 {
     int rank, ranks;
@@ -59,25 +80,31 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (argc != 6 || ranks < 2 || ranks > MOST_ENDS || !are_sizes(argv[2])) {
-        fprintf(stderr, "mpi_messages: usage: WHAT SIZES MS CPU CPU, with 2 to %d ranks\n", MOST_ENDS);
+    const char *what = argc > 1 ? argv[1] : "";
+    int is_server = !strcmp(what, "server"), window = argc == 7 ? atoi(argv[6]) : WINDOW;
+    if (argc < 6 || argc > 7 || ranks < 2 || (is_server && ranks > MOST_ENDS) || window < 1 || window > SLOTS || !are_sizes(argv[2])) {
+        fprintf(stderr, "mpi_messages: usage: WHAT SIZES MS CPU CPU [WINDOW], 2 ranks or more, of a server at most %d, windows of at most %d\n",
+                MOST_ENDS, SLOTS);
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
-    for (int i = 0; i < WINDOW; i++) requests[i] = MPI_REQUEST_NULL;
-    pin(argv[4 + (rank > 0)]);
-    MPI_Barrier(MPI_COMM_WORLD);
-    const char *what = argv[1];
+    for (int i = 0; i < SLOTS; i++) requests[i] = MPI_REQUEST_NULL;
+    if (rank < 2 || is_server) pin(argv[4 + (rank > 0)]);
     double ms = atof(argv[3]);
-    if (!strcmp(what, "server")) {
+    greet_all(rank, ranks);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (is_server) {
         size_t size = strtoull(argv[2], NULL, 10);
         if (rank == 0)
             serve_clients(ranks - 1, size, ms);
         else
             be_client(size);
     } else if (rank == 0) {
-        call_with(what, argv[2], ms, 1);
+        call_with(what, argv[2], ms, 1, window);
+        for (int other = 2; other < ranks; other++) deliver(other, END, "", 1);
     } else if (rank == 1) {
         answer_plans(0);
+    } else {
+        sleep_until_end();
     }
     MPI_Finalize();
     return 0;

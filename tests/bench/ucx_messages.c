@@ -9,9 +9,9 @@ static ucp_worker_h worker;
 static ucp_ep_h peers[MOST_ENDS];
 
 /* A request of a slot: NULL where the call had already completed. */
-static void *requests[WINDOW];
-static ucp_tag_t came_with[WINDOW];
-static char is_begun[WINDOW];
+static void *requests[SLOTS];
+static ucp_tag_t came_with[SLOTS];
+static char is_begun[SLOTS];
 
 static void must(ucs_status_t status, const char *what)
 {

@@ -1,7 +1,7 @@
 //! What every row uses: the CPUs, the programs with their environments, and repetitions taken in turn.
 
 use crate::ending;
-use crate::floor::{self, Around, Write};
+use crate::floor::{self, Around, Distance, Write};
 use crate::pair::Program;
 use crate::place::Cpus;
 use anyhow::{Context, Result, anyhow, bail};
@@ -21,6 +21,9 @@ const SOURCES: [(&str, &str); 7] = [
     ("connect.c", include_str!("../../../tests/bench/connect.c")),
     ("pool.c", include_str!("../../../tests/bench/pool.c")),
 ];
+
+/// So many repetitions with CPUs as far from each other make a median.
+const ENOUGH: usize = 3;
 
 /// One run.
 pub struct Bench {
@@ -153,6 +156,23 @@ impl Series {
         (0..self.floors.len()).filter(|&i| self.floors[i].fast()).collect()
     }
 
+    /// The repetitions with a value during which the CPUs were so far from each other, where there are enough for a median.
+    pub fn within(&self, distance: Distance) -> Option<Vec<usize>> {
+        Some(self.all_within(distance)).filter(|all| all.len() >= ENOUGH)
+    }
+
+    fn all_within(&self, distance: Distance) -> Vec<usize> {
+        let of = |&at: &usize| self.values[at].is_finite() && self.floors[at].distance() == Some(distance);
+        (0..self.floors.len()).filter(of).collect()
+    }
+
+    /// How often the CPUs were how far from each other, in words.
+    pub fn distances(&self) -> String {
+        let [near, far] = Distance::ALL.map(|distance| self.all_within(distance).len());
+        let valid = self.values.iter().filter(|value| value.is_finite()).count();
+        format!("{near} on near CPUs, {far} on far CPUs, {} while that changed", valid - near - far)
+    }
+
     /// The repetitions to compare with the floor: those of one mode, during which it did not change. The fast mode when it was
     /// seen at least five times or as often as others; a mix of modes would say nothing. With a remark which.
     pub fn one_mode(&self) -> (Series, String) {
@@ -216,4 +236,21 @@ fn compile() -> Result<TempDir> {
         }
     }
     Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_and_far_repetitions_are_kept_apart() {
+        let near = Around { before: 50.0, after: 50.0 };
+        let (far, changed) = (Around { before: 240.0, after: 250.0 }, Around { before: 50.0, after: 250.0 });
+        let floors = vec![near, far, far, near, changed, far, near, near];
+        let series = Series { values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, f64::NAN, 8.0], floors };
+        assert_eq!(series.within(Distance::Near), Some(vec![0, 3, 7]));
+        assert_eq!(series.within(Distance::Far), Some(vec![1, 2, 5]));
+        assert_eq!(series.at(&[0, 1, 3, 4]).within(Distance::Near), None, "too few");
+        assert_eq!(series.distances(), "3 on near CPUs, 3 on far CPUs, 1 while that changed");
+    }
 }

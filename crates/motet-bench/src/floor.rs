@@ -76,6 +76,28 @@ fn ping_pong(cpus: &Cpus, write: impl Fn(&AtomicU64, u64) + Sync) -> f64 {
     median(&blocks[blocks.len().min(2)..]) // the first blocks wait for the other thread to start
 }
 
+/// How far two CPUs are from each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Distance {
+    /// They share a cache.
+    Near,
+    /// They share none.
+    Far,
+}
+
+impl Distance {
+    /// Both.
+    pub const ALL: [Distance; 2] = [Distance::Near, Distance::Far];
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Distance::Near => "near CPUs",
+            Distance::Far => "far CPUs",
+        }
+    }
+}
+
 /// The floor around one repetition.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Around {
@@ -90,6 +112,15 @@ impl Around {
     pub fn steady(&self) -> Option<f64> {
         let (low, high) = (self.before.min(self.after), self.before.max(self.after));
         (low > 0.0 && high <= low * SAME_MODE).then_some((low + high) / 2.0)
+    }
+
+    /// How far the CPUs were from each other during the whole repetition: `None` when that changed meanwhile.
+    pub fn distance(&self) -> Option<Distance> {
+        match (self.before <= NEAR, self.after <= NEAR) {
+            (true, true) => Some(Distance::Near),
+            (false, false) => Some(Distance::Far),
+            _ => None,
+        }
     }
 
     /// Whether the whole repetition saw the fast mode.
@@ -145,5 +176,13 @@ mod tests {
         let slow = Around { before: 240.0, after: 255.0 };
         assert!(slow.steady().is_some() && !slow.fast());
         assert_eq!(Around { before: 52.0, after: 250.0 }.steady(), None);
+    }
+
+    #[test]
+    fn cpus_are_near_or_far_or_change_places() {
+        let distance = |before, after| Around { before, after }.distance();
+        assert_eq!(distance(52.0, 98.0), Some(Distance::Near));
+        assert_eq!(distance(240.0, 101.0), Some(Distance::Far));
+        assert_eq!((distance(52.0, 240.0), distance(240.0, 52.0)), (None, None));
     }
 }

@@ -1,6 +1,6 @@
 //! What a run found: lines with figures, floors, ratios, bounds and verdicts; and curves over the size.
 
-use crate::floor::{Around, FAST};
+use crate::floor::{Around, Distance, FAST};
 use crate::stats::Spread;
 use serde::Serialize;
 
@@ -175,6 +175,11 @@ impl Line {
         let values: Vec<f64> = floors.iter().flat_map(|f| [f.before, f.after]).collect();
         self.floor = Spread::of(&values);
         self
+    }
+
+    /// Of repetitions with the CPUs so far from each other.
+    pub fn within(self, distance: Distance) -> Self {
+        Self { what: format!("{}, {}", self.what, distance.words()), ..self }
     }
 
     /// With a further remark.

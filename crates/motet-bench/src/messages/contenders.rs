@@ -4,6 +4,7 @@
 //! `tests/bench/peer.h` (`serve`, `call HOST PORT SIZES MS`; of the part `server` also `serve CLIENTS SIZE MS`), or *ranks* that a
 //! launcher starts. A line `MEDIAN MEAN COUNT` comes from each for each size.
 
+use super::shape::Shape;
 use super::{CLIENTS, Part};
 use crate::bench::Bench;
 use crate::ending;
@@ -33,10 +34,12 @@ pub const SOURCES: [(&str, &str); 6] = [
 
 /// One that takes part.
 pub struct Contender {
-    /// What it is called in lines and curves.
+    /// What it is called in lines and curves, but for its shape.
     pub name: &'static str,
     /// Whether it is ours.
     pub ours: bool,
+    /// What its ranks are asked beyond a pattern.
+    pub shape: Shape,
     places: &'static [Placement],
     ends: Ends,
 }
@@ -99,7 +102,7 @@ impl Contenders {
                     // Ours are meant for two CPUs.
                     let ours = [NODES, LANES].contains(&name);
                     let places: &[Placement] = if ours { &[Two] } else { &[Two, One] };
-                    all.push(Contender { name, ours, places, ends });
+                    all.push(Contender { name, ours, shape: Shape::Plain, places, ends });
                 }
                 Err(error) => {
                     eprintln!("{name}: {error:#}");
@@ -190,7 +193,17 @@ fn build(at: &Path, words: &[String]) -> Result<()> {
 impl Contender {
     /// Ranks of MPI, each on a CPU of its own.
     pub fn of_ranks(name: &'static str, ours: bool, ranks: Ranks) -> Self {
-        Self { name, ours, places: &[Two], ends: Ends::Ranks(ranks) }
+        Self { name, ours, shape: Shape::Plain, places: &[Two], ends: Ends::Ranks(ranks) }
+    }
+
+    /// The same, asked something more.
+    pub fn shaped(self, shape: Shape) -> Self {
+        Self { shape, ..self }
+    }
+
+    /// What it is called, with what it is asked.
+    pub fn called(&self) -> String {
+        format!("{}{}", self.name, self.shape)
     }
 
     /// Where its ends may run in a part: it counts with the better.
@@ -228,20 +241,25 @@ impl Contender {
             Ends::Ranks(Ranks { launcher, yields, program, mpi, environment }) => {
                 let [server, other] = bench.cpus.of(at, turn).map(|cpu| cpu.map_or("-".into(), |cpu| cpu.to_string()));
                 // Rank 0 is the end that measures: the caller of a pair, or the server.
-                let (ends, cpus) =
-                    if part == Part::Server { (1 + CLIENTS, [server, other]) } else { (2, [other, server]) };
+                let (ends, cpus) = if part == Part::Server {
+                    (1 + CLIENTS, [server, other])
+                } else {
+                    (self.shape.ranks(), [other, server])
+                };
                 let mut command = Command::new(&launcher[0]);
                 command.args(&launcher[1..]).env_remove("LD_PRELOAD").envs(builds::OPEN_MPI_AS_ROOT);
                 if let Some(mpi) = mpi {
                     mpi.equip(&mut command);
                 }
                 command.envs(environment.iter().map(|(name, value)| (name, value)));
-                if at == One || ends > 2 {
+                command.envs(self.shape.environment().iter().copied());
+                if at == One || part == Part::Server {
                     command.args(*yields);
                 }
                 let list: Vec<String> = sizes.iter().map(ToString::to_string).collect();
                 command.args(["-n", &ends.to_string()]).arg(program);
-                command.args([part.word(), &list.join(","), &part.ms(bench).to_string()]).args(cpus);
+                command.args([self.shape.word(part), &list.join(","), &part.ms(bench).to_string()]).args(cpus);
+                command.args(self.shape.window().map(|messages| messages.to_string()));
                 let mut process = Process::start(command, &bench.cpus, None)?;
                 let found = sizes.iter().map(|_| Ok(parse(&process.line()?)?.median)).collect();
                 process.child.wait()?;
@@ -309,6 +327,23 @@ mod tests {
                 assert!(found.iter().all(|ns| *ns > 0.0), "{}, {part:?}: {found:?}", contender.name);
             }
         }
+    }
+
+    #[test]
+    fn ranks_of_every_shape_measure() {
+        let Ok(mut bench) = Bench::new(&[], true, None) else { return skip("there are no two CPUs") };
+        bench.ms = 2;
+        let Contenders { all, _folder, .. } = Contenders::find(&bench).unwrap();
+        let ranks = all.into_iter().find(|contender| matches!(contender.ends, Ends::Ranks(_)));
+        let Some(mut ranks) = ranks else { return skip("there is no MPI") };
+        for shape in [Shape::AnySource, Shape::Windows(256), Shape::Polling(3), Shape::Yielding(4)] {
+            ranks = ranks.shaped(shape);
+            let part = if shape.window().is_some() { Part::Rate } else { Part::Latency };
+            let found = ranks.run(&bench, part, &[8, 1000], Two, 0).unwrap();
+            assert!(found.len() == 2 && found.iter().all(|ns| *ns > 0.0), "{shape:?}: {found:?}");
+        }
+        ranks = ranks.shaped(Shape::Windows(257));
+        assert!(ranks.run(&bench, Part::Rate, &[8], Two, 0).is_err());
     }
 
     #[test]

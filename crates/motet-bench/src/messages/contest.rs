@@ -3,7 +3,7 @@
 use super::Part;
 use super::contenders::Contender;
 use crate::bench::{Bench, Contestant, Series};
-use crate::floor;
+use crate::floor::{self, Distance};
 use crate::place::Placement;
 use crate::stats::median;
 use anyhow::Result;
@@ -69,13 +69,13 @@ pub fn run<'a>(
         contestants.push(Box::new(move |turn| {
             let mut entry = entry.borrow_mut();
             let contender = &contenders[entry.contender];
-            bar.set_message(format!("{}, repetition {}: {}", part.word(), turn + 1, contender.name));
+            bar.set_message(format!("{}, repetition {}: {}", part.word(), turn + 1, contender.called()));
             if entry.over {
                 entry.values.push(vec![f64::NAN; sizes.len()]);
                 return Ok(f64::NAN);
             }
             let found = contender.run(bench, part, sizes, entry.placement, turn).unwrap_or_else(|error| {
-                eprintln!("{}, {}: {error:#}", contender.name, part.word());
+                eprintln!("{}, {}: {error:#}", contender.called(), part.word());
                 entry.failed = Some(format!("{error:#}"));
                 entry.over = true;
                 vec![f64::NAN; sizes.len()]
@@ -137,22 +137,33 @@ fn hopeless(found: &[f64], other: &[f64]) -> bool {
 /// What one contender did with one size, where that took less time.
 pub struct Best<'a> {
     /// Who.
-    pub name: &'static str,
+    pub contender: &'a Contender,
     /// Where.
     pub placement: Placement,
     /// All repetitions.
     pub all: &'a Series,
     /// Those that count.
     pub counted: Vec<usize>,
+    /// Which these are.
+    pub which: &'static str,
 }
 
 impl<'a> Of<'a> {
     /// What it did with a size.
     pub fn best(&self, size: usize) -> Option<Best<'_>> {
+        self.least(size, counted)
+    }
+
+    /// The same while the CPUs were so far from each other, where they were often enough.
+    pub fn within(&self, size: usize, distance: Distance) -> Option<Best<'_>> {
+        self.least(size, |all| Some((all.within(distance)?, distance.words())))
+    }
+
+    fn least(&self, size: usize, counted: impl Fn(&Series) -> Option<(Vec<usize>, &'static str)>) -> Option<Best<'_>> {
         let places = self.places.iter().filter_map(|(placement, series)| {
             let all = &series[size];
-            let counted = counted(all)?;
-            Some(Best { name: self.contender.name, placement: *placement, all, counted })
+            let (counted, which) = counted(all)?;
+            Some(Best { contender: self.contender, placement: *placement, all, counted, which })
         });
         places.min_by(|a, b| a.median().total_cmp(&b.median()))
     }
@@ -160,12 +171,15 @@ impl<'a> Of<'a> {
 
 /// The repetitions that count: those with a fast floor where there are enough, or the contenders would be compared in different modes of
 /// the machine. `None` where too few have a value at all.
-fn counted(series: &Series) -> Option<Vec<usize>> {
+fn counted(series: &Series) -> Option<(Vec<usize>, &'static str)> {
     let valid = |at: &usize| series.values[*at].is_finite();
     let all: Vec<usize> = (0..series.values.len()).filter(valid).collect();
     let fast: Vec<usize> = series.fast().into_iter().filter(valid).collect();
-    let counted = if fast.len() >= FAST_ENOUGH { fast } else { all.clone() };
-    (all.len() >= ENOUGH).then_some(counted)
+    match (all.len() >= ENOUGH, fast.len() >= FAST_ENOUGH) {
+        (false, _) => None,
+        (true, true) => Some((fast, "those with a fast floor")),
+        (true, false) => Some((all, "whatever the floor")),
+    }
 }
 
 impl Best<'_> {
@@ -174,21 +188,25 @@ impl Best<'_> {
         self.all.at(&self.counted)
     }
 
-    fn median(&self) -> f64 {
+    /// Their median.
+    pub fn median(&self) -> f64 {
         median(&self.series().values)
     }
 
-    /// The repetitions that count of both; those that count here, where these are too few.
-    pub fn with(&self, other: &Best<'_>) -> Vec<usize> {
+    /// The repetitions that count of both, where these are enough.
+    pub fn both(&self, other: &Best<'_>) -> Option<Vec<usize>> {
         let both: Vec<usize> = self.counted.iter().copied().filter(|at| other.counted.contains(at)).collect();
-        if both.len() >= FAST_ENOUGH { both } else { self.counted.clone() }
+        (both.len() >= FAST_ENOUGH).then_some(both)
+    }
+
+    /// The same; those that count here, where these are too few.
+    pub fn with(&self, other: &Best<'_>) -> Vec<usize> {
+        self.both(other).unwrap_or_else(|| self.counted.clone())
     }
 
     /// Which they are, in words.
     pub fn remark(&self) -> String {
-        let fast = self.counted.iter().all(|&at| self.all.floors[at].fast());
-        let which = if fast { "those with a fast floor" } else { "whatever the floor" };
-        format!("{} of {} repetitions: {which}", self.counted.len(), self.all.values.len())
+        format!("{} of {} repetitions: {}", self.counted.len(), self.all.values.len(), self.which)
     }
 }
 
@@ -210,8 +228,9 @@ mod tests {
             values: (0..floors.len()).map(|at| if at == 0 { f64::NAN } else { at as f64 }).collect(),
             floors: floors.iter().map(|&floor| floor::Around { before: floor, after: floor }).collect(),
         };
-        assert_eq!(counted(&series(&[50.0, 50.0, 50.0, 210.0, 50.0, 210.0])), Some(vec![1, 2, 4]));
-        assert_eq!(counted(&series(&[50.0, 50.0, 50.0, 210.0, 210.0, 210.0])), Some(vec![1, 2, 3, 4, 5]));
+        let (fast, any) = ("those with a fast floor", "whatever the floor");
+        assert_eq!(counted(&series(&[50.0, 50.0, 50.0, 210.0, 50.0, 210.0])), Some((vec![1, 2, 4], fast)));
+        assert_eq!(counted(&series(&[50.0, 50.0, 50.0, 210.0, 210.0, 210.0])), Some((vec![1, 2, 3, 4, 5], any)));
         assert_eq!(counted(&series(&[50.0; 5])), None);
     }
 

@@ -32,17 +32,21 @@ pub fn of(part: Part, measured: &Measured<'_>) -> Vec<Line> {
 }
 
 /// One contender over what the machine does at best.
-pub fn line(part: Part, measured: &Measured<'_>, of: &Of<'_>, at: usize) -> Option<Line> {
-    let best = of.best(at)?;
+fn line(part: Part, measured: &Measured<'_>, of: &Of<'_>, at: usize) -> Option<Line> {
+    Some(of_best(part, measured, &of.best(at)?, at))
+}
+
+/// The same of the repetitions that count of one.
+pub fn of_best(part: Part, measured: &Measured<'_>, best: &Best<'_>, at: usize) -> Line {
     let (size, series) = (measured.sizes[at], best.series());
-    let line = Line::new(part.word(), format!("{}, {}", best.name, what(part, size)));
+    let line = Line::new(part.word(), format!("{}, {}", best.contender.called(), what(part, size)));
     let line = line.figure(figure(part, size, &series)).floors(&series.floors);
     let line = match measured.copies.get(at).map(|copy| copy.at(&best.counted)) {
         Some(copy) => line.against(named("copy, one core", rate(size, &copy)), &ratio(part, &series, &copy)),
         None => line.against(Quantity::of("floor", &series.steady_floors(), Unit::Ns), &series.over_floor()),
     };
     let line = line.note(best.remark()).note(where_it_was(part, best.placement));
-    Some(match asked(part, size).filter(|_| best.name == super::contenders::NODES) {
+    match asked(part, size).filter(|_| best.contender.name == super::contenders::NODES) {
         None => line,
         Some(Asked::Ratio(bound)) => line.bound(bound),
         Some(Asked::Figure(bound)) => {
@@ -51,7 +55,7 @@ pub fn line(part: Part, measured: &Measured<'_>, of: &Of<'_>, at: usize) -> Opti
             let reference = line.reference.as_ref().map_or("the reference", |reference| &reference.name).to_owned();
             Line { ratio: None, reference: None, ..line }.bound(bound).note(format!("{ratio:.2} x {reference}"))
         }
-    })
+    }
 }
 
 /// What is asked of our nodes.
@@ -74,17 +78,21 @@ fn asked(part: Part, size: usize) -> Option<Asked> {
 fn over_peer(part: Part, size: usize, ours: &Best<'_>, peer: &Best<'_>) -> Line {
     let line = over(part, size, ours, peer, "over the best peer");
     // Cold bodies are what peers copy once, by one side.
-    if part == Part::Cold && ours.name == super::contenders::NODES { line.bound(Bound::AtLeast(1.2)) } else { line }
+    if part == Part::Cold && ours.contender.name == super::contenders::NODES {
+        line.bound(Bound::AtLeast(1.2))
+    } else {
+        line
+    }
 }
 
 /// One beside another, repetition by repetition.
 pub fn over(part: Part, size: usize, ours: &Best<'_>, peer: &Best<'_>, which: &str) -> Line {
     let both = ours.with(peer);
     let (own, theirs) = (ours.all.at(&both), peer.all.at(&both));
-    Line::new(part.word(), format!("{}, {}: {which}", ours.name, what(part, size)))
+    Line::new(part.word(), format!("{}, {}: {which}", ours.contender.called(), what(part, size)))
         .figure(figure(part, size, &own))
         .floors(&own.floors)
-        .against(named(peer.name, figure(part, size, &theirs)), &ratio(part, &own, &theirs))
+        .against(named(&peer.contender.called(), figure(part, size, &theirs)), &ratio(part, &own, &theirs))
         .note(format!("{} repetitions that count for both", both.len()))
 }
 

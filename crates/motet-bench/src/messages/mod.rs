@@ -9,6 +9,7 @@ pub(crate) mod contenders;
 pub(crate) mod contest;
 pub(crate) mod lines;
 mod own;
+pub(crate) mod shape;
 
 use crate::bench::Bench;
 use crate::report::{Line, Report};

@@ -1,11 +1,12 @@
 //! Bodies there and back: as calls of omniORB over the CORBA voice, and as messages of an MPI on Motet.
 //!
 //! Both are measured in the same repetitions and by the same arithmetic: bytes of one way over half of a round trip, nothing taken off.
-//! The call is `sequence<octet>` there and back (`tests/bench/corba.cc`), the messages a ping-pong (`tests/bench/mpi_messages.c`).
+//! Repetitions on near and on far CPUs are kept apart. The call is `sequence<octet>` there and back (`tests/bench/corba.cc`), the messages a ping-pong (`tests/bench/mpi_messages.c`).
 
 use super::libraries::Libraries;
 use crate::bench::{Bench, Contestant, Series};
 use crate::corba::paths::{Ends, Pair, Path, Variant};
+use crate::floor::Distance;
 use crate::messages::Part as Kind;
 use crate::place::Placement::Two;
 use crate::report::{Bound, Line, Quantity, Unit};
@@ -51,7 +52,20 @@ pub fn measure(bench: &Bench, libraries: &Libraries) -> Result<Vec<Line>> {
         let calls = &answers.of(PLACE, at).context("the calls failed")?.median;
         for (contender, found) in ours.iter().zip(&found) {
             let one_way: Vec<f64> = found.borrow().iter().map(|told| told[at]).collect();
-            lines.push(beside(size, calls, contender.name, &one_way));
+            let apart = Distance::ALL.into_iter().filter_map(|distance| {
+                let at = calls.within(distance)?;
+                let one_way: Vec<f64> = at.iter().map(|&at| one_way[at]).collect();
+                Some(beside(size, &calls.at(&at), contender.name, &one_way).within(distance))
+            });
+            let apart: Vec<Line> = apart.collect();
+            let none = || {
+                Line::not_measured(
+                    ROW,
+                    format!("{}, {}", contender.name, bytes(size)),
+                    format!("too few repetitions with the CPUs as far: {}", calls.distances()),
+                )
+            };
+            lines.extend(if apart.is_empty() { vec![none()] } else { apart });
         }
     }
     Ok(lines)

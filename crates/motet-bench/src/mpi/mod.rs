@@ -1,8 +1,8 @@
 //! `motet bench mpi`: MPI libraries on Motet's provider of libfabric, beside the same libraries on what they choose themselves.
 //!
 //! What it is: a judgement (`judged`) of what the contest of `motet bench messages` measures of other contenders (`libraries`): Open MPI 4
-//! and 5, MPICH and Intel MPI, each by itself and under `motet run`, ranks on CPUs of their own; the same between two test
-//! hosts (`hosts`); many more ranks than CPUs (`crowd`); CORBA calls beside messages of MPI (`corba`); and all voices in one process (`together`). The program is
+//! and 5, MPICH and Intel MPI, each by itself and under `motet run`, ranks on CPUs of their own, repetitions on near and on far CPUs apart;
+//! the same between two test hosts (`hosts`); many more ranks than CPUs (`crowd`); CORBA calls beside messages of MPI (`corba`); and all voices in one process (`together`). The program is
 //! `tests/bench/mpi_messages.c`, compiled by each library's own compiler; its patterns are those of OSU's osu_latency, osu_bw and, of one
 //! pair, osu_mbw_mr. What it is not: a test of what arrives; `crates/motet-tests` does that.
 
@@ -18,11 +18,12 @@ use crate::bench::Bench;
 use crate::messages::Part as Kind;
 use crate::messages::contenders::Contender;
 use crate::messages::contest;
+use crate::messages::shape::Shape;
 use crate::report::{Line, Report};
 use anyhow::Result;
 use clap::ValueEnum;
 use indicatif::ProgressBar;
-use libraries::Libraries;
+use libraries::{LIBRARIES, Libraries};
 
 /// The command line of `motet bench mpi`.
 #[derive(Debug, Default, clap::Args)]
@@ -38,10 +39,14 @@ pub struct Options {
 /// What can be measured by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
-    /// Half a round trip, 8 B and 64 KiB
+    /// Half a round trip, 1 B to 1 MiB
     Latency,
-    /// Messages of 8 B one way, windows of 64
+    /// Half a round trip where two of 3 and of 8 ranks talk and the others sleep, 8 B to 64 KiB; Open MPI 4
+    Idle,
+    /// Messages of 8 B one way, windows of 16, 64, 65 and 256
     Rate,
+    /// Half a round trip with receives that name no source, over those that name it, 8 B and 1 KiB
+    AnySource,
     /// One way in windows of 64, 64 KiB and 1 MiB
     Bandwidth,
     /// The same, 16 MiB and 64 MiB; a window has at most 512 MiB
@@ -57,14 +62,21 @@ pub enum Part {
 }
 
 /// A pattern of messages with its sizes.
-type Question = (Kind, &'static [usize]);
+type Question = (Kind, Vec<usize>);
+
+/// Sizes beside the powers of two: one more than a power, one more than a line, a thousand.
+const UNEVEN: [usize; 3] = [33, 65, 1000];
+/// Those of a short run.
+const FEW: [usize; 10] = [1, 8, 33, 64, 65, 256, 1000, 4 << 10, 64 << 10, 1 << 20];
 
 impl Part {
     /// The row of its lines.
     fn word(self) -> &'static str {
         match self {
             Part::Latency => "latency",
+            Part::Idle => "idle",
             Part::Rate => "rate",
+            Part::AnySource => "any-source",
             Part::Bandwidth => "bandwidth",
             Part::Large => "large",
             Part::Hosts => "hosts",
@@ -77,7 +89,9 @@ impl Part {
     fn title(self) -> &'static str {
         match self {
             Part::Latency => "half a round trip",
+            Part::Idle => "two of several ranks talk",
             Part::Rate => "8 B, one way",
+            Part::AnySource => "receives from any source",
             Part::Bandwidth => "one way, windows of 64",
             Part::Large => "one way, windows of 64, large messages",
             Part::Hosts => "between two hosts",
@@ -98,22 +112,56 @@ impl Part {
     }
 
     /// What is asked of two ranks.
-    fn questions(self) -> &'static [Question] {
+    fn questions(self, quick: bool) -> Vec<Question> {
         match self {
-            Part::Latency => &[(Kind::Latency, &[8, 64 << 10])],
-            Part::Rate => &[(Kind::Rate, &[8])],
-            Part::Bandwidth => &[(Kind::Stream, &[64 << 10, 1 << 20])],
-            Part::Large => &[(Kind::Stream, &[16 << 20, 64 << 20])],
-            Part::Hosts => &[(Kind::Latency, &[8]), (Kind::Stream, &[1 << 20])],
-            Part::Crowd | Part::Corba | Part::Together => &[],
+            Part::Latency if quick => vec![(Kind::Latency, FEW.into())],
+            Part::Latency => {
+                let mut sizes: Vec<usize> = (0..=20).map(|bits| 1 << bits).chain(UNEVEN).collect();
+                sizes.sort_unstable();
+                vec![(Kind::Latency, sizes)]
+            }
+            Part::Idle => vec![(Kind::Latency, vec![8, 256, 1 << 10, 64 << 10])],
+            Part::Rate => vec![(Kind::Rate, vec![8])],
+            Part::AnySource => vec![(Kind::Latency, vec![8, 1 << 10])],
+            Part::Bandwidth => vec![(Kind::Stream, vec![64 << 10, 1 << 20])],
+            Part::Large => vec![(Kind::Stream, vec![16 << 20, 64 << 20])],
+            Part::Hosts => vec![(Kind::Latency, vec![8, 1 << 10, 64 << 10]), (Kind::Stream, vec![1 << 20])],
+            Part::Crowd | Part::Corba | Part::Together => Vec::new(),
         }
+    }
+
+    /// In which shapes.
+    fn shapes(self) -> &'static [Shape] {
+        use Shape::{AnySource, Plain, Polling, Windows, Yielding};
+        match self {
+            Part::Idle => &[Plain, Polling(3), Polling(8), Yielding(3), Yielding(8)],
+            Part::Rate => &[Windows(16), Windows(64), Windows(65), Windows(256)],
+            Part::AnySource => &[Plain, AnySource],
+            _ => &[Plain],
+        }
+    }
+
+    /// Whether a contender on this host takes part.
+    fn has(self, contender: &Contender) -> bool {
+        match self {
+            Part::Idle => [LIBRARIES[0].own, LIBRARIES[0].ours].contains(&contender.name),
+            Part::Rate => LIBRARIES.iter().any(|known| [known.own, known.ours].contains(&contender.name)),
+            Part::AnySource => contender.ours,
+            _ => true,
+        }
+    }
+
+    /// Whether a repetition takes so little time that there are many: enough on near and on far CPUs, where these change.
+    fn is_short(self) -> bool {
+        matches!(self, Part::Latency | Part::Idle | Part::Rate | Part::AnySource | Part::Bandwidth | Part::Large)
     }
 }
 
 /// Everything, or only some parts. A library that is missing, and what fails, is a line that says why.
 pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
-    bench.repetitions = bench.of_programs; // ranks take their time to begin
     bench.ms = Part::Latency.ms(bench.quick);
+    let few = bench.of_programs;
+    let many = options.manner.repetitions.map_or(if bench.quick { 7 } else { 15 }, usize::from);
     let copies = crate::copies(&bench);
     let parts = Part::value_variants().iter().filter(|part| options.parts.is_empty() || options.parts.contains(part));
     let parts: Vec<Part> = parts.copied().collect();
@@ -125,6 +173,7 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
     for part in parts {
         bar.set_message(part.title());
         bench.ms = part.ms(bench.quick);
+        bench.repetitions = if part.is_short() { many } else { few };
         let bench = &bench;
         let found = match part {
             Part::Hosts => hosts::measure(bench, &libraries, &bar),
@@ -134,7 +183,7 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
                 curves = voices::curves(bench, &ready)?;
                 together::measure(bench, &ready)
             }),
-            _ => contested(bench, &libraries.contenders(), part, &bar),
+            _ => contested(bench, &contenders(&libraries, part), part, &bar),
         };
         lines.extend(
             found.unwrap_or_else(|error| vec![Line::not_measured(part.word(), part.title(), format!("{error:#}"))]),
@@ -145,12 +194,44 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
     Ok(Report { machine: crate::machine(&bench, &copies), lines, curves })
 }
 
+/// All contenders of a part on this host, in all its shapes. Those that are compared come one after the other: a contender with itself in
+/// another shape, else a library with itself without Motet.
+fn contenders(libraries: &Libraries, part: Part) -> Vec<Contender> {
+    let in_shape = |&shape: &Shape| libraries.contenders().into_iter().map(move |contender| contender.shaped(shape));
+    let mut all: Vec<Contender> = part.shapes().iter().flat_map(in_shape).filter(|of| part.has(of)).collect();
+    if matches!(part, Part::Idle | Part::AnySource) {
+        all.sort_by_key(|contender| contender.name);
+    }
+    all
+}
+
 /// All contenders of a part in turn, judged.
 fn contested(bench: &Bench, contenders: &[Contender], part: Part, bar: &ProgressBar) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
-    for &(kind, sizes) in part.questions() {
-        let measured = contest::run(bench, contenders, (kind, sizes), bar)?;
+    for (kind, sizes) in part.questions(bench.quick) {
+        let measured = contest::run(bench, contenders, (kind, &sizes), bar)?;
         lines.extend(judged::lines(part, kind, &measured));
     }
     Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_measures_eight_bytes_between_two_ranks_alone() {
+        for &part in Part::value_variants() {
+            for (kind, sizes) in part.questions(false).into_iter().chain(part.questions(true)) {
+                assert!(sizes != [8] || part.shapes().len() > 1, "{part:?} {kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two_and_some_between_them() {
+        let [(_, all)] = &Part::Latency.questions(false)[..] else { panic!("one question") };
+        assert!(all.is_sorted() && all.len() == 24 && all[0] == 1 && all[23] == 1 << 20);
+        assert!(FEW.iter().chain(&UNEVEN).all(|size| all.contains(size)));
+    }
 }
