@@ -1,7 +1,7 @@
 //! `motet bench messages`: messages between processes, ours beside those of UCX, libfabric, Open MPI and MPICH.
 //!
 //! What it is: five measurements (`Part`) of every contender (`contenders`), in turn in one run, the floor around each
-//! (`contest`); lines and curves of them (`lines`); and what is measured of ours alone (`own`). A peer counts with its better placement. The measuring programs are
+//! (`contest`), ranks of MPI also in other shapes (`shape`); lines and curves of them (`lines`); and what is measured of ours alone (`own`). A peer counts with its better placement. The measuring programs are
 //! `tests/bench/*_messages.c`, one set of loops over each interface (`tests/bench/messages.h`). What it is not: a test of what arrives,
 //! and no measurement of networks: both ends are on this host.
 

@@ -164,6 +164,11 @@ fn own(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::Series;
+    use crate::floor::Around;
+    use crate::messages::contenders::Ranks;
+    use crate::place::Placement::Two;
+    use crate::report::Verdict;
     use clap::ValueEnum;
 
     const AT_MOST: fn(f64) -> Option<Bound> = |bound| Some(Bound::AtMost(bound));
@@ -230,6 +235,43 @@ mod tests {
         let [four, five] = of(Part::Hosts, Kind::Latency, 1024)[..] else { panic!("two peers over TCP") };
         assert_eq!((four.1, five.1), (AT_MOST(1.0), AT_MOST(1.0)));
         assert!(of(Part::Hosts, Kind::Stream, 1 << 20).iter().all(|asked| asked.1 == AT_LEAST(1.0)));
+    }
+
+    /// Lines of 8 B, of a library on Motet and by itself, with these floors around their repetitions.
+    fn lines_of(ours: &[(f64, f64)], own: &[(f64, f64)]) -> Vec<Line> {
+        let ranks = || Ranks { launcher: vec![], yields: &[], program: "".into(), mpi: None, environment: vec![] };
+        let library = &LIBRARIES[0];
+        let both =
+            [(library.ours, true), (library.own, false)].map(|(name, ours)| Contender::of_ranks(name, ours, ranks()));
+        let of = |contender, values: &[(f64, f64)]| {
+            let floors = values.iter().map(|&(_, floor)| Around { before: floor, after: floor }).collect();
+            let series = Series { values: values.iter().map(|of| of.0).collect(), floors };
+            Of { contender, places: vec![(Two, vec![series])], failed: None }
+        };
+        let measured = Measured { sizes: vec![8], of: vec![of(&both[0], ours), of(&both[1], own)], copies: vec![] };
+        let lines = lines(Part::Latency, Kind::Latency, &measured);
+        lines.into_iter().filter(|line| line.what.contains("over itself")).collect()
+    }
+
+    #[test]
+    fn near_and_far_cpus_have_lines_of_their_own() {
+        let own = [(100.0, 50.0), (300.0, 250.0)].repeat(3);
+        let [near, far] = &lines_of(&[(90.0, 50.0), (600.0, 250.0)].repeat(3), &own)[..] else { panic!("two lines") };
+        assert!(near.what.ends_with(", near CPUs") && far.what.ends_with(", far CPUs"), "{} {}", near.what, far.what);
+        assert_eq!((near.ratio.unwrap().median, near.verdict), (0.9, Verdict::Met));
+        assert_eq!((far.ratio.unwrap().median, far.ratio.unwrap().count, far.verdict), (2.0, 3, Verdict::Missed));
+    }
+
+    #[test]
+    fn a_kind_of_cpus_that_too_few_repetitions_share_is_not_compared() {
+        let [near] = &lines_of(&[(90.0, 50.0); 5], &[(100.0, 50.0); 5])[..] else { panic!("one line") };
+        assert!(near.what.ends_with(", near CPUs"), "{}", near.what);
+        let (near, far) = ((90.0, 50.0), (90.0, 250.0));
+        let [neither] = &lines_of(&[near, near, near, far, far], &[far, far, near, near, near])[..] else {
+            panic!("one line")
+        };
+        assert_eq!((neither.verdict, neither.ratio), (Verdict::NotMeasured, None));
+        assert!(neither.note.as_ref().unwrap().contains("3 on near CPUs, 2 on far CPUs"), "{:?}", neither.note);
     }
 
     #[test]
