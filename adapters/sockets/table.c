@@ -46,6 +46,7 @@ void table_unlock(void)
 /* Across a fork signals are blocked instead: the child must not find a handler put off that its parent runs. */
 static sigset_t fork_mask;
 static bool fork_silent; /* in a confined process nothing is blocked */
+static bool fork_holds;  /* the lock; not in a handler, installed by a bare system call, that has interrupted its holder */
 
 void table_lock_for_fork(void)
 {
@@ -54,7 +55,7 @@ void table_lock_for_fork(void)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_mutex_lock(&lock);
+    fork_holds = pthread_mutex_trylock(&lock) == 0 || (shim_depth == 0 && pthread_mutex_lock(&lock) == 0);
     fork_mask = before;
     family_before_fork();
     interest_before_fork();
@@ -74,7 +75,8 @@ void table_unlock_after_fork(bool child)
     }
     interest_after_fork(child);
     sigset_t before = fork_mask;
-    pthread_mutex_unlock(&lock);
+    if (LIKELY(fork_holds)) pthread_mutex_unlock(&lock);
+    else if (child) pthread_mutex_init(&lock, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
