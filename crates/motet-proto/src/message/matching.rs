@@ -12,7 +12,7 @@
 //!
 //! Receives wait in a list for each scope and one for each context, in the order of posting: an arriving message looks through both, and
 //! goes to the older of the two that it finds. So receives of one channel are never in the way of another's messages. Where a list is long,
-//! receives beyond the first [`LISTED`] are found by hash of what they do not ignore, one table for each distinct mask in use (tuple space
+//! receives beyond the first 32 are found by hash of what they do not ignore, one table for each distinct mask in use (tuple space
 //! search: Srinivasan, Suri, Varghese, SIGCOMM 1999), each bucket in the order of posting: an arriving message costs one look-up per mask,
 //! not one per receive. Messages are kept by hash of scope and tag and in order of arrival; only a receive that ignores bits walks the
 //! latter. An *ordered* scope ignores tags, and is a plain queue of receives or of messages.
