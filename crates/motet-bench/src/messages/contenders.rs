@@ -196,7 +196,7 @@ impl Contender {
         Self { name, ours, shape: Shape::Plain, places: &[Two], ends: Ends::Ranks(ranks) }
     }
 
-    /// The same, asked something more.
+    /// This contender with another shape.
     pub fn shaped(self, shape: Shape) -> Self {
         Self { shape, ..self }
     }

@@ -144,7 +144,7 @@ pub struct Best<'a> {
     pub all: &'a Series,
     /// Those that count.
     pub counted: Vec<usize>,
-    /// Which these are.
+    /// Which repetitions count, in words.
     pub which: &'static str,
 }
 
@@ -154,7 +154,7 @@ impl<'a> Of<'a> {
         self.least(size, counted)
     }
 
-    /// The same while the CPUs were so far from each other, where they were often enough.
+    /// What it did with a size in the repetitions whose CPUs were at this distance; `None` where these are too few.
     pub fn within(&self, size: usize, distance: Distance) -> Option<Best<'_>> {
         self.least(size, |all| Some((all.within(distance)?, distance.words())))
     }
@@ -199,7 +199,7 @@ impl Best<'_> {
         (both.len() >= FAST_ENOUGH).then_some(both)
     }
 
-    /// The same; those that count here, where these are too few.
+    /// The repetitions that count of both; where these are too few, those that count of this one.
     pub fn with(&self, other: &Best<'_>) -> Vec<usize> {
         self.both(other).unwrap_or_else(|| self.counted.clone())
     }

@@ -36,7 +36,7 @@ fn line(part: Part, measured: &Measured<'_>, of: &Of<'_>, at: usize) -> Option<L
     Some(of_best(part, measured, &of.best(at)?, at))
 }
 
-/// The same of the repetitions that count of one.
+/// The line of a contender over the repetitions that count of it.
 pub fn of_best(part: Part, measured: &Measured<'_>, best: &Best<'_>, at: usize) -> Line {
     let (size, series) = (measured.sizes[at], best.series());
     let line = Line::new(part.word(), format!("{}, {}", best.contender.called(), what(part, size)));

@@ -1,12 +1,12 @@
-//! What ranks are asked beyond a pattern of messages between two of them.
+//! Variants of a pattern of messages: windows, any-source receives, idle ranks.
 
 use super::Part;
 use std::fmt;
 
-/// One of these.
+/// A variant of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Nothing: two ranks, receives that name their source, the usual windows.
+    /// No variant: two ranks, receives that name their source, the usual windows.
     Plain,
     /// Windows of so many messages.
     Windows(usize),
@@ -14,7 +14,7 @@ pub enum Shape {
     AnySource,
     /// Two of so many ranks talk, the others sleep. All poll, as they do where each has a CPU.
     Polling(usize),
-    /// The same, but ranks wait as the library has them wait where there are more of them than CPUs: they yield.
+    /// Two of so many ranks talk, the others sleep. Ranks yield where there are more of them than CPUs, as the library chooses.
     Yielding(usize),
 }
 

@@ -16,9 +16,9 @@ use crate::table::bytes;
 enum Peer {
     /// Whatever peer was best.
     Best,
-    /// The same library in the same shape on what it chooses itself.
+    /// This library with the same shape, without Motet.
     Itself,
-    /// The same contender in no shape: what that is in words.
+    /// This contender without a variant; the words name that case.
     Plain(&'static str),
     /// This one.
     Named(&'static str),
