@@ -226,6 +226,7 @@ pub(crate) fn settle(record: &Record, slot: &Slot) -> Settled {
     }
     rx.mark.store(lines.mark.mark.load(Relaxed), Relaxed);
     rx.mark_known.store(1, Relaxed);
+    record.who.stalled.store(0, Relaxed);
     if shared == head {
         return Settled::Same;
     }

@@ -152,7 +152,7 @@ fn begin_in_full<B: Base>(
             // One that must not block was told that there is data: it waits for the few calls that move them.
             Take::Retry if !ask.blocking || !base.tcp_alive() => {
                 moves += 1;
-                if unsettled(slot, base) || moves > MOVES {
+                if unsettled(record, slot, base) || moves > MOVES {
                     if base.tcp_alive() {
                         return Step::Failed(EAGAIN);
                     }
@@ -461,7 +461,7 @@ fn take_returned<B: Base>(
 ) -> usize {
     let (rx, room) = (&record.rx, bufs.iter().map(|b| b.len()).sum());
     for _ in 0..MOVES {
-        if unsettled(slot, base) || !matches!(settle(record, slot), Settled::Same | Settled::Moved) {
+        if unsettled(record, slot, base) || !matches!(settle(record, slot), Settled::Same | Settled::Moved) {
             break;
         }
         let returned = rx.mark.load(Relaxed).saturating_sub(rx.tcp.load(Relaxed));
@@ -557,6 +557,7 @@ fn advance<B: Base>(record: &Record, slot: &Slot, base: &mut B, head: u64, n: us
 /// Whether a receive would have bytes now that the kernel may not tell of. Does not lock.
 ///
 /// Bytes that the producer returns to TCP just now count: whoever asked the kernel a moment ago was told of none, and a receive waits for them.
+/// After one receive that waited in vain they do not, until the producer has gone on: a program that polls would never sleep.
 #[inline]
 pub fn ready(record: &Record, slot: &Slot) -> bool {
     let (tail, _) = slot.inward().gate.tail();
@@ -570,7 +571,11 @@ pub fn ready(record: &Record, slot: &Slot) -> bool {
         return rx.tcp.load(Relaxed) >= rx.mark.load(Relaxed);
     }
     let lines = slot.inward();
-    lines.consumer.settled() != Some(head) || lines.mark.mark.load(Relaxed) <= rx.tcp.load(Relaxed)
+    match lines.consumer.settled() {
+        Some(at) if at == head => lines.mark.mark.load(Relaxed) <= rx.tcp.load(Relaxed),
+        Some(_) => true,
+        None => record.who.stalled.load(Relaxed) == 0,
+    }
 }
 
 /// TCP bytes that precede the ring and have not been received.
@@ -684,11 +689,16 @@ fn not_ready<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> Step {
 
 /// Waits for a producer that takes bytes back; true when it did not finish within several time slices. If the connection
 /// is gone too it has died of it (a connection that is half-closed only does not say so at once).
+///
+/// While the connection is up, a producer is waited for once. A program that receives without waiting keeps its CPU then.
 #[cold]
-fn unsettled<B: Base>(slot: &Slot, base: &mut B) -> bool {
-    let (start, limit) = (base.now(), base.ticks(ABANDONED));
+fn unsettled<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+    let stalled = &record.who.stalled;
+    let known = stalled.load(Relaxed) != 0 && base.tcp_alive();
+    let (start, limit) = (base.now(), if known { 0 } else { base.ticks(ABANDONED) });
     while slot.inward().consumer.settled().is_none() {
-        if base.now().wrapping_sub(start) > limit {
+        if base.now().wrapping_sub(start) >= limit {
+            stalled.store(1, Relaxed);
             return true;
         }
         base.yield_now();

@@ -5,7 +5,7 @@ mod support;
 
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan};
-use motet_proto::{ECONNRESET, gate, rx, tx};
+use motet_proto::{EAGAIN, ECONNRESET, gate, rx, tx};
 use motet_wire::record::State;
 use motet_wire::sync::Ordering::Relaxed;
 use std::io::IoSliceMut;
@@ -271,4 +271,34 @@ fn bytes_on_their_way_back_to_tcp_are_readable() {
     assert!(ready());
     assert_eq!(receive(&world), rx::Step::Kernel);
     assert!(world.receive_on(1, 1, true) && !ready(), "they are received");
+}
+
+/// One that is stopped with its claim held, or holds it for ever, costs one long receive. A program that polls sleeps then.
+#[test]
+fn a_producer_that_stops_while_it_takes_bytes_back_is_waited_for_once() {
+    let world = world();
+    let ready = || rx::ready(&world.sides[1].record, &world.sides[1].slot);
+    let lasts = || {
+        let began = world.clock.time();
+        assert_eq!(receive(&world), rx::Step::Failed(EAGAIN));
+        world.clock.time() - began
+    };
+    world.lent.set(100_000);
+    assert!(raise(&world));
+    put(&world, 10);
+    let producer = &world.sides[0].slot.outward().consumer;
+    let first = producer.claim().unwrap();
+    assert!(ready());
+    let once = lasts();
+    assert!(!ready(), "the kernel decides from now on");
+    assert!(lasts() < once / 4 && !ready());
+    // It goes on: its bytes are readable, and the next claim is waited for again.
+    producer.release(first);
+    assert!(ready());
+    assert_eq!(receive(&world), rx::Step::Done(10));
+    put(&world, 10);
+    let first = producer.claim().unwrap();
+    assert!(ready() && lasts() > once / 2);
+    producer.release(first);
+    assert_eq!(receive(&world), rx::Step::Done(10));
 }

@@ -246,7 +246,8 @@ pub struct Who {
     pub family: AtomicU32,
     /// Ports, local and peer.
     pub ports: [AtomicU32; 2],
-    _pad: AtomicU32,
+    /// 1 when a receive has waited in vain for a producer that had claimed its bytes: one that was stopped, or does not mean well.
+    pub stalled: AtomicU32,
     /// Addresses, local and peer, network order; IPv4 in the first word.
     pub addresses: [[AtomicU32; 4]; 2],
     /// When the stream began, seconds of CLOCK_REALTIME.
