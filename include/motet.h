@@ -426,28 +426,28 @@ struct motet_counts {
 };
 int motet_group_counts(motet_node node, motet_group group, struct motet_counts *counts);
 
-/* ---- what a library does for every short message, on a node that it has pinned
- *
- * As motet_message_post(), motet_message_start() of what is injected, and motet_group_wait() with deadline 0, and with their errors; but
- * nothing is looked up to enter the node, a look in vain costs a look at the next line of each busy link, and as long as nobody else uses the
- * node its lock costs no exchange. One call at a time on a pin, from whichever thread; other calls on the node at any time. A node is pinned
- * until it is unpinned as often: motet_node_close() gives -EBUSY before. A pin is an address, which is not checked: it is not used after that.
- * While it is plain that there is none, motet_pinned_take() says -EAGAIN without a look at its other words. Handlers, which may run inside a
- * call on a pin, use none. Nodes of a single thread are not pinned (-EINVAL). A forked child unpins, and gets -ECHILD of all else. */
-typedef struct motet_pinned *motet_pin;
-int motet_node_pin(motet_node node, motet_pin *out);
-int motet_node_unpin(motet_pin node);
-
-/* On a channel or, where that is 0, in a context. */
-int motet_pinned_post(motet_pin node, motet_channel channel, motet_context context, uint64_t tag, uint64_t ignore, void *buffer,
-                      size_t capacity, motet_group group, uint64_t notice, motet_operation *out);
-
-/* One piece and its headers, in one packet or not at all. */
-int motet_pinned_inject(motet_pin node, motet_channel channel, uint64_t tag, const void *headers, size_t headers_length, const void *body,
-                        size_t length);
-
-/* -EAGAIN: none. */
-int motet_pinned_take(motet_pin node, motet_group group, struct motet_completion *ends, unsigned most);
+/* ---- ports: for a library that posts receives, sends and polls (MPI, libfabric)
+ * The calls of a port stand for motet_message_post(), motet_message_start() of what is injected, and motet_group_wait() with deadline 0, with
+ * their errors, and cost a fraction of the instructions: nothing is looked up to enter the node, and its lock costs no exchange while nobody
+ * else uses it. One call at a time on a port, from whichever thread; other calls on the node at any time, but from handlers none on a port.
+ * motet_node_close() gives -EBUSY while a port is open. A port is an address, which is not checked. Nodes of a single thread have none
+ * (-EINVAL). A forked child closes its ports, and gets -ECHILD of all else. */
+typedef struct motet_port_impl *motet_port;
+struct motet_port_end { void *context; uint64_t flags; size_t length; void *buffer; uint64_t data, tag; }; /* as libfabric's tagged entry */
+int motet_port_open(motet_node node, const uint64_t flags[2], motet_port *out); /* flags of ends without headers, and with one of 8 bytes: `data` */
+int motet_port_close(motet_port port);
+/* Posts a receive on a channel or, where that is 0, in a context: without a name, so that it is cancelled by its notice; or as an operation. */
+int motet_port_post(motet_port port, motet_channel channel, motet_context context, uint64_t tag, uint64_t ignore, void *buffer, size_t capacity,
+                    motet_group group, uint64_t notice);
+int motet_port_begin(motet_port port, motet_channel channel, motet_context context, uint64_t tag, uint64_t ignore, void *buffer, size_t capacity,
+                     motet_group group, uint64_t notice, motet_operation *out);
+int motet_port_cancel(motet_port port, motet_group group, motet_channel channel, motet_context context, uint64_t notice); /* 1; 0: none waits there */
+int motet_port_abandon(motet_port port, motet_group group, motet_channel channel, motet_context context); /* ends them there; forgets those whose messages come */
+int motet_port_send(motet_port port, motet_channel channel, uint64_t tag, const void *headers, size_t headers_length, const void *body,
+                    size_t length); /* one piece and its headers, in one packet or not at all */
+/* The next ends of receives without a name that got all of their message; 0: of others, which motet_port_ends() takes; -EAGAIN: none. */
+int motet_port_take(motet_port port, motet_group group, struct motet_port_end *ends, unsigned most);
+int motet_port_ends(motet_port port, motet_group group, struct motet_completion *ends, unsigned most); /* -EAGAIN: none. No name: operation 0 */
 
 /* Waits until at least `done` have ended as asked or more than `failed` otherwise, since the group is there. */
 int motet_group_wait_counts(motet_node node, motet_group group, uint64_t done, uint64_t failed, int64_t deadline);

@@ -34,7 +34,7 @@ bool requests_grow(struct domain *domain)
 
 static void leave_node(struct domain *domain)
 {
-    if (domain->pinned) motet_node_unpin(domain->pinned);
+    if (domain->port) motet_port_close(domain->port);
     motet_node_close(domain->node);
 }
 
@@ -126,7 +126,8 @@ static int join(struct domain *domain)
         result = motet_node_open(&options, &domain->node);
     }
     if (result != 0) return -to_errno(result);
-    if ((result = motet_node_pin(domain->node, &domain->pinned)) != 0) {
+    const uint64_t flags[2] = { FI_RECV | FI_TAGGED, FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA };
+    if ((result = motet_port_open(domain->node, flags, &domain->port)) != 0) {
         leave_node(domain);
         return -to_errno(result);
     }

@@ -21,6 +21,7 @@ static int bind_counter(struct endpoint *endpoint, struct counter *counter, uint
     /* What peers do to memory is not counted: no endpoint has FI_RMA_EVENT. One counter for all that an endpoint counts may name it. */
     const uint64_t ours = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
     if (flags & ~(ours | FI_REMOTE_READ | FI_REMOTE_WRITE) || !(flags & ours) || counter->domain != endpoint->domain) return -FI_EINVAL;
+    if (endpoint->enabled) return -FI_EOPBADSTATE; /* receives that are posted do not ask for one when they end */
     for (unsigned i = 0; i < COUNTED; i++)
         if (flags & bits[i] && !endpoint->counters[i]) endpoint->counters[i] = counter, counter->users++;
     return 0;
@@ -161,6 +162,10 @@ static struct fi_ops_ep options = {
 static void withdraw(struct endpoint *endpoint)
 {
     motet_node node = endpoint->domain->node;
+    motet_port_abandon(endpoint->domain->port, endpoint->receives->group, 0, endpoint->contexts[TAGGED]);
+    for (struct peer *peer = endpoint->peers; peer; peer = peer->next)
+        if (peer->in[TAGGED]) motet_port_abandon(endpoint->domain->port, endpoint->receives->group, peer->in[TAGGED], 0);
+    domain_pump(endpoint->domain);
     for (struct request *request = endpoint->requests; request; request = request->next)
         motet_operation_cancel(node, request->operation);
     for (int round = 0; endpoint->requests && round < ROUNDS; round++)

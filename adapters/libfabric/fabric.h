@@ -83,7 +83,7 @@ void map_free(struct map *map);
 struct domain {
     struct fid_domain fid;
     motet_node node;
-    motet_pin pinned; /* the same */
+    motet_port port; /* of the node */
     struct address address; /* of endpoint 0 */
     uint32_t version; /* of libfabric's interface, for which the program was compiled */
     bool locked;        /* by `lock`; otherwise by `inside` and `guest` */
@@ -176,6 +176,10 @@ struct peer {
     bool asked[KINDS];
 };
 
+/* Most receives with tags need no record here: they are posted without a name, known to the engine by the program's context, and their ends are
+ * written into the program's entries (motet_port_take()). Only where that is all that an end is: an event of a queue that the program reads. */
+static inline bool is_nameless(const struct motet_completion *end) { return end->operation == 0; }
+
 /* An operation that the engine knows by this record's address. */
 struct request {
     struct request *next, **link; /* among those of the endpoint; or spare ones */
@@ -193,7 +197,6 @@ struct request {
     int error;
     uint8_t kind, counter;
     bool told, many;
-    bool simple; /* a receive of one message that is told: it ends in the entry of whoever reads */
 };
 
 enum counted { COUNT_SEND, COUNT_RECEIVE, COUNT_READ, COUNT_WRITE, COUNTED };
@@ -229,6 +232,12 @@ struct endpoint {
     unsigned looked; /* what the domain had begun by the last look at messages from anybody */
     bool put_off;    /* which has not told what it found */
 };
+
+/* Whether the end of a receive is an event and nothing else. */
+static inline bool posts_nameless(const struct endpoint *endpoint)
+{
+    return endpoint->receives->told && !endpoint->counters[COUNT_RECEIVE];
+}
 
 /* ---- guest.c: who is in a domain */
 void guest_wait(struct domain *domain);
@@ -284,9 +293,10 @@ static inline void rest_is_over(struct queue *queue) { queue->vain = 0; }
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **out, void *context);
 bool requests_grow(struct domain *domain); /* false: no memory */
 
-/* One that is spare is clean: it has no copy, is no piece, has none, and has not failed; it is neither `many` nor `simple`. */
-static inline struct request *request_take_of(struct domain *domain, struct endpoint *endpoint) /* NULL: no memory */
+/* One that is spare is clean: it has no copy, is no piece, has none, and has not failed; it is not `many`. */
+static inline struct request *request_take(struct endpoint *endpoint) /* NULL: no memory */
 {
+    struct domain *domain = endpoint->domain;
     if (unlikely(!domain->spare) && !requests_grow(domain)) return NULL;
     struct request *request = domain->spare;
     domain->spare = request->next;
@@ -294,25 +304,17 @@ static inline struct request *request_take_of(struct domain *domain, struct endp
     return request;
 }
 
-static inline struct request *request_take(struct endpoint *endpoint) { return request_take_of(endpoint->domain, endpoint); }
-
-/* Gives one back that is clean but for `simple`. */
-static inline void request_give_back_clean(struct domain *domain, struct request *request)
-{
-    request->simple = false;
-    request->next = domain->spare;
-    domain->spare = request;
-}
-
 static inline void request_give_back(struct request *request)
 {
+    struct domain *domain = request->endpoint->domain;
     if (unlikely(request->copy != NULL)) free(request->copy);
     request->copy = NULL;
     request->whole = NULL;
     request->pieces = 0;
     request->error = 0;
     request->many = false;
-    request_give_back_clean(request->endpoint->domain, request);
+    request->next = domain->spare;
+    domain->spare = request;
 }
 
 static inline void request_note(struct request *request)
@@ -365,29 +367,6 @@ int queue_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq
 struct queue *queue_own(struct domain *domain);
 int queue_free(struct queue *queue);
 void queue_forget(struct queue *queue, struct endpoint *endpoint); /* events of one that ends stay, but name it no more */
-struct reader {         /* of a queue whose ring is empty */
-    char *next;         /* of its entries, in the queue's form */
-    size_t most, size;  /* how many, and bytes of one */
-    fi_addr_t *sources; /* or NULL */
-    size_t taken;
-};
-
-/* The next entry. Each word goes where it is wanted, as what is put together elsewhere by words and copied by pairs of them is waited for:
- * until all stores before have been seen, that to a line which a peer is reading among them. The forms are beginnings of one another. */
-static inline void write_entry(struct reader *reader, void *context, uint64_t flags, size_t length, void *buffer, uint64_t data, uint64_t tag)
-{
-    struct fi_cq_tagged_entry apart, *place = (void *)reader->next, *entry = likely(reader->size == sizeof apart) ? place : &apart;
-    entry->op_context = context;
-    entry->flags = flags;
-    entry->len = length;
-    entry->buf = buffer;
-    entry->data = data;
-    entry->tag = tag;
-    if (unlikely(entry == &apart)) memcpy(place, &apart, reader->size);
-    reader->next += reader->size;
-    reader->taken++;
-}
-
 #define BATCH 16 /* most ends taken at a time */
 #define END_SIZE offsetof(struct motet_completion, lent) /* no receive is in place here; whole lines */
 static inline struct motet_completion *end_of(const struct queue *queue, int at) { return (void *)((char *)queue->ends + (size_t)at * END_SIZE); }
@@ -395,10 +374,10 @@ bool ends_make(struct queue *queue);
 /* What has ended, at most `most`, into `ends`; one round of progress where nothing has. How many, or less than 1. */
 static inline int queue_take(struct queue *queue, size_t most)
 {
-    return motet_pinned_take(queue->domain->pinned, queue->group, queue->ends, most < BATCH ? (uint32_t)most : BATCH);
+    return motet_port_ends(queue->domain->port, queue->group, queue->ends, most < BATCH ? (uint32_t)most : BATCH);
 }
-void queue_finish(struct queue *queue, int taken, struct reader *reader); /* of what was taken, what the reader has no use for yet goes into the ring */
-void queue_pump(struct queue *queue);   /* all of it goes there */
+void queue_finish(struct queue *queue, int taken); /* what was taken goes into the ring */
+void queue_pump(struct queue *queue);             /* what has ended goes there */
 void domain_pump(struct domain *domain); /* of all queues */
 bool domain_may_sleep(struct domain *domain);
 static inline void count(struct endpoint *endpoint, enum counted what, int error)

@@ -34,6 +34,39 @@ void tell(struct endpoint *endpoint, struct queue *queue, const struct event *ev
     *event_place(queue) = *event;
 }
 
+/* The endpoint of which this is a channel; NULL: it is none's, or was never known. */
+static struct endpoint *endpoint_of(const struct domain *domain, motet_channel channel)
+{
+    struct endpoint *endpoint = domain->endpoints;
+    while (endpoint && !map_find(&endpoint->by_channel, channel))
+        endpoint = endpoint->next;
+    return endpoint;
+}
+
+/* What a receive has got. */
+static inline void describe(struct event *event, const struct motet_completion *end)
+{
+    event->length = end->length;
+    event->tag = end->tag;
+    event->channel = end->channel;
+    if (end->headers_length == sizeof event->data) {
+        memcpy(&event->data, end->headers, sizeof event->data);
+        event->flags |= FI_REMOTE_CQ_DATA;
+    }
+    if (unlikely(end->status != 0)) {
+        event->error = to_errno(end->status);
+        event->beyond = event->error == FI_ETRUNC ? end->full - end->length : 0;
+    }
+}
+
+static void finish_nameless(struct queue *queue, const struct motet_completion *end)
+{
+    struct event event = { .context = (void *)(uintptr_t)end->context, .flags = FI_RECV | FI_TAGGED };
+    describe(&event, end);
+    event.endpoint = endpoint_of(queue->domain, end->channel);
+    *event_place(queue) = event;
+}
+
 /* A buffer for many messages has got one: true, it goes on. */
 static bool goes_on(struct request *request, const struct motet_completion *end)
 {
@@ -66,42 +99,15 @@ static __attribute__((noinline)) void finish(struct queue *queue, const struct m
     }
     struct event event = { .context = request->context, .flags = request->flags, .endpoint = request->endpoint };
     if (request->flags & FI_RECV) {
-        event.length = end->length;
-        event.tag = end->tag;
-        event.channel = end->channel;
+        describe(&event, end);
         event.buffer = (char *)request->buffer + request->place;
-        if (end->headers_length == sizeof event.data) {
-            memcpy(&event.data, end->headers, sizeof event.data);
-            event.flags |= FI_REMOTE_CQ_DATA;
-        }
-    }
-    if (unlikely(end->status != 0)) {
+    } else if (unlikely(end->status != 0)) {
         event.error = to_errno(end->status);
-        event.beyond = event.error == FI_ETRUNC ? end->full - end->length : 0;
     }
     bool more = request->many && goes_on(request, end);
     if (request->many && !more) event.flags |= FI_MULTI_RECV;
     tell(request->endpoint, queue, &event, request->told, request->counter);
     if (!more) request_give_back(request);
-}
-
-/* The same of a receive that ended as asked, for whoever reads right now and is to have it next. False: it is not that. */
-static inline bool finish_at_once(struct queue *queue, const struct motet_completion *end, struct reader *reader)
-{
-    struct request *request = (struct request *)(uintptr_t)end->context;
-    struct endpoint *endpoint = request->endpoint;
-    if (unlikely(!request->simple || end->status != 0 || reader->taken == reader->most || queue->count > 0)) return false;
-    uint64_t flags = request->flags, data = 0;
-    if (end->headers_length == sizeof data) {
-        memcpy(&data, end->headers, sizeof data);
-        flags |= FI_REMOTE_CQ_DATA;
-    }
-    if (unlikely(reader->sources != NULL)) reader->sources[reader->taken] = peer_source(endpoint, end->channel);
-    write_entry(reader, request->context, flags, end->length, request->buffer, data, end->tag);
-    count(endpoint, COUNT_RECEIVE, 0);
-    request_forget(request);
-    request_give_back_clean(queue->domain, request);
-    return true;
 }
 
 bool ends_make(struct queue *queue)
@@ -110,17 +116,16 @@ bool ends_make(struct queue *queue)
     return queue->ends != NULL;
 }
 
-void queue_finish(struct queue *queue, int taken, struct reader *reader)
+void queue_finish(struct queue *queue, int taken)
 {
     for (int i = 0; i < taken; i++)
-        if (!finish_at_once(queue, end_of(queue, i), reader)) finish(queue, end_of(queue, i));
+        (is_nameless(end_of(queue, i)) ? finish_nameless : finish)(queue, end_of(queue, i));
     mail_read(queue->domain);
 }
 
 void queue_pump(struct queue *queue)
 {
-    struct reader nobody = { .most = 0 };
-    queue_finish(queue, queue_take(queue, BATCH), &nobody);
+    queue_finish(queue, queue_take(queue, BATCH));
 }
 
 void domain_pump(struct domain *domain)

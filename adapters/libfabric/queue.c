@@ -5,6 +5,7 @@
 #include "fabric.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <time.h>
@@ -26,25 +27,43 @@ static size_t form_size(enum fi_cq_format format)
     }
 }
 
-static ssize_t read_ring(struct queue *queue, struct reader *reader)
+/* The next entry, in the queue's form: those are beginnings of one another. */
+static void write_entry(void *place, size_t size, const struct event *event)
 {
-    while (reader->taken < reader->most && queue->count > 0 && front(queue)->error == 0) {
-        const struct event *event = front(queue);
-        if (unlikely(reader->sources != NULL))
-            reader->sources[reader->taken] =
-                event->flags & FI_RECV && event->endpoint ? peer_source(event->endpoint, event->channel) : FI_ADDR_NOTAVAIL;
-        write_entry(reader, event->context, event->flags, event->length, event->buffer, event->data, event->tag);
-        drop_front(queue);
-    }
-    return reader->taken == 0 && reader->most > 0 ? -FI_EAVAIL : (ssize_t)reader->taken;
+    struct fi_cq_tagged_entry entry = { event->context, event->flags, event->length, event->buffer, event->data, event->tag };
+    memcpy(place, &entry, size);
 }
 
-static ssize_t read_locked(struct queue *queue, char *into, size_t most, fi_addr_t *sources)
+static ssize_t read_ring(struct queue *queue, char *into, size_t most, fi_addr_t *sources)
 {
-    struct reader reader = { into, most, queue->entry, sources, 0 };
-    if (queue->count == 0) queue_finish(queue, queue_take(queue, most ? most : 1), &reader);
-    if (likely(queue->count == 0)) return likely(reader.taken == 0) ? -FI_EAGAIN : (ssize_t)reader.taken;
-    return read_ring(queue, &reader);
+    size_t taken = 0;
+    for (; taken < most && queue->count > 0 && front(queue)->error == 0; taken++) {
+        const struct event *event = front(queue);
+        if (unlikely(sources != NULL))
+            sources[taken] = event->flags & FI_RECV && event->endpoint ? peer_source(event->endpoint, event->channel) : FI_ADDR_NOTAVAIL;
+        write_entry(into + taken * queue->entry, queue->entry, event);
+        drop_front(queue);
+    }
+    return taken == 0 && most > 0 ? -FI_EAVAIL : (ssize_t)taken;
+}
+
+/* Ends of receives, straight into the entries of a program that wants no more than those say. How many; -EAGAIN: nothing has ended; 0: ask for
+ * completions. */
+static inline int take_entries(struct queue *queue, void *into, size_t most, const fi_addr_t *sources)
+{
+    if (unlikely(sources != NULL || queue->entry != sizeof(struct fi_cq_tagged_entry) || most == 0)) return 0;
+    return motet_port_take(queue->domain->port, queue->group, into, most < INT_MAX ? (unsigned)most : INT_MAX);
+}
+
+static ssize_t read_locked(struct queue *queue, void *into, size_t most, fi_addr_t *sources)
+{
+    if (queue->count == 0) {
+        int taken = take_entries(queue, into, most, sources);
+        mail_read(queue->domain);
+        if (taken > 0) return taken;
+        if (taken == 0) queue_finish(queue, queue_take(queue, most ? most : 1));
+    }
+    return queue->count == 0 ? -FI_EAGAIN : read_ring(queue, into, most, sources);
 }
 
 static ssize_t read_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources)
@@ -56,18 +75,7 @@ static ssize_t read_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t 
     return result;
 }
 
-/* What came of a look for ends, for a program that polls. The lock is held until it is over. */
-static __attribute__((noinline)) ssize_t poll_taken(struct queue *queue, int taken, void *into, size_t most, fi_addr_t *sources)
-{
-    struct reader reader = { into, most, queue->entry, sources, 0 };
-    queue_finish(queue, taken, &reader);
-    ssize_t result = likely(queue->count == 0) ? (likely(reader.taken > 0) ? (ssize_t)reader.taken : -FI_EAGAIN) : read_ring(queue, &reader);
-    if (result != -FI_EAGAIN) rest_is_over(queue);
-    leave(queue->domain);
-    return result;
-}
-
-/* The same of whatever is there. */
+/* Whatever is there. The lock is held until it is over. */
 static __attribute__((noinline)) ssize_t poll_anyhow(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources)
 {
     struct queue *queue = container(fid, struct queue, fid);
@@ -88,11 +96,15 @@ static ssize_t poll_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t 
     struct queue *queue = container(fid, struct queue, fid);
     enter(queue->domain);
     if (unlikely(queue->count > 0 || queue->domain->rests)) return poll_anyhow(fid, into, most, sources);
-    int taken = queue_take(queue, most ? most : 1);
-    if (unlikely(taken > 0) || unlikely(atomic_load_explicit(&queue->domain->mail, memory_order_relaxed) != NULL))
-        return poll_taken(queue, taken, into, most, sources);
+    int taken = take_entries(queue, into, most, sources);
+    bool mail = atomic_load_explicit(&queue->domain->mail, memory_order_relaxed) != NULL;
+    if (unlikely((taken <= 0 && taken != -EAGAIN) || mail)) {
+        if (taken <= 0) return poll_anyhow(fid, into, most, sources);
+        mail_read(queue->domain);
+    }
+    if (likely(taken > 0)) rest_is_over(queue);
     leave(queue->domain);
-    return -FI_EAGAIN;
+    return likely(taken > 0) ? taken : -FI_EAGAIN;
 }
 
 static ssize_t read_plain(struct fid_cq *fid, void *into, size_t most) { return poll_from(fid, into, most, NULL); }

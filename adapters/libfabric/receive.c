@@ -34,9 +34,9 @@ static int source(struct endpoint *endpoint, const struct in *in, struct motet_s
 static int post(struct request *request, const struct motet_source *source)
 {
     struct endpoint *endpoint = request->endpoint;
-    int result = motet_pinned_post(endpoint->domain->pinned, source->channel, source->context, source->tag, source->ignore,
-                                   (char *)request->buffer + request->place, request->left, endpoint->receives->group, (uintptr_t)request,
-                                   &request->operation);
+    int result = motet_port_begin(endpoint->domain->port, source->channel, source->context, source->tag, source->ignore,
+                                  (char *)request->buffer + request->place, request->left, endpoint->receives->group, (uintptr_t)request,
+                                  &request->operation);
     if (likely(result == 0)) request_note(request);
     return result;
 }
@@ -64,7 +64,6 @@ static struct request *request_for(struct endpoint *endpoint, const struct in *i
     request->left = in->capacity;
     request->place = 0;
     request->many = in->flags & FI_MULTI_RECV && in->kind == PLAIN;
-    request->simple = request->told && !request->many;
     return request;
 }
 
@@ -195,33 +194,19 @@ static inline __attribute__((always_inline)) bool posts(struct endpoint *endpoin
 {
     struct domain *domain = endpoint->domain;
     motet_channel channel = 0;
+    bool posted = false;
     enter(domain);
+    if (unlikely(!posts_nameless(endpoint) || !told(endpoint, endpoint->receive_flags))) goto other;
     if (from != FI_ADDR_UNSPEC && endpoint->caps & FI_DIRECTED_RECV) {
         struct peer *peer = from < endpoint->known_count ? endpoint->known[from] : NULL;
         channel = likely(peer != NULL) ? peer->in[TAGGED] : 0;
         if (unlikely(channel == 0)) goto other;
     }
-    struct request *request = request_take_of(domain, endpoint);
-    if (unlikely(!request)) goto other;
-    request->context = context;
-    request->flags = FI_RECV | FI_TAGGED;
-    request->simple = request->told = told(endpoint, endpoint->receive_flags);
-    request->counter = COUNT_RECEIVE;
-    request->kind = TAGGED;
-    request->buffer = buffer;
-    request->left = length;
-    request->place = 0;
-    request->from = channel;
-    if (likely(motet_pinned_post(domain->pinned, channel, channel ? 0 : endpoint->contexts[TAGGED], tag, ignore, buffer, length,
-                                 endpoint->receives->group, (uintptr_t)request, &request->operation) == 0)) {
-        request_note(request);
-        leave(domain);
-        return true;
-    }
-    request_give_back(request);
+    posted = motet_port_post(domain->port, channel, channel ? 0 : endpoint->contexts[TAGGED], tag, ignore, buffer, length,
+                             endpoint->receives->group, (uintptr_t)context) == 0;
 other:
     leave(domain);
-    return false;
+    return posted;
 }
 
 static __attribute__((noinline)) ssize_t tagged_otherwise(struct fid_ep *fid, void *buf, size_t length, fi_addr_t from, uint64_t tag,
@@ -272,13 +257,24 @@ ssize_t plain_recvmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t fla
     return flags & (FI_PEEK | FI_CLAIM) ? look(fid, &in) : receive(fid, &in);
 }
 
+static bool cancel_nameless(struct endpoint *endpoint, void *context)
+{
+    motet_port port = endpoint->domain->port;
+    motet_group group = endpoint->receives->group;
+    if (motet_port_cancel(port, group, 0, endpoint->contexts[TAGGED], (uintptr_t)context) == 1) return true;
+    for (struct peer *peer = endpoint->peers; peer; peer = peer->next)
+        if (peer->in[TAGGED] && motet_port_cancel(port, group, peer->in[TAGGED], 0, (uintptr_t)context) == 1) return true;
+    return false;
+}
+
 /* Of a send, too: it ends with FI_ECANCELED, or as it would have. */
 ssize_t cancel(fid_t fid, void *context)
 {
     struct endpoint *endpoint = container(fid, struct endpoint, fid.fid);
     ssize_t result = -FI_ENOENT;
     enter(endpoint->domain);
-    for (struct request *request = endpoint->requests; request; request = request->next)
+    if (endpoint->enabled && cancel_nameless(endpoint, context)) result = 0;
+    for (struct request *request = result == 0 ? NULL : endpoint->requests; request; request = request->next)
         if (request->context == context) {
             motet_operation_cancel(endpoint->domain->node, request->operation);
             result = 0;

@@ -128,7 +128,7 @@ static inline bool goes(struct fid_ep *fid, enum kind kind, const void *buf, siz
     struct peer *peer = to < endpoint->known_count ? endpoint->known[to] : NULL;
     bool result = false;
     if (likely(peer && peer->out[kind])) {
-        result = motet_pinned_inject(domain->pinned, peer->out[kind], tag, data, data ? sizeof *data : 0, buf, length) == 0;
+        result = motet_port_send(domain->port, peer->out[kind], tag, data, data ? sizeof *data : 0, buf, length) == 0;
         if (likely(result)) gone(endpoint, kind, context, !quiet && (!endpoint->selective_sends || flags & FI_COMPLETION));
     }
     leave(domain);

@@ -2,10 +2,10 @@
  * over motet.h (MPI, libfabric) does it: nothing is waited for, so that instructions can be counted.
  *
  *     cc -O2 -Iinclude tests/bench/posted.c -o posted -L target/release -lmotet -lpthread
- *     LD_LIBRARY_PATH=target/release valgrind --tool=callgrind --toggle-collect=measured ./posted WHAT SIZE COUNT [pinned]
+ *     LD_LIBRARY_PATH=target/release valgrind --tool=callgrind --toggle-collect=measured ./posted WHAT SIZE COUNT [port]
  *
  * WHAT: `turn`, one message at a time, each way in turn; `headers`, the same with a header of 8 bytes; `window`, 64 at a time, answered
- * by one of 4 bytes; `poll`, looks for nothing; all of that by the calls of a pinned node where one asks for it. Of `turn` and `headers` there are 2 * COUNT messages, of `window` COUNT and the answers. */
+ * by one of 4 bytes; `poll`, looks for nothing; all of that by the calls of a port where one asks for it. Of `turn` and `headers` there are 2 * COUNT messages, of `window` COUNT and the answers. */
 #include "motet.h"
 
 #include <errno.h>
@@ -19,14 +19,15 @@ enum { SERVICE = 1, WINDOW = 64, LONGEST = 1 << 14, BATCH = 16, ANSWER = 4 };
 /* One of the two. */
 struct end {
     motet_node node;
-    motet_pin pin;
+    motet_port port;
     motet_group group;
     motet_context context;
     motet_channel channel;
 };
 static struct end ends[2];
 static struct motet_completion told[BATCH];
-static bool pinned;
+static struct motet_port_end entries[BATCH];
+static bool ports;
 static char body[LONGEST], buffers[WINDOW][LONGEST];
 
 static void must(int result, const char *what)
@@ -45,8 +46,8 @@ static void post(const struct end *end, uint64_t tag, void *buffer, size_t size)
     notice.context = (uintptr_t)buffer;
     source.context = end->context;
     source.tag = tag;
-    if (pinned) {
-        must(motet_pinned_post(end->pin, 0, end->context, tag, 0, buffer, size, end->group, (uintptr_t)buffer, &operation), "post");
+    if (ports) {
+        must(motet_port_post(end->port, 0, end->context, tag, 0, buffer, size, end->group, (uintptr_t)buffer), "post");
         return;
     }
     must(motet_message_post(end->node, &source, buffer, size, &notice, &operation), "post");
@@ -58,8 +59,8 @@ static void put(const struct end *end, uint64_t tag, size_t size, uint32_t heade
     struct iovec vector = { body, size };
     uint64_t header = tag;
     motet_operation none;
-    if (pinned) {
-        must(motet_pinned_inject(end->pin, end->channel, tag, &header, headers, body, size), "inject");
+    if (ports) {
+        must(motet_port_send(end->port, end->channel, tag, &header, headers, body, size), "inject");
         return;
     }
     message.channel = end->channel;
@@ -72,8 +73,12 @@ static void put(const struct end *end, uint64_t tag, size_t size, uint32_t heade
 
 static int look(const struct end *end)
 {
+    if (ports) {
+        int count = motet_port_take(end->port, end->group, entries, BATCH);
+        if (count != 0) return count == -EAGAIN ? 0 : (must(count, "take"), count);
+    }
     told[0].size = sizeof told[0];
-    int count = pinned ? motet_pinned_take(end->pin, end->group, told, BATCH) : motet_group_wait(end->node, end->group, told, BATCH, 0);
+    int count = ports ? motet_port_ends(end->port, end->group, told, BATCH) : motet_group_wait(end->node, end->group, told, BATCH, 0);
     if (count != -EAGAIN) must(count, "wait");
     for (int i = 0; i < count; i++)
         must(told[i].status, "a message");
@@ -122,12 +127,12 @@ int main(int argc, char **argv)
     pthread_t thread;
     motet_link link;
     char name[128];
-    pinned = argc == 5 && !strcmp(argv[4], "pinned");
-    if (argc != 4 + pinned || strtoul(argv[2], NULL, 10) > LONGEST) return 2;
+    ports = argc == 5 && !strcmp(argv[4], "port");
+    if (argc != 4 + ports || strtoul(argv[2], NULL, 10) > LONGEST) return 2;
     for (int i = 0; i < 2; i++) {
         struct end *end = &ends[i];
         must(motet_node_open(NULL, &end->node), "a node");
-        must(pinned ? motet_node_pin(end->node, &end->pin) : 0, "a pin");
+        must(ports ? motet_port_open(end->node, (const uint64_t[2]){ 1, 2 }, &end->port) : 0, "a port");
         must(motet_group_new(end->node, &end->group), "a group");
         must(motet_context_new(end->node, &end->context), "a context");
         receptions[i] = (struct motet_reception){ sizeof receptions[i], MOTET_RECEIVE_TAGGED, 0, end->context };
@@ -140,7 +145,7 @@ int main(int argc, char **argv)
     pthread_join(thread, NULL);
     measured(argv[1], strtoul(argv[2], NULL, 10), strtol(argv[3], NULL, 10));
     for (int i = 0; i < 2; i++) {
-        must(pinned ? motet_node_unpin(ends[i].pin) : 0, "a pin");
+        must(ports ? motet_port_close(ends[i].port) : 0, "a port");
         must(motet_node_close(ends[i].node), "the end");
     }
     return 0;

@@ -12,7 +12,7 @@
 //! | [`regions`], [`remote`] | memory that others reach by key; operations on theirs |
 //! | [`loans`], [`holdings`] | messages that are read in place; memory that the program holds by handle |
 //! | [`operations`] | ends: one, any, groups |
-//! | [`pinned`] | the three calls of every short message, on a node that nothing is looked up to enter |
+//! | [`port`] | the calls of every message of a library that posts receives and polls |
 //! | [`handlers`] | functions that get messages, and work put off |
 //! | [`shape`] | the structs |
 
@@ -22,7 +22,7 @@ mod links;
 mod loans;
 mod nodes;
 mod operations;
-mod pinned;
+mod port;
 mod receiving;
 mod regions;
 mod remote;

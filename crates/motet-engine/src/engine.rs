@@ -23,7 +23,7 @@ use motet_sys::forkable::Forkable;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::{limits, memory, thread};
 use motet_wire::node::{self, Node};
-use motet_wire::record::{Record, Rx, State, Tx};
+use motet_wire::record::{Events, Exchange, Life, Record, Rx, State, Tx, Who};
 use motet_wire::slot::{Slot, SlotCell};
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -356,8 +356,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything but the generation and the locks (closing left them free), back to nothing. The halves are taken apart field by field, so
-/// that a new one cannot be forgotten.
+/// Everything but the generation, the state, the owners and the locks (closing left them free), back to nothing. All is taken apart field by
+/// field, so that a new one cannot be forgotten.
 fn reset(record: &Record) {
     let Record { tx, rx, life, events, who } = record;
     #[rustfmt::skip]
@@ -383,19 +383,34 @@ fn reset(record: &Record) {
     for word in [busy, ready, mark_known, skip, failed, evidence, wide, bulk, bulk_ring, near, passed, lent] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&life.deadline, &events.raised, &events.spin_miss, &events.spilled] {
+    let Life {
+        generation: _,
+        state: _,
+        owner: _,
+        users: _,
+        fd,
+        reason,
+        plain,
+        woken,
+        end,
+        deadline,
+        ticks,
+        nonblocking,
+        nodelay,
+        error,
+    } = life;
+    let Events { raised, spin_miss, spilled, downgraded, single_copy, lost_put, exchange } = events;
+    let Exchange { unmet, kept, put, received } = exchange;
+    let Who { cookies: [own, others], pid, uid, gid, stalled, role: _, family: _, ports: _, addresses: _, began: _ } =
+        who; // `describe`
+    for word in [deadline, raised, spin_miss, spilled, downgraded, single_copy, lost_put, own, others] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&events.downgraded, &events.single_copy, &events.lost_put, &who.cookies[0], &who.cookies[1]] {
+    for word in [fd, reason, plain, woken, end, ticks, nonblocking, nodelay, error, unmet, kept, put, received, stalled]
+    {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&life.reason, &life.plain, &life.woken, &life.end, &life.ticks, &life.nonblocking] {
-        word.store(0, Ordering::Relaxed);
-    }
-    for word in [&life.nodelay, &life.error, &life.fd] {
-        word.store(0, Ordering::Relaxed);
-    }
-    for word in [&who.pid, &who.uid, &who.gid] {
+    for word in [pid, uid, gid] {
         word.store(u32::MAX, Ordering::Relaxed);
     }
 }

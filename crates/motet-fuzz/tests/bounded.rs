@@ -110,7 +110,7 @@ fn ends() {
     run(target("ends"));
 }
 
-/// Ends are told straight out of lines and looked for in vain, by honest peers and others; those that lie break their links.
+/// Ends are told straight out of lines, by honest peers and others; those that lie break their links.
 #[test]
 fn ends_are_tried_where_they_are_told_out_of_lines() {
     use motet_fuzz::ends::{Reached, honest_ones, play, seeds};
@@ -121,7 +121,7 @@ fn ends_are_tried_where_they_are_told_out_of_lines() {
     let [honest, lies] = [honest, lies].map(|seeds| sum(&mut seeds.iter().cloned()));
     let after = sum(&mut mutated(&seeds, 500));
     let enough = |reached: Reached, told: u64| {
-        assert!(reached.told >= told && reached.turns >= told / 4 && reached.vain >= 5 * told, "{reached:?}");
+        assert!(reached.told >= told && reached.turns >= told / 4, "{reached:?}");
     };
     enough(honest, 40);
     assert!(honest.truncated >= 12 && honest.kept >= 3 && honest.broken == 0, "{honest:?}");

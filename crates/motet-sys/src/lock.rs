@@ -9,9 +9,6 @@
 //! One user may be *favoured*: it takes the lock by a store and a load, and nobody else's exchange is in its way. Whoever else comes closes
 //! that way first: with the exchanged word in hand it says so, reaches every CPU with a barrier, and waits until the favoured one is out. The
 //! way is opened again after so many turns of the favoured one alone that the barrier is nothing beside them.
-//!
-//! And a holder may say that the value is *still*: until anybody takes the lock, in whatever way, whoever does not have it may go by what was
-//! written down about it before that was said ([`Lock::is_still`]).
 
 use crate::{barrier, thread};
 use rustix::thread::futex;
@@ -49,8 +46,6 @@ pub struct Lock<T> {
     owner: usize,
     /// Nobody has had it since it was calm but who takes it as such. Written by holders only.
     calm: AtomicBool,
-    /// Nobody has had it at all since this was said. Written by holders only.
-    still: AtomicBool,
     /// Whether the favoured user's way is open, and its [`Favour`]; 0: nobody's. Written by holders of the word only.
     way: AtomicU32,
     favoured: AtomicU64,
@@ -102,24 +97,10 @@ impl<T> Lock<T> {
         let zero = || AtomicU32::new(0);
         let barrier = owner == 0 && barrier::join_threads();
         let value = UnsafeCell::new(ManuallyDrop::new(value));
-        let (calm, still) = (AtomicBool::new(false), AtomicBool::new(false));
+        let calm = AtomicBool::new(false);
         let (word, wanted, asleep, way, turns) = (zero(), zero(), zero(), zero(), zero());
         let (inside, favoured) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self {
-            favoured,
-            word,
-            wanted,
-            asleep,
-            owner,
-            calm,
-            still,
-            way,
-            inside,
-            turns,
-            barrier,
-            abandoned: false,
-            value,
-        }
+        Self { favoured, word, wanted, asleep, owner, calm, way, inside, turns, barrier, abandoned: false, value }
     }
 
     /// For this thread alone: nobody else gets the value.
@@ -142,19 +123,9 @@ impl<T> Lock<T> {
     /// the lock is not for.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
-        self.take();
-        self.calm.store(false, Ordering::Relaxed);
-        Guard { lock: self, favoured: false }
-    }
-
-    /// The same; and whether it was still, which whoever has changed nothing of what that was said of may say again.
-    #[inline(always)]
-    pub fn lock_as_found(&self) -> (Guard<'_, T>, bool) {
         self.take_word();
         self.calm.store(false, Ordering::Relaxed);
-        let still = self.still.load(Ordering::Relaxed);
-        self.still.store(false, Ordering::Relaxed);
-        (Guard { lock: self, favoured: false }, still)
+        Guard { lock: self, favoured: false }
     }
 
     /// The value, if it is calm; waits for it no longer than [`Lock::lock`].
@@ -163,30 +134,17 @@ impl<T> Lock<T> {
         if !self.calm.load(Ordering::Relaxed) {
             return None; // without a look at the lock
         }
-        self.take();
+        self.take_word();
         let guard = Guard { lock: self, favoured: false };
         if self.calm.load(Ordering::Relaxed) { Some(guard) } else { None }
     }
 
-    /// Whether nobody has had the value since it was said to be [still](Guard::set_still). What the one who said so had written before
-    /// is seen then. It may be over by the time that this returns, as may any answer that takes a lock.
+    /// As [`Lock::lock`], for the one who is favoured.
     #[inline(always)]
-    pub fn is_still(&self) -> bool {
-        self.still.load(Ordering::Acquire) // edge: still
-    }
-
-    #[inline(always)]
-    fn take(&self) {
-        self.take_word();
-        self.still.store(false, Ordering::Relaxed);
-    }
-
-    /// As [`Lock::lock_as_found`], for the one who is favoured.
-    #[inline(always)]
-    pub fn lock_favoured(&self, favour: &mut Favour) -> (Guard<'_, T>, bool) {
+    pub fn lock_favoured(&self, favour: &mut Favour) -> Guard<'_, T> {
         // That it is exclusive is the borrow's doing: nobody else is on this way.
         if favour.0 != self.favoured.load(Ordering::Relaxed) {
-            return self.lock_as_found(); // another lock's
+            return self.lock(); // another lock's
         }
         self.inside.store(true, Ordering::Relaxed);
         // Whoever closes the way makes a barrier here, between the two: see `close`.
@@ -197,9 +155,7 @@ impl<T> Lock<T> {
             self.take_otherwise();
         }
         self.calm.store(false, Ordering::Relaxed);
-        let still = self.still.load(Ordering::Relaxed);
-        self.still.store(false, Ordering::Relaxed);
-        (Guard { lock: self, favoured }, still)
+        Guard { lock: self, favoured }
     }
 
     /// Favours one user from now on, who has what this returns. `None`: there is one, or the system has no barrier.
@@ -357,12 +313,6 @@ impl<'a, T> Guard<'a, T> {
     #[inline(always)]
     pub fn set_calm(&mut self, calm: bool) {
         self.lock.calm.store(calm, Ordering::Relaxed);
-    }
-
-    /// Says that the value is still until anybody takes the lock again.
-    #[inline(always)]
-    pub fn set_still(&mut self) {
-        self.lock.still.store(true, Ordering::Release); // edge: still
     }
 
     /// To ask the same while the value is borrowed.

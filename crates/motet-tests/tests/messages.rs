@@ -38,9 +38,9 @@ fn loans_come_back() {
 }
 
 #[test]
-fn what_is_pinned_stays() {
-    if let Some(program) = Native::compile("cc", "tests/messages/pinned.c") {
-        assert_eq!(program.run(&[]), "what is pinned stays\n");
+fn ports_carry_what_the_calls_they_stand_for_do() {
+    if let Some(program) = Native::compile("cc", "tests/messages/port.c") {
+        assert_eq!(program.run(&[]), "ports carry\n");
     }
 }
 

@@ -2,7 +2,9 @@
 //! before all of it is there.
 #![forbid(unsafe_code)]
 
-use motet::node::{Channel, Completion, Context, Error, From, Memory, Node, Notice, OperationId, Serve, Status};
+use motet::node::{
+    Buffer, Channel, Completion, Context, Error, From, Memory, Node, Notice, OperationId, Serve, Span, Status,
+};
 use motet_torture::LIMIT;
 use motet_torture::by_hand::{DENSE, FIRST, MESSAGE, Peer, greeting, message};
 use std::time::Duration;
@@ -10,9 +12,9 @@ use std::time::Duration;
 const SERVICE: u64 = 1;
 const TAG: u64 = 5;
 /// A message of three parts, of which the first bytes are its headers.
-const BODY: usize = 10_000;
+const BODY: usize = 12_400;
 const HEADERS: usize = 8;
-const PART: usize = 4096;
+const PART: usize = 4160;
 /// In the ring, by a line's flags; a line that follows another.
 const IN_RING: u64 = 1 << 24;
 const FOLLOWS: u64 = 0x80 << 24;
@@ -119,7 +121,7 @@ fn a_receive_that_has_part_of_its_message_is_not_cancelled_but_gets_the_rest() {
 fn a_receive_in_place_gets_all_of_an_open_message() {
     let mut pair = Pair::new();
     let from = From::Channel(pair.channel);
-    for _ in 0..100 {
+    for _ in 0..80 {
         let operation = pair.node.post_in_place(from, TAG, 0, BODY as u64, Notice::default()).unwrap();
         // Whoever waits looks while the peer goes on.
         let Pair { node, peer, written, .. } = &mut pair;
@@ -214,4 +216,24 @@ fn a_line_that_does_not_follow_breaks_the_link() {
     pair.look();
     assert_eq!(pair.node.test(operation).unwrap().unwrap().status, Status::Broken);
     assert!(pair.node.link_info(pair.channel.link).unwrap().gone.is_some());
+}
+
+/// A peer may say that an open message has no bytes: it is divided into no parts.
+#[test]
+fn an_open_message_of_no_bytes_waits_until_it_is_whole() {
+    let mut pair = Pair::new();
+    let group = pair.node.add_group().unwrap();
+    let buffer = Buffer { span: Span::EMPTY, context: 7 };
+    pair.node.post_bare((From::Channel(pair.channel), TAG, 0), buffer, group, None).unwrap();
+    let packet = message(FIRST, 0, 0, TAG, &0u32.to_le_bytes());
+    pair.peer.line(&packet, packet.len() as u64 | 2 << 13 | u64::from(MESSAGE) << 16 | IN_RING);
+    for _ in 0..100 {
+        assert_eq!(pair.node.take_ends(group, 4, |end| panic!("{end:?}")).unwrap(), (0, false));
+    }
+    (0..2).for_each(|_| pair.peer.line(&[], FOLLOWS));
+    let mut ends = Vec::new();
+    while ends.is_empty() {
+        pair.node.take_ends(group, 4, |end| ends.push((end.context, end.status, end.length, end.tag))).unwrap();
+    }
+    assert_eq!(ends, [(7, Status::Done, 0, TAG)]);
 }

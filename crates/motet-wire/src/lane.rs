@@ -35,11 +35,9 @@ mod gather;
 mod producer;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod watch;
 
 pub use consumer::{Buffer, Consumer, Glance, Packet, Short};
 pub use producer::{Producer, Put};
-pub use watch::Watch;
 
 pub use crate::gate::Broken;
 
@@ -119,10 +117,10 @@ impl Word {
         (self.0 >> 32) as usize & 0x1fff
     }
 
-    /// Kind and length, of a packet that has no flags, is not open and has less than 256 bytes.
+    /// Kind and length, of a packet that is the first line, is not open and has less than 256 bytes.
     #[inline(always)]
     fn short(self) -> Option<(u8, u8)> {
-        (self.0 & 0xff00_ff00_0000_0000 == 0).then_some((self.kind(), (self.0 >> 32) as u8))
+        (self.0 & 0x8000_ff00_0000_0000 == 0).then_some((self.kind(), (self.0 >> 32) as u8))
     }
 
     #[inline(always)]

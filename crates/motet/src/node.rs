@@ -31,7 +31,7 @@ pub use loans::{Content, InPlace};
 pub use motet_engine::message::direct::Mapped;
 pub use motet_engine::message::loans::{Lent, Loan, LoanCounts, Part};
 pub use motet_engine::message::medium::Secret;
-pub use motet_engine::message::operations::{Got, Teller};
+pub use motet_engine::message::operations::{Buffer, Got, Teller};
 pub use motet_engine::message::receiving::{From, Seen};
 pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights, Shared};
 pub use motet_engine::message::remote::{RemoteLimits, Target};

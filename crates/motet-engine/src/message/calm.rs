@@ -110,7 +110,7 @@ impl Node {
             *rounds = rounds.wrapping_add(1);
             match lanes.inward.glance() {
                 Glance::Short(short) => break short,
-                Glance::Other => return None,
+                Glance::Flagged(_) | Glance::Other => return None,
                 Glance::Nothing => {
                     looks += 1;
                     if looks >= pace.looks(self.spin()) {
@@ -161,7 +161,7 @@ impl Node {
         }
         let (link, at, ignore) = (calm.channel.link, calm.link, calm.asked(from, ignore)?);
         let selector = Selector { from: Source::One(calm.known.scope()?), tag, ignore };
-        if !matches!(core.links.get_mut(at)?.lanes()?.inward.glance(), Glance::Other) {
+        if !matches!(core.links.get_mut(at)?.lanes()?.inward.glance(), Glance::Other | Glance::Flagged(_)) {
             return None;
         }
         self.take_expected(&mut core, link, &selector, span, &mut headers)

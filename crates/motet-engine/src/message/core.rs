@@ -2,7 +2,6 @@
 
 use super::calm::Calm;
 use super::desk::Desk;
-use super::lately::Lately;
 use super::links::Joined;
 use super::loans::Returns;
 use super::medium::{Calling, Frames, Identity, Listening, Medium, Met};
@@ -86,8 +85,9 @@ pub struct Core {
     pub calm: Option<Calm>,
     /// Short messages that have not come or gone by that since it changed last.
     pub restless: u32,
-    /// What is known while the lock says that it is still.
-    pub lately: Lately,
+    /// The group for which the last look found everything done: none of its ends waits to be told, and the busy links need only be looked at.
+    /// Cleared by every use of the node but posting receives and sending. [`super::GroupId::NONE`]: not known.
+    pub quiet: super::GroupId,
     /// Links that are gone, of whose messages some wait to be received.
     pub lingering: Vec<LinkId>,
     /// Nobody may wait any more.
@@ -223,7 +223,7 @@ impl Core {
             pace,
             calm: None,
             restless: 0,
-            lately: Lately::default(),
+            quiet: super::GroupId::NONE,
             lingering: Vec::new(),
             shut: false,
             poll,

@@ -5,7 +5,7 @@
 
 use super::choice::{Choice, Way};
 use super::copying::{Copying, Helping, Sharing};
-use super::operations::Operations;
+use super::operations::{Buffer, Operations};
 use super::regions::Hosts;
 use super::segments::Segments;
 use super::{Channel, Error, LinkId};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// What all links share.
 pub struct Desk {
     /// Receives and messages that wait for each other.
-    pub table: Table,
+    pub table: Table<Buffer>,
     /// What the program has begun.
     pub operations: Operations,
     /// Memory that peers may reach.
@@ -223,9 +223,16 @@ impl<'a> View<'a> {
 }
 
 impl Owner for View<'_> {
+    type Buffer = Buffer;
+
     #[inline(always)]
-    fn matching(&mut self) -> &mut Table {
+    fn matching(&mut self) -> &mut Table<Buffer> {
         &mut self.desk.table
+    }
+
+    #[inline(always)]
+    fn begun(&mut self, receive: Receive<Buffer>) -> u64 {
+        self.desk.operations.name_of(receive)
     }
 
     fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>) {
@@ -246,9 +253,9 @@ impl Owner for View<'_> {
     }
 
     #[inline(always)]
-    fn received(&mut self, receive: Receive, envelope: &Envelope<'_>, body: &[u8]) {
+    fn received(&mut self, operation: u64, capacity: u64, envelope: &Envelope<'_>, body: &[u8]) {
         let channel = self.channel(envelope.channel);
-        self.desk.operations.receive(receive, channel, envelope, body);
+        self.desk.operations.receive((operation, capacity), channel, envelope, body);
         self.desk.stirred = true;
     }
 
@@ -330,7 +337,8 @@ impl Owner for View<'_> {
 pub fn abandon(desk: &mut Desk, scope: Scope) {
     use motet_proto::message::matching::Source;
     while let Some(receive) = desk.table.end(Source::One(scope), Status::Closed) {
-        desk.operations.complete(receive.operation, Outcome { status: Status::Closed, length: 0 });
+        let operation = desk.operations.name_of(receive);
+        desk.operations.complete(operation, Outcome { status: Status::Closed, length: 0 });
     }
     desk.table.leave(Source::One(scope));
 }

@@ -5,11 +5,16 @@
 //! is not cancelled any more, but may be taken back ([`super::Node::take_back`]). Only receives from one channel are served so, where the
 //! next message is this one.
 
+use super::Channel;
 use super::desk::View;
 use super::medium::Lanes;
-use super::operations::Seen;
+use super::operations::{Buffer, GroupId, Kind, Operation, Operations, Seen, Teller};
 use super::packets::chunk_of;
+use super::posted::Taken;
+use motet_proto::message::expected::Awaited;
+use motet_proto::message::matching::Receive;
 use motet_proto::message::{Broken, Link, stack};
+use motet_sys::span::Span;
 use motet_wire::lane::bulk::Run;
 use motet_wire::lane::{Consumer, Packet};
 use std::ops::Range;
@@ -39,6 +44,71 @@ pub fn follow(inward: &Consumer, packet: &Packet, run: Run, mut place: impl FnMu
     true
 }
 
+/// Takes the open message that is the next packet, if a receive without a record will get it, and tells its end. [`Taken::Other`]: it is for
+/// another one, or not all of it has come in time.
+#[inline(never)]
+pub fn tell(
+    lanes: &mut Lanes,
+    proto: &mut Link,
+    view: &mut View<'_>,
+    (packet, bytes): (&Packet, &[u8]),
+    (group, now): (GroupId, u64),
+    teller: &mut impl Teller,
+) -> Taken {
+    let Lanes { inward, bulk: (_, ring), .. } = lanes;
+    let place = ring.head();
+    let front = ring.behind(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)));
+    let Some((front, run)) = front.filter(|_| view.back.late != Some(place)) else { return Taken::Other };
+    let Some(awaited) = proto.awaits(&view.desk.table, packet.kind, front, run.len()) else { return Taken::Other };
+    let mut headers = [0; stack::MOST];
+    let headers = &mut headers[..awaited.message.headers];
+    run.read(headers); // they are shown with the first part
+    let (span, body) = (awaited.receive.buffer.span, awaited.body);
+    let told = Operations::is_bare(&awaited.receive, group) && teller.takes(false, body <= span.len(), headers);
+    if !told || view.desk.operations.nothing_has_ended(group) != Ok(true) {
+        return Taken::Other;
+    }
+    let mut begun = false;
+    let whole = follow(inward, packet, run, |part| {
+        begun = true;
+        place_part(&span, headers.len(), run, part);
+    });
+    if !whole || proto.take_expected(view, &awaited.message, now).is_err() {
+        if let Some(operation) = name(view, &awaited) {
+            operation.begun = begun;
+        }
+        view.back.late = Some(place);
+        return Taken::Other;
+    }
+    let channel = Channel { link: view.link, id: awaited.message.channel };
+    let message = (&awaited.receive, channel, awaited.message.tag, &*headers);
+    view.desk.operations.tell_message(message, body, group, teller, |_| body);
+    view.desk.table.cancel(awaited.ticket);
+    inward.consume(packet);
+    ring.release(run.len());
+    inward.freed();
+    Taken::Told
+}
+
+/// Copies those bytes of a run in this range that lie behind its headers.
+fn place_part(span: &Span, headers: usize, run: Run, part: Range<usize>) {
+    let start = part.start.max(headers);
+    if start < part.end {
+        span.write(start - headers, part.end - start, |into| run.read_from(start, into));
+    }
+}
+
+/// The operation of a receive that gets part of its message, and stays posted. One without a record has one from now on.
+fn name<'a>(view: &'a mut View<'_>, awaited: &Awaited<Buffer>) -> Option<&'a mut Operation> {
+    let name = view.desk.operations.name_of(awaited.receive);
+    if name != awaited.receive.operation {
+        view.desk.table.rename(awaited.ticket, Receive { operation: name, ..awaited.receive });
+        let operation = view.desk.operations.get(name)?;
+        operation.kind = Kind::Receive(Some(awaited.ticket));
+    }
+    view.desk.operations.get(name)
+}
+
 /// Takes the open message that is the next packet, if a posted receive will get it. False: not yet.
 #[inline(never)]
 pub fn take(
@@ -59,7 +129,7 @@ pub fn take(
         return Ok(false); // it is broken, and found to be once it is whole
     };
     let Some(awaited) = proto.awaits(&view.desk.table, packet.kind, front, run.len()) else { return Ok(false) };
-    let Some(operation) = view.desk.operations.get(awaited.receive.operation) else { return Ok(false) };
+    let Some(operation) = name(view, &awaited) else { return Ok(false) };
     if !matches!(operation.seen(), Seen::Nothing) {
         return Ok(false); // room for a copy is made when all of the message is known
     }

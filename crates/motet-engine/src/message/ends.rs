@@ -1,36 +1,23 @@
 //! The ends of many operations, for a program that posts receives and polls.
 //!
-//! What it is: one look, with the lock taken once, that tells what has ended; and the shortest way of a short message for a posted receive,
-//! whose end is told while it is taken out of its line, without lying in its group between. What it is not: it decides nothing. Whatever is
-//! not plainly such a message goes the posted way (`posted`) or the general one, and its end through its group.
+//! What it is: one look, with the lock taken once, that tells what has ended. Messages for posted receives take the direct path (`posted`)
+//! from every busy link, and their ends are told as they are taken. What it is not: a second protocol. Any other packet gets a round of
+//! progress, and its end lies in the group until a look tells it.
 
 use super::core::{Core, Guard};
-use super::desk::View;
+use super::desk::{Desk, View};
 use super::error::Error;
-use super::lately::{Lately, Told};
 use super::links::Joined;
 use super::medium::Medium;
 use super::operations::{Calls, Ended, GroupId, Teller};
+use super::packets::Landing;
 use super::posted::{self, Taken};
 use super::progress::{SLOW, SWEEP};
-use super::{Node, Pin};
-use motet_proto::message::Link;
-use motet_proto::message::packet::{self, Kind};
+use super::{LinkId, Node, Pin};
 use motet_proto::message::pool::Number;
-use motet_wire::lane::Glance;
 
 /// Most messages taken in one look.
 const TURN: usize = 32;
-
-/// What came of a look at the one busy link.
-enum Lines {
-    /// So many messages were told.
-    Told(usize),
-    /// Nothing has come, and that is all that there was to look at.
-    Nothing,
-    /// There is more to do than that; nothing was told.
-    More,
-}
 
 impl Node {
     /// Tells up to `most` of the next ends in a group, one after the other, where their records lie; where there is none, after one
@@ -38,199 +25,240 @@ impl Node {
     /// is the program's to keep: [`Node::test_group`] takes that. `tell` may not use the node.
     #[inline]
     pub fn take_ends(&self, group: GroupId, most: usize, tell: impl FnMut(&Ended<'_>)) -> Result<(usize, bool), Error> {
-        if self.is_vain(group) { Ok((0, false)) } else { self.look_for_ends(group, most, tell, None) }
+        self.take_ends_by(group, most, &mut Calls(tell), None)
     }
 
-    /// The same where it is not [plain](Node::is_vain) that there is none, by the one who is favoured if that is so.
+    /// The same by the one who is favoured, for who would not have a call be made for each.
     #[inline(always)]
-    pub fn look_for_ends(
-        &self,
-        group: GroupId,
-        most: usize,
-        tell: impl FnMut(&Ended<'_>),
-        pin: Option<&mut Pin>,
-    ) -> Result<(usize, bool), Error> {
-        self.look_for_ends_of(group, most, &mut Calls(tell), pin)
-    }
-
-    /// The same for who would not have a call be made for each.
-    #[inline(always)]
-    pub fn look_for_ends_of(
+    pub fn take_ends_by(
         &self,
         group: GroupId,
         most: usize,
         teller: &mut impl Teller,
         pin: Option<&mut Pin>,
     ) -> Result<(usize, bool), Error> {
-        let (mut core, still) = self.core_as_found(pin)?;
-        if still {
-            let told = self.tell_as_lately(&mut core, group, most.min(TURN), teller);
-            if told > 0 {
-                core.release();
-                return Ok((told, false));
+        let (mut core, quiet) = self.core_by(pin)?;
+        let (told, more) = if is_of(quiet, group) {
+            match core.next_busy() {
+                Next::Nothing => (0, false),
+                Next::Link(link) => take_from(&mut core, link, (group, most), teller),
+                Next::Due => (0, true),
             }
-        }
-        self.look_otherwise(core, group, most, &mut |end| teller.tell(end))
-    }
-
-    /// The next messages of the link that had the last one, if the node is still since that was told, and they are for the same channel: all
-    /// that there is to know but for the messages themselves, credit and receives is known from then. 0: more is to be looked at.
-    #[inline(always)]
-    fn tell_as_lately(&self, core: &mut Guard<'_>, group: GroupId, most: usize, teller: &mut impl Teller) -> usize {
-        let Core { links, desk, now, lately: Lately { told: Some(last), .. }, .. } = &mut **core else { return 0 };
-        let Some(joined) = links.named(Number(last.link.0)).filter(|_| last.group == group) else { return 0 };
-        let Joined { medium: Some(Medium::Lanes(lanes)), proto, back, silent, .. } = &mut **joined else { return 0 };
-        let looks = self.looks_left();
-        if looks == 0 || most == 0 {
-            return 0;
-        }
-        let mut view = View::of(desk, back, last.link);
-        let (mut told, mut kept) = (0, false);
-        while let Some((short, length)) = lanes.inward.glance_for(Kind::Message as u8, packet::MESSAGE) {
-            let known = |_: &Link, _: &mut View<'_>, word| Some(last.incoming).filter(|known| known.is_for(word));
-            match posted::tell((&short, length), proto, &mut view, (group, *now), known, teller) {
-                Taken::Told(_) => told += 1,
-                Taken::Kept => kept = true, // behind one whose end lies in its group come others
-                Taken::Nothing => break,
-            }
-            lanes.inward.consume_short();
-            if kept || !lanes.inward.goes_on() || told == most {
-                break;
-            }
-        }
-        if told == 0 {
-            return 0;
-        }
-        *silent = 0;
-        self.look_on(&lanes.inward, looks - 1);
-        let woken = lanes.inward.take_wake();
-        if woken | proto.owes_credit() | desk.stirred {
-            self.after_ends(core, woken);
+        } else if core.driving || !core.desk.operations.nothing_has_ended(group)? {
+            return self.tell_ended(core, group, most, &mut |end| teller.tell(end));
         } else {
-            core.set_still();
+            let looked = look_at_lanes(&mut core, (group, most), teller);
+            if looked == (most.min(TURN), false) {
+                core.release();
+                return Ok((looked.0, false)); // not all links have been looked at
+            }
+            looked
+        };
+        if more {
+            return self.look_further(core, told, group, most, &mut |end| teller.tell(end));
         }
-        told
+        core.quiet = group;
+        core.release();
+        Ok((told, false))
     }
 
-    /// What messages bring with them now and then: a peer that sleeps until there is room, or is to have credit, or something for others.
-    #[cold]
-    #[inline(never)]
-    fn after_ends(&self, core: &mut Guard<'_>, woken: bool) {
-        let Some(link) = core.only_link() else { return };
-        let Ok((joined, _)) = core.link(link) else { return };
-        if woken {
-            joined.wake();
+    /// Tells up to `most` ends of receives without a record ([`Node::post_bare`]) as their messages come, after one round of progress at most.
+    /// Whether other ends lie in the group, or are not taken by `teller`: [`Node::take_ends_by`] tells them.
+    #[inline(always)]
+    pub fn take_bare_ends(
+        &self,
+        group: GroupId,
+        most: usize,
+        teller: &mut impl Teller,
+        pin: Option<&mut Pin>,
+    ) -> Result<bool, Error> {
+        let (mut core, quiet) = self.core_by(pin)?;
+        if !is_of(quiet, group) {
+            return self.take_anyhow(core, (group, most), teller);
         }
-        let quiet = joined.is_quiet();
-        if core.desk.stirred {
-            core.stir();
+        let (told, more) = match core.next_busy() {
+            Next::Nothing => (0, false),
+            Next::Link(link) => take_from(&mut core, link, (group, most), teller),
+            Next::Due => (0, true),
+        };
+        if more {
+            return self.look_for_others(core, told, group);
         }
-        if !quiet {
-            self.look_everywhere(core); // the peer may wait for what is owed, and nobody look here again for long
-        }
+        core.quiet = group;
+        core.release();
+        Ok(false)
     }
 
-    /// The same where it is not as it was lately.
+    /// The same of a node that may not be [quiet](Core::quiet).
     #[inline(never)]
-    fn look_otherwise(
+    fn take_anyhow(
+        &self,
+        mut core: Guard<'_>,
+        (group, most): (GroupId, usize),
+        teller: &mut impl Teller,
+    ) -> Result<bool, Error> {
+        if core.driving || !core.desk.operations.nothing_has_ended(group)? {
+            return Ok(true);
+        }
+        let (told, more) = look_at_lanes(&mut core, (group, most), teller);
+        if more {
+            return self.look_for_others(core, told, group);
+        }
+        if told < most.min(TURN) {
+            core.quiet = group; // all links have been looked at
+        }
+        Ok(false)
+    }
+
+    /// There was something else to do for the busy links, or something else is due.
+    #[inline(never)]
+    fn look_for_others(&self, mut core: Guard<'_>, told: usize, group: GroupId) -> Result<bool, Error> {
+        self.look_everywhere(&mut core);
+        Ok(told == 0 && !core.desk.operations.nothing_has_ended(group)?)
+    }
+
+    /// There was something else to do for the busy links, or something else is due.
+    #[inline(never)]
+    fn look_further(
+        &self,
+        mut core: Guard<'_>,
+        told: usize,
+        group: GroupId,
+        most: usize,
+        tell: &mut dyn FnMut(&Ended<'_>),
+    ) -> Result<(usize, bool), Error> {
+        self.look_everywhere(&mut core);
+        if told > 0 { Ok((told, false)) } else { self.tell_ended(core, group, most, tell) }
+    }
+
+    /// Tells what lies in the group.
+    #[inline(never)]
+    fn tell_ended(
         &self,
         mut core: Guard<'_>,
         group: GroupId,
         most: usize,
-        mut tell: &mut dyn FnMut(&Ended<'_>),
+        tell: &mut dyn FnMut(&Ended<'_>),
     ) -> Result<(usize, bool), Error> {
-        self.count_vain(&mut core);
-        let mut came = true;
-        if !core.driving && core.desk.operations.nothing_has_ended(group)? {
-            match self.take_lines(&mut core, group, most.min(TURN), &mut Calls(&mut tell)) {
-                Lines::Told(told) => {
-                    core.release();
-                    return Ok((told, false));
-                }
-                Lines::Nothing => {
-                    core.release();
-                    return Ok((0, false));
-                }
-                Lines::More => came = self.look_around(&mut core),
-            }
-        }
-        let told = core.desk.operations.tell_ends(group, most, tell);
-        if !came && told == Ok((0, false)) {
-            self.be_still(&mut core, group);
-        }
-        core.release();
-        told
+        core.desk.operations.tell_ends(group, most, tell)
     }
+}
 
-    /// A round where one link is busy and nobody but the caller waits for anything, as long as nothing comes on it but short messages for
-    /// receives of this group.
-    fn take_lines(&self, core: &mut Guard<'_>, group: GroupId, most: usize, teller: &mut impl Teller) -> Lines {
-        let Some(link) = core.only_link() else { return Lines::More };
-        let Core { links, desk, rounds, now, asleep, .. } = &mut **core;
+/// Whether a node is quiet for this group.
+#[inline(always)]
+fn is_of(quiet: GroupId, group: GroupId) -> bool {
+    quiet.0 == group.0 && quiet.0 != GroupId::NONE.0
+}
+
+/// What the next look is to do, of a node that is [quiet](Core::quiet).
+enum Next {
+    /// No packet has begun on any busy link.
+    Nothing,
+    /// One has on this link.
+    Link(LinkId),
+    /// Something else is due, for a [round](Node::round) of progress.
+    Due,
+}
+
+impl Core {
+    #[inline(always)]
+    fn next_busy(&mut self) -> Next {
+        let Self { hot, links, rounds, turn, .. } = self;
         let round = rounds.wrapping_add(1);
-        let until_slow = if links.count() > 1 { SWEEP } else { SLOW };
-        let Some(joined) = links.named(Number(link.0)) else { return Lines::More };
-        let idle = desk.offers.is_empty() && desk.spent.is_empty();
-        if *asleep || !idle || round.is_multiple_of(until_slow) {
-            return Lines::More;
-        }
-        let Joined { medium: Some(Medium::Lanes(lanes)), proto, back, silent, .. } = &mut **joined else {
-            return Lines::More;
-        };
-        let mut view = View::of(desk, back, link);
-        let (mut told, mut kept, mut incoming) = (0, false, None);
-        while told < most && !kept {
-            let short = match lanes.inward.glance() {
-                Glance::Short(short) => short,
-                Glance::Nothing if told == 0 => {
-                    *silent = silent.saturating_add(1);
-                    if lanes.inward.take_wake() {
-                        lanes.ring();
-                    }
-                    if !joined.is_quiet() {
-                        return Lines::More;
-                    }
-                    let Some(lanes) = joined.lanes() else { return Lines::More };
-                    *rounds = round;
-                    if desk.stirred {
-                        core.stir();
-                    } else if self.may_be_still(group, &lanes.inward, round, until_slow) {
-                        core.lately = Lately::default();
-                        core.set_still();
-                    }
-                    return Lines::Nothing;
-                }
-                Glance::Nothing | Glance::Other => break,
-            };
-            let look_up = |proto: &Link, view: &mut View<'_>, word| proto.incoming(view, word);
-            let Some(length) = short.length().checked_sub(packet::MESSAGE) else { break };
-            match posted::tell((&short, length), proto, &mut view, (group, *now), look_up, teller) {
-                Taken::Told(channel) => (told, incoming) = (told + 1, Some(channel)),
-                Taken::Kept => kept = true, // behind one whose end lies in its group come others
-                Taken::Nothing => break,
-            }
-            lanes.inward.consume_short();
-        }
-        if told == 0 {
-            return Lines::More;
+        if round.is_multiple_of(SWEEP) && (round.is_multiple_of(SLOW) || links.count() as usize > hot.len()) {
+            return Next::Due;
         }
         *rounds = round;
-        *silent = 0;
+        let has_come = |link: &LinkId| {
+            let joined = links.known(Number(link.0));
+            joined.is_none_or(|joined| match &joined.medium {
+                Some(Medium::Lanes(lanes)) => lanes.inward.has_begun(),
+                _ => true,
+            })
+        };
+        // Whoever had a packet last comes last.
+        let (behind, first) = hot.split_at(turn.0.min(hot.len()));
+        let found = first.iter().position(has_come).map(|at| behind.len() + at);
+        let Some(at) = found.or_else(|| behind.iter().position(has_come)) else { return Next::Nothing };
+        *turn = (at + 1, 0);
+        hot.get(at).map_or(Next::Due, |link| Next::Link(*link))
+    }
+}
+
+/// Takes messages for posted receives from the lane of a link, of a node that is [quiet](Core::quiet), and tells their ends. How many; and
+/// whether there is more to do than that.
+#[inline(never)]
+fn take_from(
+    core: &mut Core,
+    link: LinkId,
+    (group, most): (GroupId, usize),
+    teller: &mut impl Teller,
+) -> (usize, bool) {
+    let Core { links, desk, landing, now, .. } = core;
+    let (Some(joined), Some(landing)) = (links.named(Number(link.0)), landing) else { return (0, true) };
+    let (told, more) = joined.tell_messages(link, (desk, landing), (group, *now), (most.min(TURN), true), teller);
+    (told, more | desk.stirred)
+}
+
+/// The same of all busy links, of a node that may not be quiet.
+#[inline(never)]
+fn look_at_lanes(core: &mut Core, (group, most): (GroupId, usize), teller: &mut impl Teller) -> (usize, bool) {
+    let Core { hot, links, desk, landing, rounds, turn, now, asleep, tasks, .. } = core;
+    let (round, most) = (rounds.wrapping_add(1), most.min(TURN));
+    let until = if links.count() as usize > hot.len() { SWEEP } else { SLOW };
+    let busy = *asleep || desk.is_left_something() || !tasks.is_empty();
+    let (Some(landing), false) = (landing, busy || round.is_multiple_of(until)) else { return (0, true) };
+    *rounds = round;
+    let (mut told, mut more) = (0, false);
+    for _ in 0..hot.len() {
+        if turn.0 >= hot.len() {
+            turn.0 = 0;
+        }
+        let link = hot[turn.0];
+        *turn = (turn.0 + 1, 0);
+        let Some(joined) = links.named(Number(link.0)) else { return (told, true) };
+        let looked = joined.tell_messages(link, (desk, landing), (group, *now), (most - told, false), teller);
+        told += looked.0;
+        more |= looked.1;
+        if told >= most {
+            break;
+        }
+    }
+    (told, more | desk.stirred)
+}
+
+impl Joined {
+    /// The same of one link.
+    #[inline(always)]
+    fn tell_messages(
+        &mut self,
+        id: LinkId,
+        (desk, landing): (&mut Desk, &mut Landing),
+        (group, now): (GroupId, u64),
+        (most, quiet): (usize, bool),
+        teller: &mut impl Teller,
+    ) -> (usize, bool) {
+        let Self { medium: Some(Medium::Lanes(lanes)), proto, back, silent, .. } = self else { return (0, true) };
+        let mut view = View::of(desk, back, id);
+        let mut told = 0;
+        let more = loop {
+            match posted::tell(lanes, proto, &mut view, landing, (group, now), teller) {
+                Taken::Told => told += 1,
+                Taken::Nothing => break false,
+                Taken::Kept | Taken::Other => break true, // behind one whose end lies in its group come others
+            }
+            if told == most || !lanes.inward.goes_on() {
+                break false;
+            }
+        };
+        if told > 0 {
+            *silent = 0;
+        }
         if lanes.inward.take_wake() {
             lanes.ring();
         }
-        let still = self.may_be_still(group, &lanes.inward, round, until_slow) && !kept;
-        let quiet = joined.is_quiet();
-        if desk.stirred {
-            core.stir();
-        }
-        if !quiet {
-            self.look_everywhere(core); // the peer may wait for what is owed, and nobody look here again for long
-        } else if still {
-            let told = incoming.map(|incoming| Told { group, link, incoming });
-            core.lately = Lately::of(told);
-            core.set_still();
-        }
-        Lines::Told(told)
+        // Messages that were told have changed nothing but what the peer has to send.
+        let quiet = if quiet && !more { !proto.owes_credit() } else { self.is_quiet() };
+        (told, more || !quiet)
     }
 }

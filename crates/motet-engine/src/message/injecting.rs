@@ -1,4 +1,4 @@
-//! The short way of a message of one line that is injected: its words go straight into the lane.
+//! The direct path of a message that is injected: its words go straight into the lane, or those and its bytes into the ring.
 //!
 //! What it is: what [`super::sending`] does with such a message. What it is not: it decides nothing. What does not plainly go so is left to
 //! that, which finds out why.
@@ -6,34 +6,30 @@
 use super::Channel;
 use super::core::Core;
 use super::links::Joined;
+use super::medium::Lanes;
 use super::medium::Medium;
-use super::packets::BEHIND_WORDS;
+use super::packets::{AT_ONCE, BEHIND_WORDS};
 use motet_proto::message::packet::Kind;
 use motet_proto::message::pool::Number;
-use motet_wire::lane::Put;
+use motet_sys::memory;
+use motet_wire::lane::bulk::IN_RING;
+use motet_wire::lane::{Broken, Put};
 
 impl Core {
-    /// Sends a message, of a node that is still or not. False, and nothing is done: it goes another way, or not at all.
+    /// Sends a message. False, and nothing is done: it goes another way, or not at all.
     #[inline(always)]
-    pub(super) fn inject_line(&mut self, channel: Channel, tag: u64, headers: &[u8], body: &[u8], still: bool) -> bool {
+    pub(super) fn inject(&mut self, channel: Channel, tag: u64, headers: &[u8], body: &[u8]) -> bool {
         let length = headers.len().saturating_add(body.len());
-        let Self { links, lately, .. } = self;
-        let Some(joined) = links.named(Number(channel.link.0)) else { return false };
-        let Joined { medium: Some(Medium::Lanes(lanes)), proto, .. } = &mut **joined else { return false };
-        if length > BEHIND_WORDS {
+        if length > AT_ONCE {
             return false;
         }
-        let to = match lately.way(channel) {
-            Some(to) if still => to,
-            _ => {
-                let Some(to) = proto.outgoing(channel.id) else { return false };
-                lately.note_way(channel, to);
-                to
-            }
-        };
+        let Some(joined) = self.links.named(Number(channel.link.0)) else { return false };
+        let Joined { medium: Some(Medium::Lanes(lanes)), proto, .. } = &mut **joined else { return false };
+        let Some(to) = proto.outgoing(channel.id) else { return false };
         let Some(going) = proto.may_go_now(to, tag, headers.len(), length) else { return false };
         let (kind, words) = (Kind::Message as u8, going.words);
         let put = match headers.len() {
+            _ if length > BEHIND_WORDS => put_in_ring(lanes, words, [headers, body]),
             0 => lanes.outward.try_put_line(kind, words, body),
             _ => lanes.outward.try_put_line_of(kind, words, [headers, body]),
         };
@@ -46,4 +42,19 @@ impl Core {
         }
         true
     }
+}
+
+/// Puts a message whose bytes lie in the ring.
+#[inline(never)]
+fn put_in_ring(lanes: &mut Lanes, words: [u64; 2], parts: [&[u8]; 2]) -> Result<Put, Broken> {
+    let (ring, length) = (&mut lanes.bulk.0, parts[0].len() + parts[1].len());
+    if !ring.has_pages(length, memory::populate_part) || !ring.fits(length)? {
+        return Ok(Put::Full);
+    }
+    ring.write(&parts, false);
+    let put = lanes.outward.try_put_front(Kind::Message as u8, IN_RING, words, length as u32);
+    if !matches!(put, Ok(Put::Published | Put::Wake)) {
+        ring.take_back(length);
+    }
+    put
 }

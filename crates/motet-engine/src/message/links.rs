@@ -41,8 +41,10 @@ pub struct Joined {
     pub gone: Option<Reason>,
     /// The peer has begun it. Once it is gone, and the program holds nothing of it, it is forgotten.
     pub came: bool,
-    /// Looks since something came.
+    /// Looks since something came, and lines taken by the last slow round.
     pub silent: u32,
+    /// See `silent`.
+    pub taken: u64,
     /// It is among those that are looked at in every round.
     pub hot: bool,
     /// When the pages of the ring are given back, unless more than so many bytes have been written by then.
@@ -99,6 +101,7 @@ impl Joined {
             gone: None,
             came: false,
             silent: 0,
+            taken: 0,
             hot: false,
             trim: None,
             blocked: false,
@@ -111,6 +114,13 @@ impl Joined {
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         !self.ending && !self.blocked && !self.back.copies_wait() && !self.proto.is_due()
+    }
+
+    /// So many rounds have gone by: where nothing has come meanwhile they count as looks.
+    pub fn count_silence(&mut self, rounds: u32) {
+        let Some(taken) = self.lanes().map(|lanes| lanes.inward.head()) else { return };
+        self.silent = if taken == self.taken { self.silent.saturating_add(rounds) } else { 0 };
+        self.taken = taken;
     }
 
     /// Whether something has come lately, and comes through memory.
@@ -342,7 +352,7 @@ fn take_from_lane(
                 }
                 continue;
             }
-            Glance::Short(_) | Glance::Other => {}
+            Glance::Short(_) | Glance::Flagged(_) | Glance::Other => {}
         }
         let Some(packet) = lanes.inward.peek(&mut landing.lane).map_err(|_| BROKEN_LANE)? else { break };
         landing.is_long = false;

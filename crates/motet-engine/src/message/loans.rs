@@ -190,7 +190,7 @@ impl Node {
         notice: Notice,
     ) -> Result<OperationId, Error> {
         let mut core = self.core()?;
-        self.post_here(&mut core, (from, tag, ignore), notice, || in_place(most, notice), most).map(|(name, _)| name)
+        core.post_here((from, tag, ignore), notice, || in_place(most, notice), most)
     }
 
     /// The same for a message that was claimed, or that a handler has taken.

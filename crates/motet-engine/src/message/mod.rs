@@ -14,7 +14,8 @@
 //! | `expect` | the short way of a message that somebody waits for right there |
 //! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
 //! | [`stand_in`] | who drives it while the program does not |
-//! | [`ends`], `vain` | the ends of many, told as messages arrive; looks that find nothing without the lock |
+//! | [`port`] | what a library calls that posts receives and polls |
+//! | [`ends`], `posted` | the ends of many, told as messages arrive; the direct path of a message for a posted receive |
 //! | `core`, `links`, `desk`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
 //! | [`medium`] | what a driver brings: lanes or frames |
 //! | `sheet` | what `motet why` reads of a node and its links |
@@ -38,7 +39,6 @@ mod expect;
 mod expect_lent;
 pub mod files;
 mod injecting;
-mod lately;
 mod links;
 pub mod loans;
 pub mod medium;
@@ -46,6 +46,7 @@ pub mod operations;
 pub mod overdue;
 mod pace;
 mod packets;
+pub mod port;
 mod posted;
 mod progress;
 pub mod receiving;
@@ -56,14 +57,13 @@ pub mod segments;
 pub mod sending;
 mod sheet;
 pub mod stand_in;
-mod vain;
 mod wait;
 
 pub use self::core::Serve;
 pub use error::Error;
 pub use motet_proto::message::stack::{Stack, pop};
 pub use motet_proto::message::{Mode, Status};
-pub use operations::{Completion, Ended, GroupId, Notice};
+pub use operations::{Calls, Completion, Ended, GroupId, Notice};
 
 use self::core::{Core, Guard, Source};
 use crate::driver::Driver;
@@ -238,7 +238,6 @@ pub struct Node {
     process: u32,
     spin: u64,
     poll: PrivateFd,
-    vain: vain::Vain,
 }
 
 impl std::fmt::Debug for Node {
@@ -280,7 +279,7 @@ impl Node {
         core.listen(&options.drivers)?;
         core.sheet = Sheet::open(&core.identity, &core.drivers, &core.shown_address());
         let process = birth.process();
-        Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer, vain: vain::Vain::default() })
+        Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer })
     }
 
     /// Longest wait outside the kernel now, ns.
@@ -297,7 +296,9 @@ impl Node {
     /// The state, locked, if nobody has had it but who took it so since [`calm`] found it calm.
     #[inline(always)]
     fn core_if_calm(&self) -> Option<Guard<'_>> {
-        if self.is_inherited() { None } else { self.core.lock_if_calm() }
+        let mut core = if self.is_inherited() { None } else { self.core.lock_if_calm() }?;
+        core.quiet = GroupId::NONE;
+        Some(core)
     }
 
     /// The state, locked.
@@ -307,16 +308,22 @@ impl Node {
         if self.is_inherited() {
             return Err(Error::NoNode(ECHILD)); // forked from the process that has it
         }
-        Ok(self.core.lock())
+        let mut core = self.core.lock();
+        core.quiet = GroupId::NONE;
+        Ok(core)
     }
 
-    /// The same; and whether it was [still](vain), which it is again when a call that changes nothing of what that means says so.
+    /// The same, for the one who is favoured if that is said; and [`Core::quiet`], which a call says again that changes nothing of what that
+    /// means.
     #[inline(always)]
-    fn core_as_found(&self, pin: Option<&mut Pin>) -> Result<(Guard<'_>, bool), Error> {
+    fn core_by(&self, pin: Option<&mut Pin>) -> Result<(Guard<'_>, GroupId), Error> {
         match pin {
-            _ if self.is_inherited() => self.core().map(|core| (core, false)),
-            Some(Pin(Some(favour))) => Ok(self.core.lock_favoured(favour)),
-            _ => Ok(self.core.lock_as_found()),
+            Some(Pin(Some(favour))) if !self.is_inherited() => {
+                let mut core = self.core.lock_favoured(favour);
+                let quiet = std::mem::replace(&mut core.quiet, GroupId::NONE);
+                Ok((core, quiet))
+            }
+            _ => self.core().map(|core| (core, GroupId::NONE)),
         }
     }
 

@@ -28,14 +28,19 @@ const LINES: usize = 2 * IN_LINE + 1;
 /// Most bytes of one packet that lie there: a body of the longest eager length, with any headers.
 pub const LONGEST: usize = (64 << 10) + stack::MOST;
 
-/// Bytes of a message of so many that are shown at a time, so that both ends copy at the same time: what was fastest of the powers
-/// of two from 512 on (docs/messages.md).
+/// A message of so many bytes is shown at once: one of 2 KiB, with headers.
+pub const AT_ONCE: usize = 2304;
+
+/// Bytes of a message of so many that are shown at a time, so that both ends copy at the same time: parts of the same length, as many as were
+/// fastest (docs/messages.md).
 pub fn chunk_of(length: usize) -> usize {
-    match length {
-        0..=4096 => 2048,
-        4097..=16_384 => 4096,
-        _ => 8192.max(length.div_ceil(1 + MORE as usize).next_multiple_of(64)),
-    }
+    let parts = match length {
+        0..=AT_ONCE => 1,
+        2305..=4607 => 2,
+        4608..=16_384 => length / 4096,
+        _ => (length / 8192).clamp(2, 1 + MORE as usize),
+    };
+    length.div_ceil(parts).next_multiple_of(64).max(64) // of no bytes, too: whoever divides by it is told a length by the peer
 }
 
 /// The sending half of a lane.
@@ -284,5 +289,19 @@ impl Landing {
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         let packet = if self.is_long { &self.long } else { self.lane.as_bytes() };
         packet.get(range).unwrap_or(&[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_is_shown_in_a_few_equal_parts() {
+        for length in 0..=LONGEST {
+            let (chunk, parts) = (chunk_of(length), length.div_ceil(chunk_of(length)));
+            assert!(chunk >= 64 && parts <= 1 + usize::from(MORE), "{length} in {parts} parts of {chunk}");
+            assert!(parts < 2 || length - chunk * (parts - 1) > chunk / 2, "{length}: the last part is hardly any");
+        }
     }
 }

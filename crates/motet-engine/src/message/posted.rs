@@ -1,62 +1,55 @@
-//! The short way of a short message for which a receive is posted: from the line where it lies to the receive's memory, and its end into the
-//! group, or straight to whoever looks for the ends of that.
+//! The direct path of a whole message for which a receive is posted: from the lane, or its ring, to the receive's memory, and its end
+//! straight to whoever looks for ends.
 //!
-//! What it is: a step of a [look](super::links::Joined::look). What it is not: it decides nothing. Whatever is not plainly such a message is
-//! left as it is, to the protocol's [`Link::arrived`].
+//! What it is: a step of a look for ends ([`super::ends`]), or of any other look ([`super::links::Joined::look`]). What it is not: it decides
+//! nothing. A packet that is anything else is left as it is, to the protocol's [`Link::arrived`].
 
-use super::Channel;
-use super::desk::View;
+use super::desk::{Desk, View};
+use super::medium::Lanes;
 use super::operations::{GroupId, Teller};
-use motet_proto::message::packet;
-use motet_proto::message::posted::{Incoming, Matched};
-use motet_proto::message::{Envelope, Link};
-use motet_wire::lane::Short;
+use super::packets::Landing;
+use super::{Channel, early};
+use motet_proto::message::packet::{self, Kind};
+use motet_proto::message::posted::Matched;
+use motet_proto::message::{Envelope, Link, Outcome, Owner, Status, stack};
+use motet_sys::span::Span;
+use motet_wire::lane::bulk::{IN_RING, Run};
+use motet_wire::lane::{Glance, Short};
 
 /// Words of a line that every message has.
-pub const WORDS: usize = packet::MESSAGE / 8;
+const WORDS: usize = packet::MESSAGE / 8;
 
-/// Takes the message of a line that is still to be consumed. False: it is another packet, and nothing has been done.
-#[inline(always)]
-pub fn take(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> bool {
-    let Some(length) = short.length().checked_sub(packet::MESSAGE) else { return false };
-    let words = [short.word(0), short.word(1)];
-    let Some(incoming) = proto.incoming(view, words[0]) else { return false };
-    let Some(matched) = proto.match_short(view, incoming, short.kind, words, length, now) else { return false };
-    let bytes = short.behind::<WORDS>();
-    let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
-    let channel = Channel { link: view.link, id: matched.channel };
-    keep(view, channel, &matched, pushed, body);
-    true
-}
-
-/// What became of a packet.
-#[derive(Debug, Clone, Copy)]
+/// What became of the next packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// It is another one than a message for the receive that was posted first, and nothing has been done.
+    /// There is none.
     Nothing,
-    /// It was that; its end lies with its operation.
+    /// It is something else than a whole message for a posted receive, and nothing has been done.
+    Other,
+    /// It was one; its end lies with its operation.
     Kept,
-    /// The same, and its end was told: it came on this channel.
-    Told(Incoming),
+    /// The same, and its end was told.
+    Told,
 }
 
-/// Takes the message of a line that is still to be consumed, with so many bytes behind the packet's first words, and tells its end if the
-/// receive is one of this group. What has ended in that group before must have been told. `incoming` says, by the message's first word, for
-/// which channel it may be.
+/// Takes the next packet, and tells the end of its receive, if that is one of this group, of which nothing that has ended before may wait to
+/// be told.
 #[inline(always)]
 pub fn tell(
-    (short, length): (&Short, usize),
+    lanes: &mut Lanes,
     proto: &mut Link,
     view: &mut View<'_>,
+    landing: &mut Landing,
     (group, now): (GroupId, u64),
-    incoming: impl FnOnce(&Link, &mut View<'_>, u64) -> Option<Incoming>,
     teller: &mut impl Teller,
 ) -> Taken {
-    let words = [short.word(0), short.word(1)];
-    let Some(incoming) = incoming(proto, view, words[0]) else { return Taken::Nothing };
-    let Some(matched) = proto.match_short(view, incoming, short.kind, words, length, now) else {
-        return Taken::Nothing;
+    let short = match lanes.inward.glance() {
+        Glance::Nothing => return Taken::Nothing,
+        Glance::Short(short) => short,
+        Glance::Flagged(short) => return tell_from_ring(lanes, &short, proto, view, (group, now), teller),
+        Glance::Other => return tell_longer(lanes, proto, view, landing, (group, now), teller),
     };
+    let Some((matched, length)) = matched(&short, proto, view, now) else { return Taken::Other };
     let (words, bytes);
     let (pushed, body) = match matched.headers {
         // What most short messages are: a word, behind none or that of a library that has a header.
@@ -70,28 +63,177 @@ pub fn tell(
             bytes[..length.min(bytes.len())].split_at(headers.min(length))
         }
     };
+    let taken = end(view, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body));
+    if taken == Taken::Kept {
+        keep(view, &matched, pushed, body);
+    }
+    lanes.inward.consume_short();
+    taken
+}
+
+/// The same of a packet of one line whose other bytes lie in the ring.
+#[inline(never)]
+fn tell_from_ring(
+    lanes: &mut Lanes,
+    short: &Short,
+    proto: &mut Link,
+    view: &mut View<'_>,
+    (group, now): (GroupId, u64),
+    teller: &mut impl Teller,
+) -> Taken {
+    if short.flags != IN_RING || short.length() != packet::MESSAGE + size_of::<u32>() {
+        return Taken::Other;
+    }
+    let Ok(run) = lanes.bulk.1.next(short.word(WORDS) as u32 as usize) else { return Taken::Other };
+    let words = [short.word(0), short.word(1)];
+    let Some(matched) = proto.match_message(view, short.kind, words, run.len(), now) else { return Taken::Other };
+    let taken = tell_run(view, &matched, run, group, teller);
+    lanes.inward.consume_short();
+    lanes.bulk.1.release(run.len());
+    lanes.inward.freed();
+    taken
+}
+
+/// Ends the receive of a message that lies in the ring.
+#[inline(always)]
+fn tell_run(view: &mut View<'_>, matched: &Matched, run: Run, group: GroupId, teller: &mut impl Teller) -> Taken {
+    let (mut word, mut bytes);
+    let headers = match matched.headers {
+        0 => &mut [][..],
+        // That of a library that has a header.
+        8 => {
+            word = [0; 8];
+            &mut word[..]
+        }
+        headers => {
+            bytes = [0; stack::MOST];
+            &mut bytes[..headers]
+        }
+    };
+    run.read(headers);
+    let body = run.behind(headers.len());
+    let taken = end(view, matched, (headers, body.len()), group, teller, |span| {
+        let fits = span.len().min(body.len());
+        span.write(0, fits, |into| body.read(into));
+        fits
+    });
+    if taken == Taken::Kept {
+        keep_run(view, matched, headers, body);
+    }
+    taken
+}
+
+/// The same of a packet that is more than one line, once all of it is there.
+#[inline(never)]
+fn tell_longer(
+    lanes: &mut Lanes,
+    proto: &mut Link,
+    view: &mut View<'_>,
+    landing: &mut Landing,
+    (group, now): (GroupId, u64),
+    teller: &mut impl Teller,
+) -> Taken {
+    let Ok(Some(packet)) = lanes.inward.peek(&mut landing.lane) else { return Taken::Other };
+    if packet.kind != Kind::Message as u8 {
+        return Taken::Other;
+    }
+    let bytes = packet.bytes(&landing.lane);
+    if packet.more() > 0 && lanes.inward.follows(packet.more()) != Ok(true) {
+        if packet.flags != IN_RING {
+            return Taken::Other;
+        }
+        return early::tell(lanes, proto, view, (&packet, bytes), (group, now), teller);
+    }
+    if packet.flags == 0 {
+        let Some((words, rest)) = words_of(bytes) else { return Taken::Other };
+        let Some(matched) = proto.match_message(view, packet.kind, words, rest.len(), now) else {
+            return Taken::Other;
+        };
+        let (pushed, body) = rest.split_at(matched.headers);
+        let taken = end(view, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body));
+        if taken == Taken::Kept {
+            keep(view, &matched, pushed, body);
+        }
+        lanes.inward.consume(&packet);
+        return taken;
+    }
+    let ring = &mut lanes.bulk.1;
+    let (true, Ok((front, run))) = (packet.flags == IN_RING, ring.behind(bytes)) else { return Taken::Other };
+    let Some((words, [])) = words_of(front) else { return Taken::Other };
+    let Some(matched) = proto.match_message(view, packet.kind, words, run.len(), now) else { return Taken::Other };
+    let taken = tell_run(view, &matched, run, group, teller);
+    lanes.inward.consume(&packet);
+    ring.release(run.len());
+    lanes.inward.freed();
+    taken
+}
+
+/// The first words of a packet, and what follows them.
+fn words_of(bytes: &[u8]) -> Option<([u64; WORDS], &[u8])> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    let (second, rest) = rest.split_first_chunk()?;
+    Some(([first, second].map(|word| u64::from_le_bytes(*word)), rest))
+}
+
+/// The message of a line, and its bytes behind those words.
+#[inline(always)]
+fn matched(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> Option<(Matched, usize)> {
+    let length = short.length().checked_sub(packet::MESSAGE)?;
+    let words = [short.word(0), short.word(1)];
+    proto.match_message(view, short.kind, words, length, now).map(|matched| (matched, length))
+}
+
+/// Ends the receive of a message, with its headers and so many bytes of body, which `fill` puts into place, and tells that.
+/// [`Taken::Kept`]: nothing has been done, as it is no receive of this group into memory of the program's.
+#[inline(always)]
+fn end(
+    view: &mut View<'_>,
+    matched: &Matched,
+    (headers, length): (&[u8], usize),
+    group: GroupId,
+    teller: &mut impl Teller,
+    fill: impl FnOnce(Span) -> usize,
+) -> Taken {
     let channel = Channel { link: view.link, id: matched.channel };
-    let operations = &mut view.desk.operations;
-    if operations.tell_line(matched.receive, channel, matched.tag, [pushed, body], group, teller) {
-        return Taken::Told(incoming);
+    let Desk { table, operations, .. } = &mut *view.desk;
+    let Some(receive) = table.get(matched.receive) else { return Taken::Kept };
+    if !operations.tell_message((receive, channel, matched.tag, headers), length, group, teller, fill) {
+        return Taken::Kept;
     }
-    keep(view, channel, &Matched { ..matched }, pushed, body);
-    Taken::Kept
+    table.remove(matched.receive);
+    Taken::Told
 }
 
-/// The end of its receive lies with its operation from now on.
-#[inline(never)]
-fn keep(view: &mut View<'_>, channel: Channel, matched: &Matched, pushed: &[u8], body: &[u8]) {
-    if !view.desk.operations.receive_line(matched.receive, channel, matched.tag, [pushed, body]) {
-        receive(view, channel, matched, pushed, body);
-    }
-    view.desk.stirred = true;
+/// Takes the message of a line that is still to be consumed. False: it is another packet, and nothing has been done.
+#[inline(always)]
+pub fn take(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> bool {
+    let Some((matched, length)) = matched(short, proto, view, now) else { return false };
+    let bytes = short.behind::<WORDS>();
+    let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
+    keep(view, &matched, pushed, body);
+    true
 }
 
-/// Any other receive than those of groups.
+/// The end of the receive lies with its operation.
 #[inline(never)]
-fn receive(view: &mut View<'_>, channel: Channel, matched: &Matched, headers: &[u8], body: &[u8]) {
-    let &Matched { receive, tag, .. } = matched;
-    let envelope = Envelope { source: view.link.0, channel: channel.id, tag, length: body.len() as u64, headers };
-    view.desk.operations.receive(receive, channel, &envelope, body);
+fn keep(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
+    let &Matched { receive, tag, channel, .. } = matched;
+    let envelope = Envelope { source: view.link.0, channel, tag, length: body.len() as u64, headers };
+    let Some(receive) = view.desk.table.take(receive) else { return };
+    let operation = view.begun(receive);
+    view.received(operation, receive.capacity, &envelope, body);
+}
+
+/// The same of a body that lies in the ring.
+#[cold]
+fn keep_run(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: Run) {
+    let &Matched { receive, tag, channel, .. } = matched;
+    let envelope = Envelope { source: view.link.0, channel, tag, length: body.len() as u64, headers };
+    let Some(receive) = view.desk.table.take(receive) else { return };
+    let operation = view.begun(receive);
+    view.matched(operation, &envelope);
+    let fits = receive.capacity.min(body.len() as u64);
+    view.place_run(operation, 0, body.front(fits as usize));
+    let status = if fits < body.len() as u64 { Status::Truncated } else { Status::Done };
+    view.completed(operation, Outcome { status, length: fits });
 }

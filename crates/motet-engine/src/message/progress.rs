@@ -9,7 +9,7 @@ use super::desk::{Delivered, Delivery, Phase, Place};
 use super::links::{Look, SILENT};
 use super::medium::Met;
 use super::sheet::How;
-use super::{Body, LinkId, Message, Node};
+use super::{Body, GroupId, LinkId, Message, Node};
 use crate::driver::Driver;
 use crate::reason::Reason;
 use motet_proto::message::Reception;
@@ -151,6 +151,7 @@ impl Node {
                 }
             };
             result = core.unlocked(|| inside(run));
+            core.quiet = GroupId::NONE; // said by whoever was here meanwhile, of what this round goes on to change
         } else if let Delivered::Long(held) = what {
             left = Some(held);
         }
@@ -194,6 +195,12 @@ impl Node {
             self.step_calls(core);
         }
         if core.hot.len() > BUSY {
+            let Core { hot, links, .. } = &mut **core;
+            for link in hot {
+                if let Some(joined) = links.named(Number(link.0)) {
+                    joined.count_silence(SLOW);
+                }
+            }
             let silent = |core: &Core, link: &LinkId| {
                 let index = core.links.find(Number(link.0));
                 index.and_then(|index| core.links.get(index)).is_none_or(|joined| joined.silent > SILENT)
@@ -222,6 +229,7 @@ impl Node {
         } else {
             core.asleep = true;
             let count = core.unlocked(sleep);
+            core.quiet = GroupId::NONE;
             core.asleep = false;
             count
         };
@@ -359,6 +367,7 @@ impl Node {
                 }
             }))
         });
+        core.quiet = GroupId::NONE;
         // One that has panicked takes no other with it.
         tasks.append(&mut core.tasks);
         core.tasks = tasks;

@@ -1,8 +1,8 @@
 //! What a program calls to receive, to see what waits, and to take operations back.
 
-use super::core::{Core, Guard};
+use super::core::Core;
 use super::desk::Desk;
-use super::operations::{DIRECT, Got, Kind, Notice, Operation};
+use super::operations::{Buffer, DIRECT, Got, Kind, Notice, Operation};
 use super::{Channel, Context, Error, LinkId, Node, OperationId, Pin};
 use crate::reason::Reason;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source};
@@ -43,6 +43,7 @@ impl Node {
     }
 
     /// The same by the one who is favoured.
+    #[inline(always)]
     pub fn post_by(
         &self,
         (from, tag, ignore): (From, u64, u64),
@@ -50,103 +51,12 @@ impl Node {
         notice: Notice,
         pin: Option<&mut Pin>,
     ) -> Result<OperationId, Error> {
-        match memory {
-            Memory::Span(span) => self.post_span_by(from, tag, ignore, span, notice, pin),
-            memory => {
-                let (core, still) = self.core_as_found(pin)?;
-                self.post_otherwise(core, (from, tag, ignore), memory, notice, still)
-            }
-        }
-    }
-
-    /// The same into memory of the program's.
-    #[inline(always)]
-    pub fn post_span_by(
-        &self,
-        from: From,
-        tag: u64,
-        ignore: u64,
-        span: Span,
-        notice: Notice,
-        pin: Option<&mut Pin>,
-    ) -> Result<OperationId, Error> {
-        let (mut core, still) = self.core_as_found(pin)?;
-        let Core { desk: Desk { operations, table, .. }, lately, .. } = &mut *core;
-        let Some(aim) = lately.aim(from).filter(|&aim| still && table.takes_more(aim)) else {
-            return self.post_span_otherwise(core, from, tag, ignore, span, notice, still);
-        };
-        let make = || Operation::new(Memory::Span(span), Kind::Receive(None), None, notice);
-        let posted = operations.begin_here(notice, make).map(|(name, record)| {
-            let receive = Receive { operation: name.0.into(), capacity: span.len() as u64 };
-            record.kind = Kind::Receive(table.post_at(aim, tag, ignore, receive));
-            name
-        });
-        core.set_still();
-        core.release();
-        posted
-    }
-
-    /// [`Node::post_otherwise`], with nothing to be put together by whoever does not come here.
-    #[inline(never)]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what is told by an address is written down first, by those who do not come here, too"
-    )]
-    fn post_span_otherwise(
-        &self,
-        core: Guard<'_>,
-        from: From,
-        tag: u64,
-        ignore: u64,
-        span: Span,
-        notice: Notice,
-        still: bool,
-    ) -> Result<OperationId, Error> {
-        self.post_otherwise(core, (from, tag, ignore), Memory::Span(span), notice, still)
-    }
-
-    /// The same where it is not known from the last receive where this one waits, or it does not simply wait there.
-    #[inline(always)]
-    fn post_otherwise(
-        &self,
-        mut core: Guard<'_>,
-        (from, tag, ignore): (From, u64, u64),
-        memory: Memory,
-        notice: Notice,
-        still: bool,
-    ) -> Result<OperationId, Error> {
+        let (mut core, _) = self.core_by(pin)?;
         let capacity = memory.len() as u64;
         let make = || Operation::new(memory, Kind::Receive(None), None, notice);
-        let (name, waits) = self.post_here(&mut core, (from, tag, ignore), notice, make, capacity)?;
-        if still && waits {
-            core.set_still();
-        }
-        Ok(name)
-    }
-
-    /// Its name; and whether it simply waits, and nothing else has changed.
-    #[inline(always)]
-    pub(super) fn post_here(
-        &self,
-        core: &mut Core,
-        (from, tag, ignore): (From, u64, u64),
-        notice: Notice,
-        make: impl FnOnce() -> Operation,
-        capacity: u64,
-    ) -> Result<(OperationId, bool), Error> {
-        let selector = core.selector(from, tag, ignore)?;
-        let Desk { operations, table, .. } = &mut core.desk;
-        let (name, record) = operations.begin_here(notice, make)?;
-        let receive = Receive { operation: u64::from(name.0), capacity };
-        let simply = table.post_simply(selector, receive);
-        match simply {
-            Some((aim, ticket)) => {
-                record.kind = Kind::Receive(Some(ticket));
-                core.lately.note_aim(from, aim);
-            }
-            None => core.post_begun(selector, name, receive),
-        }
-        Ok((name, simply.is_some()))
+        let posted = core.post_here((from, tag, ignore), notice, make, capacity);
+        core.release();
+        posted
     }
 
     /// Receives the next message whose tag is `tag` but for the bits in `ignore`, and waits for it. Of several threads that do so at
@@ -194,7 +104,8 @@ impl Node {
         if !core.desk.operations.begin_direct(Memory::Span(span)) {
             return Err(Error::Full);
         }
-        match core.desk.table.post(selector, Receive { operation: u64::from(DIRECT.0), capacity }) {
+        match core.desk.table.post(selector, Receive { operation: u64::from(DIRECT.0), capacity, buffer: Buffer::NONE })
+        {
             Posted::Waiting(ticket) => {
                 if let Some(operation) = core.desk.operations.get(u64::from(DIRECT.0)) {
                     operation.kind = Kind::Receive(Some(ticket));
@@ -334,6 +245,26 @@ impl Node {
 }
 
 impl Core {
+    /// Posts a receive.
+    #[inline(always)]
+    pub(super) fn post_here(
+        &mut self,
+        (from, tag, ignore): (From, u64, u64),
+        notice: Notice,
+        make: impl FnOnce() -> Operation,
+        capacity: u64,
+    ) -> Result<OperationId, Error> {
+        let selector = self.selector(from, tag, ignore)?;
+        let Desk { operations, table, .. } = &mut self.desk;
+        let (name, record) = operations.begin_here(notice, make)?;
+        let receive = Receive { operation: u64::from(name.0), capacity, buffer: Buffer::NONE };
+        match table.post_simply(selector, receive) {
+            Some(ticket) => record.kind = Kind::Receive(Some(ticket)),
+            None => self.post_begun(selector, name, receive),
+        }
+        Ok(name)
+    }
+
     #[inline(always)]
     pub(super) fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
         let from = match from {
@@ -350,7 +281,7 @@ impl Core {
 
     /// Posts a receive that has begun, wherever others and messages wait.
     #[inline(never)]
-    fn post_begun(&mut self, selector: Selector, name: OperationId, receive: Receive) {
+    fn post_begun(&mut self, selector: Selector, name: OperationId, receive: Receive<Buffer>) {
         match self.desk.table.post(selector, receive) {
             Posted::Waiting(ticket) => {
                 if let Some(record) = self.desk.operations.get(u64::from(name.0)) {

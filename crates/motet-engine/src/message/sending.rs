@@ -5,7 +5,7 @@
 
 use super::core::{Core, Guard};
 use super::operations::{Kind, Notice, Operation};
-use super::{Channel, Error, LinkId, Mode, Node, OperationId, Pin};
+use super::{Channel, Error, GroupId, LinkId, Mode, Node, OperationId, Pin};
 use motet_proto::message::packet;
 use motet_proto::message::{Outcome, Refusal, Send, Sent};
 use motet_sys::span::Memory;
@@ -139,7 +139,10 @@ impl Node {
         let &Outgoing { channel, tag, headers, .. } = message;
         match body {
             &[body] => self.try_inject_one_by(channel, tag, headers, body, pin),
-            _ => self.try_inject_anyhow(&mut self.core_as_found(pin)?.0, message, body),
+            _ => {
+                let (mut core, _) = self.core_by(pin)?;
+                self.try_inject_anyhow(&mut core, message, body)
+            }
         }
     }
 
@@ -153,13 +156,11 @@ impl Node {
         body: &[u8],
         pin: Option<&mut Pin>,
     ) -> Result<(), Error> {
-        let (mut core, still) = self.core_as_found(pin)?;
-        if !core.inject_line(channel, tag, headers, body, still) {
-            return self.try_inject_otherwise(core, channel, tag, headers, body);
+        let (mut core, quiet) = self.core_by(pin)?;
+        if !core.inject(channel, tag, headers, body) {
+            return self.try_inject_otherwise(core, quiet, channel, tag, headers, body);
         }
-        if still {
-            core.set_still();
-        }
+        core.quiet = quiet;
         core.release();
         Ok(())
     }
@@ -169,12 +170,17 @@ impl Node {
     fn try_inject_otherwise(
         &self,
         mut core: Guard<'_>,
+        quiet: GroupId,
         channel: Channel,
         tag: u64,
         headers: &[u8],
         body: &[u8],
     ) -> Result<(), Error> {
-        self.try_inject_anyhow(&mut core, &Outgoing { channel, tag, headers, mode: Mode::Inject }, &[body])
+        let sent = self.try_inject_anyhow(&mut core, &Outgoing { channel, tag, headers, mode: Mode::Inject }, &[body]);
+        if sent.is_ok() {
+            core.quiet = quiet;
+        }
+        sent
     }
 
     fn try_inject_anyhow(&self, core: &mut Core, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {

@@ -54,7 +54,6 @@ impl Node {
     fn substitute(&self, rounds: &mut Option<u32>, rested: Rest) -> Result<Rest, Error> {
         const EBADF: i32 = 9;
         let mut core = self.core()?;
-        self.count_vain(&mut core);
         if core.shut {
             return Err(Error::NoNode(EBADF));
         }

@@ -3,7 +3,7 @@
 use super::core::{Core, Guard};
 use super::pace::Next;
 use super::progress::is_inside;
-use super::{Error, Node};
+use super::{Error, GroupId, Node};
 use motet_sys::{clock, socket};
 use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
@@ -60,6 +60,7 @@ impl Node {
             }
             if core.is_wanted() && !core.ousted {
                 core.lend();
+                core.quiet = GroupId::NONE;
             }
             if came {
                 if core.ousted {
@@ -78,6 +79,7 @@ impl Node {
                     let mut pace = std::mem::take(&mut core.pace);
                     let hog = core.unlocked(|| pace.lend());
                     core.pace = pace;
+                    core.quiet = GroupId::NONE;
                     if hog {
                         spin.give_up();
                     }
@@ -137,6 +139,7 @@ impl Node {
         }
         let left = deadline.map(|until| Duration::from_nanos(until.saturating_sub(clock::nanoseconds())));
         core.unlocked(|| std::thread::park_timeout(left.unwrap_or(LOOK).min(LOOK)));
+        core.quiet = GroupId::NONE;
         let me = std::thread::current().id();
         core.waiters.retain(|thread| thread.id() != me);
         Ok(())

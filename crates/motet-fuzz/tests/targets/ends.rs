@@ -1,9 +1,8 @@
-//! Short messages for receives that are posted, told straight out of lines that the peer writes (`motet_engine::message::ends`), and looks in
-//! vain at those lines without the lock (`vain`, `motet_wire::lane::Watch`).
+//! Messages for receives that are posted, told straight out of lines that the peer writes (`motet_engine::message::ends`).
 //!
 //! What it is: two whole nodes of the engine with the driver of shared memory, as no smaller part of that code can be reached: what decides
 //! is behind the node's lock. Both meet peers made by hand, get the same bytes in the same places of those peers' memory, and are asked for
-//! the same receives and sends. The one is pinned and looks in vain, then for the ends of many; the other takes packets the long way, and looks
+//! the same receives and sends. The one is pinned and looks for the ends of many; the other takes packets the long way, and looks
 //! for one end at a time, which lies in its group before. After every look at all that has come they must agree on what has ended, how, with which bytes, and on which
 //! links are broken. What it is not: it does not write while another thread looks (`motet-torture` does), but for writes in the middle of a
 //! look, when an end is told.
@@ -26,11 +25,12 @@ pub use seeds::{honest_ones, seeds};
 use lent::Lent;
 use motet_driver_shm::Shm;
 use motet_engine::driver::Driver;
+use motet_engine::message::operations::Buffer;
 use motet_engine::message::receiving::From;
 use motet_engine::message::sending::Outgoing;
 use motet_engine::message::{
-    Bodies, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice, OperationId,
-    Pin, Serve, Status,
+    Bodies, Calls, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice,
+    OperationId, Pin, Serve, Status,
 };
 use motet_sys::span::Memory;
 use peer::{FIRST, Peer};
@@ -51,12 +51,10 @@ const HEADERS: usize = 40;
 /// How often an input went where it should be able to go.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Reached {
-    /// Looks that told ends straight out of lines; not all such are known.
+    /// Looks that told ends.
     pub told: u64,
     /// Those with more than one end.
     pub turns: u64,
-    /// Looks that were in vain without the lock.
-    pub vain: u64,
     /// Ends of messages that did not fit.
     pub truncated: u64,
     /// Ends of receives with memory of their own, behind which a look stops.
@@ -78,7 +76,6 @@ impl Reached {
         Self {
             told: self.told + other.told,
             turns: self.turns + other.turns,
-            vain: self.vain + other.vain,
             truncated: self.truncated + other.truncated,
             kept: self.kept + other.kept,
             broken: self.broken + other.broken,
@@ -218,11 +215,10 @@ impl Side {
         self.node.test_group(self.groups[group]).expect("a group").map(End::of_completion)
     }
 
-    /// The one without the lock, and then with it for many.
+    /// One for the ends of many.
     fn look(&mut self, most: usize, ends: &mut Vec<End>, reached: &mut Reached) {
         let group = self.groups[0];
         let Self { node, pin, later, peers, .. } = &mut *self;
-        let vain = node.is_vain(group);
         let before = ends.len();
         let tell = |end: &Ended<'_>| {
             ends.push(End::of(end));
@@ -231,15 +227,10 @@ impl Side {
                 reached.woven += 1;
             }
         };
-        let (told, kept) = node.look_for_ends(group, most, tell, pin.as_mut()).expect("a group");
+        let (told, kept) = node.take_ends_by(group, most, &mut Calls(tell), pin.as_mut()).expect("a group");
         assert!(told == ends.len() - before && told <= most, "{told} of at most {most}");
-        assert!(!vain || told == 0 && !kept, "what is there is not looked for in vain");
-        reached.vain += u64::from(vain);
-        // Such a look leaves a node still only if what it has told came out of lines.
-        if told > 0 && node.is_vain(group) {
-            reached.told += 1;
-            reached.turns += u64::from(told > 1);
-        }
+        reached.told += u64::from(told > 0);
+        reached.turns += u64::from(told > 1);
         if kept {
             ends.push(self.test(0).expect("one that is kept"));
             reached.kept += 1;
@@ -273,11 +264,13 @@ pub fn play(input: &[u8]) -> Reached {
 
 /// A receive.
 struct Receive {
-    /// From which link, how long a body it has room for, and whether that is memory of its own.
+    /// From which link, or any; for which group; how long a body it has room for, and whether that is memory of its own.
     link: usize,
+    any: bool,
+    other: bool,
     room: usize,
     owned: bool,
-    /// Its name on each side, and whether it has ended there.
+    /// Its name on each side, if it has one, and whether it has ended there.
     names: [Option<OperationId>; 2],
     ended: [bool; 2],
 }
@@ -402,13 +395,23 @@ impl Game<'_> {
                 Memory::Span(lent.span(number * PLACE, room))
             };
             let from = if any { From::Any(*context) } else { From::Channel(channels[link]) };
-            let notice = Notice { group: Some(groups[usize::from(other)]), context: number as u64, quiet: false };
-            node.post_by((from, tag.into(), ignore), memory, notice, pin.as_mut())
+            let (group, context) = (groups[usize::from(other)], number as u64);
+            let asked = (from, tag.into(), ignore);
+            match memory {
+                // Every other one has no record on the side that is pinned.
+                Memory::Span(span) if pin.is_some() && number % 2 == 1 => {
+                    node.post_bare(asked, Buffer { span, context }, group, pin.as_mut()).map(|()| None)
+                }
+                memory => {
+                    let notice = Notice { group: Some(group), context, quiet: false };
+                    node.post_by(asked, memory, notice, pin.as_mut()).map(Some)
+                }
+            }
         });
         let errors = posted.map(Result::err);
         assert!(!self.agree || errors[0] == errors[1], "{posted:?}");
-        let (names, ended) = (posted.map(Result::ok), posted.map(|posted| posted.is_err()));
-        self.receives.push(Receive { link, room, owned, names, ended });
+        let (names, ended) = (posted.map(|posted| posted.ok().flatten()), posted.map(|posted| posted.is_err()));
+        self.receives.push(Receive { link, any, other, room, owned, names, ended });
     }
 
     /// A receive that may have ended, or have got a message that is not told yet, is not to happen any more.
@@ -416,8 +419,17 @@ impl Game<'_> {
         if self.sides[0].channels.len() > 1 {
             self.look(32); // which of two links has been looked at since is nobody's promise
         }
-        let Some(&Receive { names: [Some(one), Some(other)], ended, .. }) = self.receives.get(number) else { return };
-        let cancelled = [0, 1].map(|side| self.sides[side].node.cancel([one, other][side]).is_ok());
+        let Some(&Receive { link, any, other, names, ended, .. }) = self.receives.get(number) else { return };
+        let cancelled = [0, 1].map(|side| {
+            let Side { node, groups, channels, context, .. } = &self.sides[side];
+            match names[side] {
+                Some(name) => node.cancel(name).is_ok(),
+                None => {
+                    let from = if any { From::Any(*context) } else { From::Channel(channels[link]) };
+                    node.cancel_bare(groups[usize::from(other)], from, number as u64) == Ok(true)
+                }
+            }
+        });
         // What one node has told already may still lie in a group of the other.
         assert!(!cancelled[0] || !ended[0], "what has ended cannot be cancelled");
         assert!(!cancelled[1] || !ended[1], "what has ended cannot be cancelled");

@@ -41,6 +41,7 @@ pub struct Side {
 }
 
 impl Owner for Side {
+    type Buffer = ();
     fn matching(&mut self) -> &mut Table {
         &mut self.table
     }
@@ -278,7 +279,7 @@ fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scop
         (1, Some((_, Some(scope)))) => {
             side.operations.push(operation);
             let selector = Selector { from: Source::One(scope), tag: 0, ignore: u64::MAX };
-            match side.table.post(selector, Receive { operation, capacity: BUFFER }) {
+            match side.table.post(selector, Receive { operation, capacity: BUFFER, buffer: () }) {
                 Posted::Waiting(_) => {}
                 Posted::Found(held) => link.accept(side, held, operation, BUFFER),
                 Posted::Ended(_) => drop(side.operations.pop()),

@@ -4,7 +4,7 @@
 //! What it is not: it decides nothing. Whatever is not plainly that message is left, untouched, to [`Link::arrived`].
 
 use super::link::{Link, Phase};
-use super::matching::{Receive, Scope, Selector, Table};
+use super::matching::{Receive, Scope, Selector, Table, Ticket};
 use super::packet::{self, Head, Kind, Long, Place};
 use super::pool::Number;
 use super::{Broken, ChannelId, Envelope, Outcome, Owner, Reception, Status, credit};
@@ -24,11 +24,13 @@ pub struct Expected {
 
 /// A message that a posted receive will get, and that is not all there yet.
 #[derive(Debug)]
-pub struct Awaited {
+pub struct Awaited<B> {
     /// The message.
     pub message: Expected,
-    /// The receive.
-    pub receive: Receive,
+    /// The receive, and where it waits.
+    pub receive: Receive<B>,
+    /// See `receive`.
+    pub ticket: Ticket,
     /// Bytes of its body.
     pub body: usize,
     scope: Scope,
@@ -50,9 +52,9 @@ impl Link {
     /// A packet has come, of which these are the first bytes and `length` others follow, and a receive waits
     /// [alone](Table::alone): its message, if that is what the packet is.
     #[inline(always)]
-    pub fn expects(
+    pub fn expects<B: Copy>(
         &self,
-        table: &Table,
+        table: &Table<B>,
         selector: &Selector,
         kind: u8,
         front: &[u8; packet::MESSAGE],
@@ -80,11 +82,17 @@ impl Link {
     /// A packet comes, of which these are the first bytes and `length` others will follow: the posted receive that will get it, if
     /// that is plain before all of it is there ([`Table::foresee`]) and has room for all of it.
     #[inline]
-    pub fn awaits(&self, table: &Table, kind: u8, front: &[u8; packet::MESSAGE], length: usize) -> Option<Awaited> {
+    pub fn awaits<B: Copy>(
+        &self,
+        table: &Table<B>,
+        kind: u8,
+        front: &[u8; packet::MESSAGE],
+        length: usize,
+    ) -> Option<Awaited<B>> {
         let (message, scope) = self.plain_message(kind, front, length)?;
-        let receive = table.foresee(scope, message.tag)?;
+        let (receive, ticket) = table.foresee(scope, message.tag)?;
         let body = length - message.headers;
-        (receive.capacity >= body as u64).then_some(Awaited { message, receive, scope, body })
+        (receive.capacity >= body as u64).then_some(Awaited { message, receive, ticket, scope, body })
     }
 
     /// All of it is there, and its body is where the receive wants it. An error: the packet says what cannot be.
@@ -92,7 +100,7 @@ impl Link {
     pub fn take_awaited<O: Owner>(
         &mut self,
         owner: &mut O,
-        awaited: &Awaited,
+        awaited: &Awaited<O::Buffer>,
         headers: &[u8],
         now: u64,
     ) -> Result<(), Broken> {
@@ -103,8 +111,9 @@ impl Link {
         };
         let length = *body as u64;
         let (source, channel, tag) = (self.source, message.channel, message.tag);
-        owner.matched(receive.operation, &Envelope { source, channel, tag, length, headers });
-        owner.completed(receive.operation, Outcome { status: Status::Done, length });
+        let operation = owner.begun(receive);
+        owner.matched(operation, &Envelope { source, channel, tag, length, headers });
+        owner.completed(operation, Outcome { status: Status::Done, length });
         Ok(())
     }
 
@@ -121,7 +130,13 @@ impl Link {
 
     /// The same of an announced message that its receiver may see where it is.
     #[inline]
-    pub fn expects_loan(&self, table: &Table, selector: &Selector, kind: u8, packet: &[u8]) -> Option<ExpectedLoan> {
+    pub fn expects_loan<B: Copy>(
+        &self,
+        table: &Table<B>,
+        selector: &Selector,
+        kind: u8,
+        packet: &[u8],
+    ) -> Option<ExpectedLoan> {
         if kind != Kind::Announce as u8 || !matches!(self.phase, Phase::Up) || !self.met {
             return None;
         }

@@ -139,7 +139,10 @@ impl Link {
             }
             (Reception::Handler, Payload::Run(_)) => return Err(Broken("a message for a handler in a ring")),
             (Reception::Matched(scope), all) => match owner.matching().arrive(scope, tag) {
-                Some(receive) => land(owner, receive, &envelope, all.behind(headers.len())),
+                Some(receive) => {
+                    let operation = owner.begun(receive);
+                    land(owner, operation, receive.capacity, &envelope, all.behind(headers.len()));
+                }
                 None => {
                     let (headers, mut bytes) = (head.own, Vec::new());
                     all.append_to(&mut bytes);
@@ -195,8 +198,8 @@ impl Link {
             Reception::Handler => owner.deliver(&envelope, Arrival::Long(held())),
             Reception::Matched(scope) => match owner.matching().arrive(scope, tag) {
                 Some(receive) => {
-                    owner.matched(receive.operation, &envelope);
-                    let (operation, capacity) = (receive.operation, receive.capacity);
+                    let (operation, capacity) = (owner.begun(receive), receive.capacity);
+                    owner.matched(operation, &envelope);
                     let _there = self.inbounds.take(owner, &mut self.grants, record, operation, capacity);
                 }
                 None => match owner.matching().keep(scope, held()) {

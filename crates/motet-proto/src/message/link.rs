@@ -5,7 +5,7 @@
 
 use super::channels::{Channels, OVER_RECEIVING, OVER_SENDING};
 use super::credit::{Allowance, Grants, LARGEST, UNIT};
-use super::matching::{Receive, Scope, Source, Table};
+use super::matching::{Scope, Source};
 use super::outward::Outbounds;
 use super::packet::Hello;
 use super::pool::{MOST, Number};
@@ -129,9 +129,7 @@ impl Link {
         let known = self.channels.known(channel).ok_or(Refusal::Closed)?;
         let (reception, released) = (known.reception, known.is_released());
         if let (Reception::Matched(scope), false) = (reception, released) {
-            while let Some(receive) = owner.matching().end(Source::One(scope), Status::Closed) {
-                owner.completed(receive.operation, Outcome { status: Status::Closed, length: 0 });
-            }
+            end(owner, scope, Status::Closed);
             while let Some(held) = owner.matching().drain(scope) {
                 self.discard(held);
             }
@@ -154,7 +152,7 @@ impl Link {
         }
         self.grants.free(held.units);
         let body = Payload::Here(held.body().unwrap_or(&[]));
-        land(owner, Receive { operation, capacity }, &envelope(&held), body);
+        land(owner, operation, capacity, &envelope(&held), body);
     }
 
     /// Throws a message away.
@@ -247,12 +245,11 @@ impl Link {
 
 /// Puts a whole body into the buffer of a receive and completes it.
 #[inline(always)]
-pub(super) fn land<O: Owner>(owner: &mut O, receive: Receive, envelope: &Envelope<'_>, body: Payload<'_>) {
+pub(super) fn land<O: Owner>(owner: &mut O, operation: u64, capacity: u64, envelope: &Envelope<'_>, body: Payload<'_>) {
     let run = match body {
-        Payload::Here(body) => return owner.received(receive, envelope, body),
+        Payload::Here(body) => return owner.received(operation, capacity, envelope, body),
         Payload::Run(run) => run,
     };
-    let Receive { operation, capacity } = receive;
     owner.matched(operation, envelope);
     let fits = capacity.min(run.len() as u64);
     if fits > 0 {
@@ -264,8 +261,9 @@ pub(super) fn land<O: Owner>(owner: &mut O, receive: Receive, envelope: &Envelop
 
 /// No message comes in this scope any more: its receives complete.
 pub(super) fn end<O: Owner>(owner: &mut O, scope: Scope, status: Status) {
-    while let Some(receive) = Table::end(owner.matching(), Source::One(scope), status) {
-        owner.completed(receive.operation, Outcome { status, length: 0 });
+    while let Some(receive) = owner.matching().end(Source::One(scope), status) {
+        let operation = owner.begun(receive);
+        owner.completed(operation, Outcome { status, length: 0 });
     }
 }
 

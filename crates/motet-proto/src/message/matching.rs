@@ -10,9 +10,9 @@
 //! A *scope* is where messages of one sender on one channel arrive; its parent, a *context*, is where receives from any source
 //! wait. A tag matches when it agrees in the bits that a receive does not ignore.
 //!
-//! Receives wait in a list for each scope and one for each context, in the order of posting: an arriving message looks through both, and
-//! goes to the older of the two that it finds. So receives of one channel are never in the way of another's messages. Where a list is long,
-//! receives beyond the first 32 are found by hash of what they do not ignore, one table for each distinct mask in use (tuple space
+//! Receives wait in a row for each scope and one for each context, in the order of posting: an arriving message looks through both, and
+//! goes to the older of the two that it finds. So receives of one channel are never in the way of another's messages. Where a row is long,
+//! receives beyond the first 256 are found by hash of what they do not ignore, one table for each distinct mask in use (tuple space
 //! search: Srinivasan, Suri, Varghese, SIGCOMM 1999), each bucket in the order of posting: an arriving message costs one look-up per mask,
 //! not one per receive. Messages are kept by hash of scope and tag and in order of arrival; only a receive that ignores bits walks the
 //! latter. An *ordered* scope ignores tags, and is a plain queue of receives or of messages.
@@ -21,6 +21,7 @@
 
 mod hash;
 mod held;
+mod posted;
 mod scopes;
 
 use super::Status;
@@ -36,11 +37,13 @@ use std::num::NonZeroU64;
 
 /// A receive: what the owner posts and gets back with the match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Receive {
+pub struct Receive<B = ()> {
     /// The owner's name for it.
     pub operation: u64,
     /// Bytes that its buffer takes.
     pub capacity: u64,
+    /// What the owner keeps with it.
+    pub buffer: B,
 }
 
 /// What a receive, a peek or a claim asks for.
@@ -54,17 +57,40 @@ pub struct Selector {
     pub ignore: u64,
 }
 
-/// Names a posted receive: its record, and its place in the order of all.
+/// Names a posted receive: where it waits, and its place in the order of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
-    number: Number,
+    at: At,
     sequence: NonZeroU64,
 }
 
-/// Most receives of a list that are looked through one by one; few where the tables are to be tested.
-const LISTED: u32 = if cfg!(test) { 3 } else { 32 };
-/// [`Waiting::mask`] of one of them.
-const NO_MASK: u32 = u32::MAX;
+/// Where a receive waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// In the row of a scope or context.
+    Row(u32),
+    /// Among those that are found by hash.
+    Tables(Number),
+}
+
+/// A receive that waits, and that a message would get: true until the table changes.
+#[derive(Debug, Clone, Copy)]
+pub struct Oldest {
+    /// The scope or context.
+    scope: u32,
+    found: Found,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Found {
+    /// At this position of its row.
+    Row(u32),
+    /// This record.
+    Tables(u32),
+}
+
+/// Most receives of a row that are looked through one by one; few where the tables are to be tested.
+const LISTED: u32 = if cfg!(test) { 3 } else { 256 };
 
 /// What has become of a posted receive.
 #[derive(Debug)]
@@ -77,23 +103,17 @@ pub enum Posted {
     Ended(Status),
 }
 
+/// A receive that is found by hash.
 #[derive(Debug)]
-struct Waiting {
-    receive: Receive,
+struct Waiting<B> {
+    receive: Receive<B>,
     tag: u64,
     ignore: u64,
     sequence: NonZeroU64,
     /// A scope or a context.
     scope: u32,
-    /// The table that it is found by, or [`NO_MASK`].
+    /// The table that it is found by.
     mask: u32,
-}
-
-impl Waiting {
-    #[inline(always)]
-    fn admits(&self, tag: u64) -> bool {
-        (tag ^ self.tag) & !self.ignore == 0
-    }
 }
 
 /// Receives and messages of one scope whose tags agree where it matters.
@@ -119,14 +139,16 @@ struct Mask {
     receives: u32,
 }
 
-/// Lists through waiting receives.
+/// Lists through receives that are found by hash.
 const SAME_KEY: usize = 0;
 const SAME_SCOPE: usize = 1;
 /// Receives and messages that wait for each other.
 #[derive(Debug)]
-pub struct Table {
-    scopes: Pool<Place>,
-    waiting: Pool<Waiting, 2>,
+pub struct Table<B = ()> {
+    scopes: Pool<Place<B>>,
+    waiting: Pool<Waiting<B>, 2>,
+    /// Receives in rows.
+    in_rows: u32,
     kept: Pool<Kept, 4>,
     waiting_by_key: HashMap<Key, Fifo, Seeded>,
     kept_by_key: HashMap<Key, Fifo, Seeded>,
@@ -134,23 +156,9 @@ pub struct Table {
     sequence: NonZeroU64,
 }
 
-/// A scope and its context (if it has none, itself), as long as both are there.
-#[derive(Debug, Clone, Copy)]
-pub struct Home {
-    scope: u32,
-    parent: u32,
-}
-
-/// Where receives from one source wait, as long as messages may come from there.
-#[derive(Debug, Clone, Copy)]
-pub struct Aim {
-    scope: u32,
-    ordered: bool,
-}
-
-impl Table {
+impl<B: Copy> Table<B> {
     /// Bytes of one scope.
-    pub const SCOPE: usize = Pool::<Place>::RECORD;
+    pub const SCOPE: usize = Pool::<Place<B>>::RECORD;
 
     /// An empty table. `seed` should be hard to guess: peers choose tags.
     pub fn new(seed: [u64; 2]) -> Self {
@@ -158,6 +166,7 @@ impl Table {
         Self {
             scopes: Pool::default(),
             waiting: Pool::default(),
+            in_rows: 0,
             kept: Pool::default(),
             waiting_by_key: HashMap::with_hasher(seeded),
             kept_by_key: HashMap::with_hasher(seeded),
@@ -168,99 +177,121 @@ impl Table {
 
     /// A message arrives in a scope: the receive that gets it, which is out of the table then.
     #[inline]
-    pub fn arrive(&mut self, scope: Scope, tag: u64) -> Option<Receive> {
-        let (_, node) = self.oldest_for(scope, tag)?;
-        self.take_waiting(node)
+    pub fn arrive(&mut self, scope: Scope, tag: u64) -> Option<Receive<B>> {
+        let oldest = self.oldest(scope, tag)?;
+        self.take(oldest)
     }
 
     /// The receive that [`Table::arrive`] would give, where it is from this scope alone. It stays posted, and unless it is cancelled no other
     /// one gets the next message of the scope.
     #[inline]
-    pub fn foresee(&self, scope: Scope, tag: u64) -> Option<Receive> {
-        let (at, node) = self.oldest_for(scope, tag)?;
-        (at == scope.0.index()).then(|| self.waiting.get(node).map(|waiting| waiting.receive))?
+    pub fn foresee(&self, scope: Scope, tag: u64) -> Option<(Receive<B>, Ticket)> {
+        let oldest = self.oldest(scope, tag).filter(|oldest| oldest.scope == scope.0.index())?;
+        match oldest.found {
+            Found::Row(_) => {
+                let (_, posted) = self.scopes.get(oldest.scope)?.row.oldest(tag)?;
+                let sequence = NonZeroU64::new(posted.sequence)?;
+                Some((posted.receive, Ticket { at: At::Row(oldest.scope), sequence }))
+            }
+            Found::Tables(node) => {
+                let &Waiting { receive, sequence, .. } = self.waiting.get(node)?;
+                Some((receive, Ticket { at: At::Tables(self.waiting.number(node)), sequence }))
+            }
+        }
     }
 
-    /// The scope or context, and the record there, of the receive that gets a message.
+    /// A posted receive is this one from now on. False: it has been matched.
+    pub fn rename(&mut self, ticket: Ticket, receive: Receive<B>) -> bool {
+        let known = match ticket.at {
+            At::Row(scope) => self.scopes.get_mut(scope).and_then(|place| {
+                let at = place.row.position(|posted| posted.sequence == ticket.sequence.get())?;
+                place.row.get_mut(at).map(|posted| &mut posted.receive)
+            }),
+            At::Tables(number) => self.waiting.named(number).map(|waiting| &mut waiting.receive),
+        };
+        known.map(|known| *known = receive).is_some()
+    }
+
+    /// The receive that [`Table::arrive`] would give: [`Table::take`] may follow.
     #[inline(always)]
-    fn oldest_for(&self, scope: Scope, tag: u64) -> Option<(u32, u32)> {
-        if self.waiting.count() == 0 {
-            return None;
-        }
-        let index = self.scopes.find(scope.0)?;
-        let parent = self.scopes.get(index)?.parent;
-        let own = self.oldest_in(index, tag);
-        let any = parent.and_then(|parent| self.oldest_in(parent, tag));
+    pub fn oldest(&self, scope: Scope, tag: u64) -> Option<Oldest> {
+        let (scope, place) = (scope.0.index(), self.scopes.known(scope.0)?);
+        let own = self.oldest_in(place, scope, tag);
+        let Some(parent) = place.parent else { return own.map(|(_, oldest)| oldest) };
+        let any = self.scopes.get(parent).and_then(|place| self.oldest_in(place, parent, tag));
         match (own, any) {
-            (Some((older, _)), Some((sequence, node))) if sequence < older => Some((parent?, node)),
-            (Some((_, node)), _) => Some((index, node)),
-            (None, Some((_, node))) => Some((parent?, node)),
-            (None, None) => None,
+            (Some((older, _)), Some((sequence, oldest))) if sequence < older => Some(oldest),
+            (own, any) => own.or(any).map(|(_, oldest)| oldest),
         }
     }
 
     /// The oldest receive of a scope or context that a tag matches, and its place in the order of all.
-    #[inline]
-    fn oldest_in(&self, scope: u32, tag: u64) -> Option<(NonZeroU64, u32)> {
-        let place = self.scopes.get(scope)?;
-        let mut next = place.posted.first();
-        for _ in 0..place.listed {
-            let waiting = self.waiting.get(next?)?;
-            if waiting.admits(tag) {
-                return next.map(|node| (waiting.sequence, node));
-            }
-            next = self.waiting.after(SAME_SCOPE, next?);
+    #[inline(always)]
+    fn oldest_in(&self, place: &Place<B>, scope: u32, tag: u64) -> Option<(u64, Oldest)> {
+        match place.row.oldest(tag) {
+            Some((at, posted)) => Some((posted.sequence, Oldest { scope, found: Found::Row(at) })),
+            None if place.hashed > 0 => self.oldest_in_tables(scope, tag),
+            None => None,
         }
-        next.and_then(|_| self.oldest_in_tables(scope, tag))
     }
 
     /// The same of those that are found by hash.
     #[inline(never)]
-    fn oldest_in_tables(&self, scope: u32, tag: u64) -> Option<(NonZeroU64, u32)> {
+    fn oldest_in_tables(&self, scope: u32, tag: u64) -> Option<(u64, Oldest)> {
         let known = self.masks.iter().enumerate().filter(|(_, mask)| mask.receives > 0);
         let firsts = known.filter_map(|(at, mask)| {
             let key = Key { scope, mask: at as u32, tag: tag & !mask.ignore };
             let node = self.waiting_by_key.get(&key)?.first()?;
             Some((self.waiting.get(node)?.sequence, node))
         });
-        firsts.min()
-    }
-
-    /// Where messages of a scope find their receives.
-    #[inline(always)]
-    pub fn home(&self, scope: Scope) -> Option<Home> {
-        let (at, place) = (scope.0.index(), self.scopes.known(scope.0)?);
-        Some(Home { scope: at, parent: place.parent.unwrap_or(at) })
-    }
-
-    /// The record of the receive that [`Table::arrive`] would give, where that is the first of its list and none of the other list is older:
-    /// [`Table::take`] may follow.
-    #[inline(always)]
-    pub fn first_for(&self, home: Home, tag: u64) -> Option<u32> {
-        let first = |scope: u32| {
-            let node = self.scopes.get(scope)?.posted.first()?;
-            self.waiting.get(node).map(|waiting| (waiting, node))
-        };
-        let any = if home.parent == home.scope { None } else { first(home.parent) };
-        let (waiting, node) = match (first(home.scope), any) {
-            (Some(own), Some(any)) if any.0.sequence < own.0.sequence => any,
-            (Some(own), _) => own,
-            (None, any) => any?,
-        };
-        waiting.admits(tag).then_some(node)
+        let (sequence, node) = firsts.min()?;
+        Some((sequence.get(), Oldest { scope, found: Found::Tables(node) }))
     }
 
     /// Takes a receive out.
     #[inline(always)]
-    pub fn take(&mut self, node: u32) -> Option<Receive> {
-        self.take_waiting(node)
+    pub fn take(&mut self, oldest: Oldest) -> Option<Receive<B>> {
+        match oldest.found {
+            Found::Row(at) => {
+                let receive = self.scopes.get_mut(oldest.scope)?.row.take(at)?;
+                self.in_rows -= 1;
+                Some(receive)
+            }
+            Found::Tables(node) => self.take_waiting(node),
+        }
+    }
+
+    /// A receive that waits.
+    #[inline(always)]
+    pub fn get(&self, oldest: Oldest) -> Option<&Receive<B>> {
+        match oldest.found {
+            Found::Row(at) => self.scopes.get(oldest.scope)?.row.get(at).map(|posted| &posted.receive),
+            Found::Tables(node) => self.waiting.get(node).map(|waiting| &waiting.receive),
+        }
+    }
+
+    /// Forgets it.
+    #[inline(always)]
+    pub fn remove(&mut self, oldest: Oldest) {
+        if let (Found::Row(at), Some(place)) = (oldest.found, self.scopes.get_mut(oldest.scope)) {
+            place.row.remove(at);
+            self.in_rows -= 1;
+        } else {
+            self.take(oldest);
+        }
+    }
+
+    /// Receives that wait.
+    #[inline(always)]
+    fn receives(&self) -> u32 {
+        self.in_rows + self.waiting.count()
     }
 
     /// A receive that nobody posts: whether it would wait, and no other does. Then this is what it waits for, by
     /// [`Table::admits`].
     #[inline(always)]
     pub fn alone(&self, selector: Selector) -> Option<Selector> {
-        if self.waiting.count() > 0 || self.look(selector).is_some() {
+        if self.receives() > 0 || self.look(selector).is_some() {
             return None;
         }
         let place = self.scopes.get(self.scopes.find(selector.from.number())?)?;
@@ -271,7 +302,7 @@ impl Table {
     /// While no receive and no message waits: whether a scope's messages come in order, whatever their tags, and its context. `None`: some
     /// do, or none come any more.
     pub fn calm(&self, scope: Scope) -> Option<(bool, Option<Context>)> {
-        if self.waiting.count() > 0 || self.kept.count() > 0 {
+        if self.receives() > 0 || self.kept.count() > 0 {
             return None;
         }
         let place = self.scopes.get(self.scopes.find(scope.0)?)?;
@@ -293,61 +324,38 @@ impl Table {
         source && (tag ^ selector.tag) & !selector.ignore == 0
     }
 
-    /// Posts a receive, where no message waits for one from there and its list is short. `None`, and nothing is done: [`Table::post`].
+    /// Posts a receive, where no message waits for one from there and its row is short. `None`, and nothing is done: [`Table::post`].
     #[inline(always)]
-    pub fn post_simply(&mut self, selector: Selector, receive: Receive) -> Option<(Aim, Ticket)> {
+    pub fn post_simply(&mut self, selector: Selector, receive: Receive<B>) -> Option<Ticket> {
         let number = selector.from.number();
-        let place = self.scopes.known(number).filter(|place| place.ended.is_none())?;
-        let aim = Aim { scope: number.index(), ordered: place.ordered };
+        let Self { scopes, in_rows, sequence, .. } = self;
+        let place = scopes.named(number).filter(|place| place.ended.is_none())?;
         let simple = place.held.is_empty() && place.lists_more();
-        let ticket = simple.then(|| self.post_at(aim, selector.tag, selector.ignore, receive))??;
-        Some((aim, ticket))
-    }
-
-    /// Whether no message waits for a receive from there, and its list is short: [`Table::post_at`] may follow.
-    #[inline(always)]
-    pub fn takes_more(&self, aim: Aim) -> bool {
-        let place = self.scopes.get(aim.scope);
-        place.is_some_and(|place| place.held.is_empty() && place.lists_more())
-            && self.waiting.count() < super::pool::MOST
-    }
-
-    /// Posts a receive at the end of a short list, to wait where another one from the same source does or did. `None`: there are too many.
-    #[inline(always)]
-    pub fn post_at(&mut self, aim: Aim, tag: u64, ignore: u64, receive: Receive) -> Option<Ticket> {
-        let (ignore, sequence) = (if aim.ordered { u64::MAX } else { ignore }, self.next());
-        let make = || Waiting { receive, tag, ignore, sequence, scope: aim.scope, mask: NO_MASK };
-        let (number, _) = self.waiting.insert_here(make)?;
-        let place = self.scopes.get_mut(aim.scope)?;
-        place.listed += 1;
-        self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
-        Some(Ticket { number, sequence })
+        simple.then(|| place.post(number.index(), selector, receive, (in_rows, sequence)))
     }
 
     /// Posts a receive, unless a message is there already.
-    pub fn post(&mut self, selector: Selector, receive: Receive) -> Posted {
+    pub fn post(&mut self, selector: Selector, receive: Receive<B>) -> Posted {
         if let Some(held) = self.claim(selector) {
             return Posted::Found(held);
         }
         let Some(scope) = self.scopes.find(selector.from.number()) else { return Posted::Ended(Status::Closed) };
-        let Some(place) = self.scopes.get(scope) else { return Posted::Ended(Status::Closed) };
+        let Self { scopes, in_rows, sequence, .. } = self;
+        let Some(place) = scopes.get_mut(scope) else { return Posted::Ended(Status::Closed) };
         if let Some(status) = place.ended {
             return Posted::Ended(status);
         }
-        let aim = Aim { scope, ordered: place.ordered };
-        let posted = if place.lists_more() {
-            self.post_at(aim, selector.tag, selector.ignore, receive)
-        } else {
-            self.post_in_tables(selector, scope, receive)
-        };
-        posted.map_or(Posted::Ended(Status::Full), Posted::Waiting)
+        if place.lists_more() {
+            return Posted::Waiting(place.post(scope, selector, receive, (in_rows, sequence)));
+        }
+        self.post_in_tables(selector, scope, receive).map_or(Posted::Ended(Status::Full), Posted::Waiting)
     }
 
     /// The same at the end of a long list.
     #[inline(never)]
-    fn post_in_tables(&mut self, selector: Selector, scope: u32, receive: Receive) -> Option<Ticket> {
+    fn post_in_tables(&mut self, selector: Selector, scope: u32, receive: Receive<B>) -> Option<Ticket> {
         let Selector { tag, ignore, .. } = selector;
-        let (sequence, mask) = (self.next(), self.mask(ignore));
+        let (sequence, mask) = (next(&mut self.sequence), self.mask(ignore));
         let number = self.waiting.insert(Waiting { receive, tag, ignore, sequence, scope, mask })?;
         self.masks[mask as usize].receives += 1;
         let list = self.waiting_by_key.entry(Key { scope, mask, tag: tag & !ignore }).or_default();
@@ -355,25 +363,57 @@ impl Table {
         let place = self.scopes.get_mut(scope)?;
         self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
         place.hashed += 1;
-        Some(Ticket { number, sequence })
+        Some(Ticket { at: At::Tables(number), sequence })
     }
 
     /// Takes a posted receive back; `None` when it has been matched.
-    pub fn cancel(&mut self, ticket: Ticket) -> Option<Receive> {
-        let index = self.waiting.find(ticket.number)?;
-        (self.waiting.get(index)?.sequence == ticket.sequence).then(|| self.take_waiting(index))?
+    pub fn cancel(&mut self, ticket: Ticket) -> Option<Receive<B>> {
+        match ticket.at {
+            At::Row(scope) => {
+                let row = &self.scopes.get(scope)?.row;
+                let at = row.position(|posted| posted.sequence == ticket.sequence.get())?;
+                self.take(Oldest { scope, found: Found::Row(at) })
+            }
+            At::Tables(number) => {
+                let index = self.waiting.find(number)?;
+                (self.waiting.get(index)?.sequence == ticket.sequence).then(|| self.take_waiting(index))?
+            }
+        }
+    }
+
+    /// Takes a posted receive back that this is true of, of one source or of any.
+    pub fn cancel_one(&mut self, from: Option<Source>, which: impl Fn(&Receive<B>) -> bool) -> Option<Receive<B>> {
+        let scopes: Vec<u32> = match from {
+            Some(source) => self.scopes.find(source.number()).into_iter().collect(),
+            None => self.scopes.indices().collect(),
+        };
+        for scope in scopes {
+            let place = self.scopes.get(scope)?;
+            if let Some(at) = place.row.position(|posted| which(&posted.receive)) {
+                return self.take(Oldest { scope, found: Found::Row(at) });
+            }
+            let mut next = place.posted.first();
+            while let Some(node) = next {
+                if which(&self.waiting.get(node)?.receive) {
+                    return self.take_waiting(node);
+                }
+                next = self.waiting.after(SAME_SCOPE, node);
+            }
+        }
+        None
     }
 
     /// Bytes held; what the messages themselves hold is bounded by their links' windows.
     pub fn bytes(&self) -> usize {
         let entry = size_of::<Key>() + size_of::<Fifo>();
         let maps = self.waiting_by_key.capacity() + self.kept_by_key.capacity();
-        self.scopes.bytes() + self.waiting.bytes() + self.kept.bytes() + maps * entry
+        let rows: usize = self.scopes.indices().filter_map(|at| Some(self.scopes.get(at)?.row.bytes())).sum();
+        self.scopes.bytes() + rows + self.waiting.bytes() + self.kept.bytes() + maps * entry
     }
 
     /// Receives and messages that wait.
     pub fn len(&self) -> (u32, u32) {
-        (self.waiting.count(), self.kept.count())
+        (self.receives(), self.kept.count())
     }
 
     /// Whether nothing waits.
@@ -383,30 +423,17 @@ impl Table {
 
     // ---- inside -----------------------------------------------------------------------------------------------------
 
-    /// The next place in the order of posting.
-    #[inline(always)]
-    fn next(&mut self) -> NonZeroU64 {
-        let next = self.sequence;
-        self.sequence = next.saturating_add(1);
-        next
-    }
-
-    #[inline(always)]
-    fn take_waiting(&mut self, index: u32) -> Option<Receive> {
-        let &Waiting { receive, scope, mask, .. } = self.waiting.get(index)?;
+    #[inline(never)]
+    fn take_waiting(&mut self, index: u32) -> Option<Receive<B>> {
+        let &Waiting { receive, scope, .. } = self.waiting.get(index)?;
         let place = self.scopes.get_mut(scope)?;
         self.waiting.unlink(&mut place.posted, SAME_SCOPE, index);
-        if mask == NO_MASK {
-            place.listed -= 1;
-        } else {
-            place.hashed -= 1;
-            self.leave_tables(index);
-        }
-        self.waiting.forget_bare(index);
+        place.hashed -= 1;
+        self.leave_tables(index);
+        self.waiting.remove(index);
         Some(receive)
     }
 
-    #[inline(never)]
     fn leave_tables(&mut self, index: u32) {
         let Some(&Waiting { scope, mask, tag, ignore, .. }) = self.waiting.get(index) else { return };
         let key = Key { scope, mask, tag: tag & !ignore };
@@ -431,6 +458,14 @@ impl Table {
         self.masks[at].ignore = ignore;
         at as u32
     }
+}
+
+/// The next place in the order of posting.
+#[inline(always)]
+fn next(sequence: &mut NonZeroU64) -> NonZeroU64 {
+    let next = *sequence;
+    *sequence = next.saturating_add(1);
+    next
 }
 
 /// An empty map gives large memory back.

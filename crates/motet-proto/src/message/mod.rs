@@ -241,22 +241,29 @@ pub trait Packets {
 
 /// Who has the link: the engine, or a test. None of these may call the link.
 pub trait Owner: Memory {
+    /// What it keeps with a posted receive.
+    type Buffer: Copy;
     /// The table for all links of this owner.
-    fn matching(&mut self) -> &mut Table;
+    fn matching(&mut self) -> &mut Table<Self::Buffer>;
+    /// A receive has left the table otherwise than by [`Link::match_message`]: the owner's name for it from now on.
+    #[inline]
+    fn begun(&mut self, receive: matching::Receive<Self::Buffer>) -> u64 {
+        receive.operation
+    }
     /// A message for a handler.
     fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>);
     /// A receive has got this message; its bytes, if any, and its completion follow.
     fn matched(&mut self, operation: u64, envelope: &Envelope<'_>);
     /// A receive has got this message, all of whose body is here: as the three calls that this stands for.
     #[inline]
-    fn received(&mut self, receive: matching::Receive, envelope: &Envelope<'_>, body: &[u8]) {
-        self.matched(receive.operation, envelope);
-        let fits = receive.capacity.min(body.len() as u64);
+    fn received(&mut self, operation: u64, capacity: u64, envelope: &Envelope<'_>, body: &[u8]) {
+        self.matched(operation, envelope);
+        let fits = capacity.min(body.len() as u64);
         if fits > 0 {
-            self.place(receive.operation, 0, &body[..fits as usize]);
+            self.place(operation, 0, &body[..fits as usize]);
         }
         let status = if fits < body.len() as u64 { Status::Truncated } else { Status::Done };
-        self.completed(receive.operation, Outcome { status, length: fits });
+        self.completed(operation, Outcome { status, length: fits });
     }
     /// Bytes for the buffer of a receive, of a get, or of an atomic that fetches; they fit.
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]);

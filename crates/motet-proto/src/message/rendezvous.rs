@@ -227,7 +227,7 @@ impl Inbounds {
     }
 
     /// The sender would like it back. It may have crossed DONE, or be taken: then nothing happens.
-    pub fn cancel(&mut self, table: &mut Table, number: Number) -> Result<(), Broken> {
+    pub fn cancel<B: Copy>(&mut self, table: &mut Table<B>, number: Number) -> Result<(), Broken> {
         if number.index() >= self.most {
             return Err(Broken("more long messages than allowed"));
         }

@@ -228,7 +228,7 @@ fn attack(seed: u64) {
                 if prng.one_in(2) {
                     owner.operations.push(next);
                     let selector = Selector { from: Source::One(scope), tag: 0, ignore: prng.next() };
-                    match owner.side.table.post(selector, Receive { operation: next, capacity: 100 }) {
+                    match owner.side.table.post(selector, Receive { operation: next, capacity: 100, buffer: () }) {
                         Posted::Waiting(_) => {}
                         Posted::Found(held) => link.accept(&mut owner, held, next, 100),
                         Posted::Ended(_) => drop(owner.operations.pop()),

@@ -339,7 +339,7 @@ fn what_was_sent_before_the_end_is_received_after_it() {
         world.post(1, selector, 3000);
     }
     assert!(world.nodes[1].side.reads.is_empty());
-    let receive = motet_proto::message::matching::Receive { operation: 1, capacity: 1 };
+    let receive = motet_proto::message::matching::Receive { operation: 1, capacity: 1, buffer: () };
     let selector = any(&world, 1);
     let ended = world.nodes[1].side.table.post(selector, receive);
     assert!(matches!(ended, motet_proto::message::matching::Posted::Ended(Status::Closed)));

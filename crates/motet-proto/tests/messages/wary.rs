@@ -119,6 +119,7 @@ impl Memory for Wary {
 }
 
 impl Owner for Wary {
+    type Buffer = ();
     fn matching(&mut self) -> &mut Table {
         &mut self.side.table
     }

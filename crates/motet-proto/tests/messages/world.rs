@@ -157,6 +157,7 @@ impl Side {
 }
 
 impl Owner for Side {
+    type Buffer = ();
     fn matching(&mut self) -> &mut Table {
         &mut self.table
     }
@@ -277,16 +278,17 @@ pub struct Node {
     pub ways: Vec<Way>,
 }
 
-/// The short way of a message for the receive that was posted first. False: it is not that, or there is none.
+/// The direct path of a message for which a receive is posted. False: it is not that, or there is none.
 pub fn arrive_shortly(link: &mut Link, owner: &mut impl Owner, (kind, packet): (u8, &[u8]), now: u64) -> bool {
     let Some((front, rest)) = packet.split_first_chunk::<{ packet::MESSAGE }>() else { return false };
     let words = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| front[8 * at + byte])));
-    let Some(incoming) = link.incoming(owner, words[0]) else { return false };
-    let Some(matched) = link.match_short(owner, incoming, kind, words, rest.len(), now) else { return false };
+    let Some(matched) = link.match_message(owner, kind, words, rest.len(), now) else { return false };
     let Matched { receive, channel, tag, headers } = matched;
     let (headers, body) = rest.split_at(headers);
     let envelope = Envelope { source: 0, channel, tag, length: body.len() as u64, headers };
-    owner.received(receive, &envelope, body);
+    let receive = owner.matching().take(receive).expect("a receive");
+    let operation = owner.begun(receive);
+    owner.received(operation, receive.capacity, &envelope, body);
     true
 }
 
@@ -430,9 +432,9 @@ impl World {
         let buffer = vec![0; capacity];
         let selector_kept = Some(selector);
         let mut read = Reading { selector: selector_kept, ticket: None, buffer, filled: 0, matched: None };
-        let receive = Receive { operation, capacity: capacity as u64 };
+        let receive = Receive { operation, capacity: capacity as u64, buffer: () };
         let simply = if self.prng.one_in(2) { node.side.table.post_simply(selector, receive) } else { None };
-        let simply = simply.map(|(_, ticket)| Posted::Waiting(ticket));
+        let simply = simply.map(Posted::Waiting);
         match simply.unwrap_or_else(|| node.side.table.post(selector, receive)) {
             Posted::Waiting(ticket) => {
                 read.ticket = Some(ticket);

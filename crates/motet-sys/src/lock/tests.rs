@@ -99,37 +99,6 @@ fn it_is_calm_until_somebody_has_it_otherwise() {
 }
 
 #[test]
-fn it_is_still_until_somebody_has_it() {
-    let value = Lock::new(1);
-    let stilly = |value: &Lock<i32>| {
-        let mut guard = value.lock();
-        guard.set_calm(true);
-        guard.set_still();
-    };
-    assert!(!value.is_still());
-    stilly(&value);
-    assert!(value.is_still() && value.is_still(), "who looks leaves it so");
-    drop(value.lock());
-    assert!(!value.is_still());
-    stilly(&value);
-    drop(value.lock_if_calm());
-    assert!(!value.is_still(), "a calm one has it, too");
-    stilly(&value);
-    let (mut guard, still) = value.lock_as_found();
-    assert!(still && !value.is_still());
-    guard.set_still();
-    drop(guard);
-    assert!(value.is_still(), "said again");
-    drop(value.lock());
-    assert!(!value.lock_as_found().1);
-    let mut guard = value.lock();
-    guard.set_still();
-    guard.unlocked(|| assert!(value.is_still()));
-    drop(guard);
-    assert!(!value.is_still(), "who has lent it comes back");
-}
-
-#[test]
 fn the_favoured_one_and_others_take_turns() {
     let counter = Lock::new(0u64);
     let mut favour = counter.favour().expect("the first one, where there is a barrier");
@@ -146,7 +115,7 @@ fn the_favoured_one_and_others_take_turns() {
         }
         // Its way is opened and closed all the time: there are turns enough for that between those of the others.
         for turn in 0..3_000_000u32 {
-            let (mut guard, _) = counter.lock_favoured(&mut favour);
+            let mut guard = counter.lock_favoured(&mut favour);
             *guard += 1;
             match turn % 100_000 {
                 0 => guard.unlocked(|| *counter.lock() += 1),
@@ -164,7 +133,7 @@ fn the_favoured_one_and_others_take_turns() {
 fn a_way_is_open_after_so_many_turns_and_closed_by_anybody() {
     let value = Lock::new(0u32);
     let mut favour = value.favour().expect("the first one, where there is a barrier");
-    let mut turn = |value: &Lock<u32>| value.lock_favoured(&mut favour).0.favoured;
+    let mut turn = |value: &Lock<u32>| value.lock_favoured(&mut favour).favoured;
     assert!((0..TURNS).all(|_| !turn(&value)));
     assert!(turn(&value) && turn(&value));
     drop(value.lock());
@@ -174,29 +143,6 @@ fn a_way_is_open_after_so_many_turns_and_closed_by_anybody() {
     assert!(!turn(&other), "somebody else's lock is taken as by anybody");
     value.end_favour(favour);
     assert!(value.favour().is_some());
-}
-
-#[test]
-fn what_was_written_before_it_is_still_is_seen() {
-    let (value, note) = (Lock::new(0u32), AtomicU32::new(0));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for turn in 1..=20_000 {
-                let mut guard = value.lock();
-                *guard = turn;
-                note.store(turn, Ordering::Relaxed);
-                guard.set_still();
-            }
-        });
-        let mut before = 0;
-        while before < 20_000 {
-            if value.is_still() {
-                let seen = note.load(Ordering::Relaxed);
-                assert!(seen >= before);
-                before = seen;
-            }
-        }
-    });
 }
 
 #[test]
@@ -216,10 +162,10 @@ fn who_was_favoured_by_a_lock_that_is_gone_is_anybody_to_the_next_one_in_its_pla
     let mut value = Lock::new(0u32);
     let mut before = value.favour().expect("the first one, where there is a barrier");
     value = Lock::new(0);
-    assert!((0..=TURNS).all(|_| !value.lock_favoured(&mut before).0.favoured), "one that favours nobody");
+    assert!((0..=TURNS).all(|_| !value.lock_favoured(&mut before).favoured), "one that favours nobody");
     let mut favour = value.favour().expect("the first one");
-    assert!((0..=TURNS).all(|_| !value.lock_favoured(&mut before).0.favoured));
+    assert!((0..=TURNS).all(|_| !value.lock_favoured(&mut before).favoured));
     value.end_favour(before);
-    assert!((0..TURNS).all(|_| !value.lock_favoured(&mut favour).0.favoured));
-    assert!(value.lock_favoured(&mut favour).0.favoured, "it still is");
+    assert!((0..TURNS).all(|_| !value.lock_favoured(&mut favour).favoured));
+    assert!(value.lock_favoured(&mut favour).favoured, "it still is");
 }

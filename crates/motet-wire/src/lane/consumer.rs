@@ -60,6 +60,8 @@ pub enum Glance {
     Nothing,
     /// A packet that is whole and of this line, without flags.
     Short(Short),
+    /// The same with flags.
+    Flagged(Short),
     /// Anything else: [`Consumer::peek`].
     Other,
 }
@@ -70,6 +72,8 @@ pub struct Short {
     line: &'static Line,
     /// As it was put.
     pub kind: u8,
+    /// As it was put.
+    pub flags: u8,
     length: u8,
 }
 
@@ -149,7 +153,10 @@ impl Consumer {
             return Glance::Nothing;
         }
         match word.short() {
-            Some((kind, length)) if usize::from(length) <= IN_LINE => Glance::Short(Short { line, kind, length }),
+            Some((kind, length)) if usize::from(length) <= IN_LINE => {
+                let short = Short { line, kind, flags: word.flags(), length };
+                if short.flags == 0 { Glance::Short(short) } else { Glance::Flagged(short) }
+            }
             _ => Glance::Other,
         }
     }
@@ -251,22 +258,16 @@ impl Consumer {
         std::mem::take(&mut self.wake)
     }
 
-    /// The next packet, if [`Consumer::glance`] would say that it is a short one, and it is of this kind and has no less than `fixed` bytes;
-    /// and how many more it has.
-    #[inline(always)]
-    pub fn glance_for(&self, kind: u8, fixed: usize) -> Option<(Short, usize)> {
-        let line = self.lane.line(self.head);
-        let word = Word(line.word.load(Ordering::Acquire)); // edge: publish -> poll
-        // In one comparison, as flags, kind and lines that follow lie above the length.
-        let more = ((word.0 >> 32) as u32).wrapping_sub(u32::from(kind) << 16 | fixed as u32) as usize;
-        let length = (fixed + more) as u8;
-        (word.is_at(self.head) && more <= IN_LINE - fixed).then_some((Short { line, kind, length }, more))
-    }
-
     /// Whether the next packet has begun. Nothing is said to the producer where it has not.
     #[inline(always)]
+    pub fn has_begun(&self) -> bool {
+        Word(self.lane.line(self.head).word.load(Ordering::Relaxed)).is_at(self.head)
+    }
+
+    /// The same after a packet: where none follows, a run ends.
+    #[inline(always)]
     pub fn goes_on(&mut self) -> bool {
-        let begun = Word(self.lane.line(self.head).word.load(Ordering::Relaxed)).is_at(self.head);
+        let begun = self.has_begun();
         if !begun {
             self.run = 0;
         }

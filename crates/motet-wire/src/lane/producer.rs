@@ -89,6 +89,17 @@ impl Producer {
         Ok(self.publish_in(line, Word::first(self.tail, 16 + length, kind, 0), 1))
     }
 
+    /// Puts a packet of one line whose last bytes lie elsewhere: two words, and how many bytes those are.
+    #[inline(always)]
+    pub fn try_put_front(&mut self, kind: u8, flags: u8, head: [u64; 2], behind: u32) -> Result<Put, Broken> {
+        if self.full(1) && self.still_full(1)? {
+            return Ok(Put::Full);
+        }
+        let line = self.lane.line(self.tail);
+        line.fill([head[0].to_le(), head[1].to_le(), u64::from(behind).to_le()]);
+        Ok(self.publish_in(line, Word::first(self.tail, 16 + size_of::<u32>(), kind, flags & !CONTINUATION), 1))
+    }
+
     /// Puts an open packet of one line: `more` times [`Producer::follow`] makes it whole, and nothing else may be put before.
     #[inline]
     pub fn try_put_open(&mut self, kind: u8, flags: u8, bytes: &[u8], more: u8) -> Result<Put, Broken> {

@@ -143,35 +143,6 @@ fn an_open_packet_is_whole_with_the_last_of_its_lines() {
 }
 
 #[test]
-fn who_watches_sees_the_next_packet_and_none_of_another_lap() {
-    let watch = Watch::default();
-    assert!(!watch.is_there(), "of no lane");
-    let mut buffer = Buffer::new();
-    for position in [0, 5, 7, u64::from(u32::MAX) - 3] {
-        let (mut producer, mut consumer) = ends_at(lane(8), position);
-        watch.follow(&consumer);
-        assert!(!watch.is_there());
-        assert_eq!(producer.try_put(1, 0, &[&[1; 8]]), Ok(Put::Published));
-        assert!(watch.is_there() && watch.is_there(), "it takes nothing");
-        assert!(consumer.poll(&mut buffer).unwrap().is_some());
-        assert!(watch.is_there(), "whoever takes it says where the next one is");
-        watch.follow(&consumer);
-        assert!(!watch.is_there());
-        for _ in 0..8 {
-            watch.follow(&consumer);
-            assert_eq!(producer.try_put(1, 0, &[&[2; 8]]), Ok(Put::Published));
-            assert!(watch.is_there());
-            assert!(consumer.poll(&mut buffer).unwrap().is_some());
-        }
-        for _ in 0..8 {
-            assert_eq!(producer.try_put(1, 0, &[&[3; 8]]), Ok(Put::Published));
-            assert!(consumer.poll(&mut buffer).unwrap().is_some());
-        }
-        assert!(!watch.is_there(), "the lane has gone around");
-    }
-}
-
-#[test]
 fn a_packet_shows_with_its_first_line_only() {
     let lane = lane(8);
     let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());

@@ -1,12 +1,17 @@
 //! Completion groups: ends of operations, gathered for one thread.
 
-use super::{Completion, Ended, OperationId, Operations};
+use super::{Completion, Ended, NONE, OperationId, Operations};
 use crate::message::Error;
 use motet_proto::message::pool::{Fifo, Number};
 
 /// A completion group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GroupId(pub u32);
+
+impl GroupId {
+    /// No group's.
+    pub const NONE: Self = Self(0);
+}
 
 /// Ends that one thread waits for.
 #[derive(Debug, Default)]
@@ -67,8 +72,8 @@ impl Operations {
         let mut told = 0;
         while told < most {
             let Some(index) = known.ended.first() else { break };
-            let operation = OperationId(self.pool.number(index).0);
             let Some(record) = self.pool.get(index) else { break };
+            let operation = if record.nameless { NONE } else { OperationId(self.pool.number(index).0) };
             let (true, Some(outcome)) = (record.is_plain(), record.outcome) else { return Ok((told, true)) };
             tell(&Ended {
                 operation,

@@ -4,9 +4,11 @@
 //! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, whoever waits for
 //! the group: it lists the records where they are. What it is not: it waits for nothing.
 
+mod buffers;
 mod groups;
 mod record;
 
+pub use buffers::Buffer;
 pub use groups::{Group, GroupId};
 pub use record::{Kind, Operation, Seen};
 
@@ -15,7 +17,7 @@ use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::Receive;
 use motet_proto::message::pool::{self, Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
-use motet_sys::span::Memory;
+use motet_sys::span::{Memory, Span};
 use std::sync::Arc;
 
 /// What to do when an operation ends.
@@ -77,12 +79,19 @@ pub struct Ended<'a> {
 
 /// Who is told ends. (A closure would be called: it cannot be said of one that it is to be inlined.)
 pub trait Teller {
+    /// Whether it is told the next end as the message comes: that of a receive that the
+    /// program has a name for or not, and that has room for all of the message or not, which has these headers.
+    /// One that it does not take lies in its group.
+    #[inline(always)]
+    fn takes(&self, _named: bool, _fits: bool, _headers: &[u8]) -> bool {
+        true
+    }
     /// One has ended.
     fn tell(&mut self, end: &Ended<'_>);
 }
 
 /// Tells by a call.
-pub(super) struct Calls<F>(pub F);
+pub struct Calls<F>(pub F);
 
 impl<F: FnMut(&Ended<'_>)> Teller for Calls<F> {
     #[inline(always)]
@@ -108,6 +117,8 @@ pub struct Got {
 
 /// The one operation that has no record of its own: a receive for which a thread waits right here.
 pub const DIRECT: OperationId = OperationId(0);
+/// In the end of a receive that was posted without a record ([`super::Node::post_bare`]).
+pub const NONE: OperationId = OperationId(0);
 
 /// All of a node.
 #[derive(Debug, Default)]
@@ -115,6 +126,8 @@ pub struct Operations {
     pool: Pool<Operation, 1>,
     groups: Pool<Group>,
     direct: Direct,
+    /// Receives that are posted without a record.
+    bare: u32,
     /// Loans of whose end nobody is told, on their way; and the last such that has come back.
     loans: Pool<Loan>,
     spare: Option<Loan>,
@@ -124,6 +137,8 @@ pub struct Operations {
 
 /// In the protocol's name of an operation: it is a loan of whose end nobody is told, which needs no more of a record than itself.
 const LOAN: u64 = 1 << 32;
+/// In the name of a posted receive: it has no record, and this is its group.
+const BARE: u64 = 1 << 33;
 
 /// The place of [`DIRECT`].
 #[derive(Debug, Default)]
@@ -138,6 +153,9 @@ impl Operations {
     /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such group.
     #[inline(always)]
     pub fn begin(&mut self, operation: Operation) -> Result<OperationId, Error> {
+        if self.pool.count() + self.bare >= pool::MOST {
+            return Err(Error::Full);
+        }
         let Some(group) = operation.notice.group else {
             return self.pool.insert(operation).map(|number| OperationId(number.0)).ok_or(Error::Full);
         };
@@ -154,11 +172,14 @@ impl Operations {
         notice: Notice,
         make: impl FnOnce() -> Operation,
     ) -> Result<(OperationId, &mut Operation), Error> {
-        let Self { pool, groups, .. } = self;
+        let Self { pool, groups, bare, .. } = self;
         let group = match notice.group {
             Some(group) => Some(groups.named(Number(group.0)).ok_or(Error::Unknown)?),
             None => None,
         };
+        if pool.count() + *bare >= pool::MOST {
+            return Err(Error::Full);
+        }
         let (number, record) = pool.insert_here(make).ok_or(Error::Full)?;
         if let Some(group) = group {
             group.under_way += 1;
@@ -248,67 +269,53 @@ impl Operations {
         self.ended(name, outcome);
     }
 
-    /// A receive has its message, which was one line: headers and body. False, and nothing is done, where it is no receive into memory
-    /// of the program's whose group is to be told: [`Operations::receive`].
+    /// A receive has its message, with these headers and so many bytes of body, which `fill` puts into its memory, as much as there is room
+    /// for. Its end is told instead of put into its group, which must be this one, of which nothing waits to be told. False, and nothing is
+    /// done: it is no such receive, or not into memory of the program's.
     #[inline(always)]
-    pub fn receive_line(&mut self, receive: Receive, channel: Channel, tag: u64, [pushed, body]: [&[u8]; 2]) -> bool {
-        let Self { pool, groups, .. } = self;
-        let number = Number(receive.operation as u32);
-        let known = pool.named(number).filter(|_| receive.operation < LOAN);
-        let Some(operation) = known.filter(|operation| operation.is_bare()) else { return false };
-        let (&Memory::Span(span), Some(group)) = (&operation.memory, operation.notice.group) else { return false };
-        let Some(group) = groups.named(Number(group.0)) else { return false };
-        let landed = span.fill(0, body);
-        let status = if landed < body.len() { Status::Truncated } else { Status::Done };
-        (operation.tag, operation.full, operation.channel) = (tag, body.len() as u64, Some(channel));
-        operation.kind = Kind::Receive(None);
-        if !pushed.is_empty() {
-            operation.push_headers(pushed);
-        }
-        operation.outcome = Some(Outcome { status, length: landed as u64 });
-        operation.told = true;
-        group.under_way -= 1;
-        group.counts[usize::from(status != Status::Done)] += 1;
-        pool.append(&mut group.ended, 0, number.index());
-        true
-    }
-
-    /// The same, and its end is told instead of put into its group, which must be this one, of which nothing waits to be told.
-    #[inline(always)]
-    pub fn tell_line(
+    pub fn tell_message(
         &mut self,
-        receive: Receive,
-        channel: Channel,
-        tag: u64,
-        [headers, body]: [&[u8]; 2],
+        (receive, channel, tag, headers): (&Receive<Buffer>, Channel, u64, &[u8]),
+        full: usize,
         group: GroupId,
         teller: &mut impl Teller,
+        fill: impl FnOnce(Span) -> usize,
     ) -> bool {
-        let Self { pool, groups, .. } = self;
-        let number = Number(receive.operation as u32);
-        let known = pool.named(number).filter(|_| receive.operation < LOAN);
-        let Some(operation) = known else { return false };
-        let Memory::Span(span) = operation.memory else { return false };
-        let ours = operation.notice.group.is_some_and(|known| known.0 == group.0);
-        if !ours || !operation.is_bare() {
-            return false;
-        }
-        let context = operation.notice.context;
-        let Some(group) = groups.named(Number(group.0)).filter(|group| group.ended.is_empty()) else { return false };
-        let landed = span.fill(0, body);
-        let status = if landed < body.len() { Status::Truncated } else { Status::Done };
+        let known = Number(group.0);
+        let Self { pool, groups, bare, .. } = self;
+        let Some(group) = groups.named(known).filter(|group| group.ended.is_empty()) else { return false };
+        let (name, number) = (receive.operation, Number(receive.operation as u32));
+        let (span, context, named) = if name & BARE != 0 {
+            let Buffer { span, context } = receive.buffer;
+            if number != known || !teller.takes(false, full <= span.len(), headers) {
+                return false;
+            }
+            *bare -= 1;
+            (span, context, false)
+        } else {
+            let Some(operation) = pool.named(number).filter(|_| name < LOAN) else { return false };
+            let ours = operation.notice.group.is_some_and(|group| group.0 == known.0) && operation.is_bare();
+            let (&Memory::Span(span), true) = (&operation.memory, ours) else { return false };
+            let (context, named) = (operation.notice.context, !operation.nameless);
+            if !teller.takes(named, full <= span.len(), headers) {
+                return false;
+            }
+            pool.forget_bare(number.index()); // its memory is a span, and no message has left headers there
+            (span, context, named)
+        };
+        let landed = fill(span);
+        let status = if landed < full { Status::Truncated } else { Status::Done };
         group.under_way -= 1;
         group.counts[usize::from(status != Status::Done)] += 1;
-        pool.forget_bare(number.index()); // its memory is a span, and no message has left headers there
-        let (operation, length, full) = (OperationId(number.0), landed as u64, body.len() as u64);
+        let operation = if named { OperationId(number.0) } else { NONE };
+        let (length, full) = (landed as u64, full as u64);
         teller.tell(&Ended { operation, context, status, length, tag, full, headers, channel: Some(channel) });
         true
     }
 
     /// A receive has its message, all of which is here.
     #[inline(always)]
-    pub fn receive(&mut self, receive: Receive, channel: Channel, envelope: &Envelope<'_>, body: &[u8]) {
-        let Receive { operation: name, capacity } = receive;
+    pub fn receive(&mut self, (name, capacity): (u64, u64), channel: Channel, envelope: &Envelope<'_>, body: &[u8]) {
         let Some(operation) = self.get(name) else { return };
         (operation.tag, operation.full, operation.channel) = (envelope.tag, envelope.length, Some(channel));
         operation.kind = Kind::Receive(None);
@@ -377,6 +384,7 @@ impl Operations {
         let operation = OperationId(self.pool.number(index).0);
         let outcome = self.pool.get(index)?.outcome?;
         let mut known = self.pool.remove(index)?;
+        let operation = if known.nameless { NONE } else { operation };
         let status = known.status(outcome);
         let lent = match (known.take_seen(), known.channel, &self.returns) {
             (Seen::Lent(part, record), Some(channel), Some(returns)) => {

@@ -57,6 +57,8 @@ pub struct Operation {
     pub detached: bool,
     /// It is still posted, but has part of the message that will be its own: its memory is not as it was.
     pub begun: bool,
+    /// The program has no name for it: it was posted without a record.
+    pub(super) nameless: bool,
     /// It has ended, and lies in its group until somebody takes note of that.
     pub(super) told: bool,
     rare: Option<Box<Rare>>,
@@ -78,8 +80,8 @@ impl Operation {
     #[inline(always)]
     pub fn new(memory: Memory, kind: Kind, channel: Option<Channel>, notice: Notice) -> Self {
         let (outcome, tag, full, headers) = (None, 0, 0, Headers::new());
-        let (detached, begun, told, rare) = (false, false, false, None);
-        Self { memory, kind, channel, detached, begun, told, rare, notice, outcome, tag, full, headers }
+        let (detached, begun, nameless, told, rare) = (false, false, false, false, None);
+        Self { memory, kind, channel, detached, begun, nameless, told, rare, notice, outcome, tag, full, headers }
     }
 
     /// The rest of a gathered body.
@@ -123,18 +125,9 @@ impl Operation {
         self.rare.is_none() && !self.told && !self.detached && !self.notice.quiet
     }
 
-    /// These are the headers of its message.
-    #[inline(always)]
-    pub(super) fn push_headers(&mut self, pushed: &[u8]) {
-        match <[u8; 8]>::try_from(pushed) {
-            // What a library that has any has most often, without a call.
-            Ok(word) if self.headers.is_empty() => {
-                let mut inline = [0; 16];
-                inline[..8].copy_from_slice(&word);
-                self.headers = Headers::from_buf_and_len(inline, word.len());
-            }
-            _ => self.headers.extend_from_slice(pushed),
-        }
+    /// The program's word for it.
+    pub fn context(&self) -> u64 {
+        self.notice.context
     }
 
     /// How it has ended.

@@ -60,7 +60,7 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
     let envelope = Envelope { source: 7, channel: channel.id, tag: 5, length: 3, headers: b"head" };
     for operation in begun {
         let capacity = if operation == begun[2] { 2 } else { 0 };
-        operations.receive(Receive { operation: operation.0.into(), capacity }, channel, &envelope, b"abc");
+        operations.receive((operation.0.into(), capacity), channel, &envelope, b"abc");
         assert!(operations.has_ended(operation) && operations.get(operation.0.into()).is_none(), "the group has it");
         assert!(operations.take(operation).is_none() && operations.withdraw(operation).is_none());
     }
@@ -83,14 +83,16 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
 }
 
 #[test]
-fn a_line_ends_a_receive_as_any_message_does() {
+fn a_message_that_is_told_ends_as_any_other_does() {
     let mut operations = Operations::default();
     let group = operations.add_group();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let headers: [&[u8]; 4] = [b"", b"head", b"8 bytes.", b"sixteen and more"];
+    let seen =
+        |end: &Ended<'_>| (end.context, end.status, end.length, end.tag, end.full, end.headers.to_vec(), end.channel);
     let ends: Vec<_> = [0, 1]
         .map(|shortly| {
-            let mut begun = Vec::new();
+            let (mut begun, mut ends) = (Vec::new(), Vec::new());
             for pushed in headers {
                 let notice = Notice { group, context: pushed.len() as u64, quiet: false };
                 let memory = Memory::Span(motet_sys::span::Span::EMPTY);
@@ -100,19 +102,23 @@ fn a_line_ends_a_receive_as_any_message_does() {
                 begun.push(name);
             }
             for (at, &name) in begun.iter().enumerate() {
-                let (receive, body) = (Receive { operation: name.0.into(), capacity: 0 }, &b"abc"[..at % 2 * 3]);
+                let (receive, body) =
+                    (Receive { operation: name.0.into(), capacity: 0, buffer: Buffer::NONE }, &b"abc"[..at % 2 * 3]);
                 let [tag, length] = [at as u64, body.len() as u64];
                 if shortly == 1 {
-                    assert!(operations.receive_line(receive, channel, tag, [headers[at], body]));
-                    assert!(!operations.receive_line(receive, channel, tag, [headers[at], body]), "it has ended");
+                    let message = (&receive, channel, tag, headers[at]);
+                    let mut tell = || {
+                        let mut told = Calls(|end: &Ended<'_>| ends.push(seen(end)));
+                        operations
+                            .tell_message(message, body.len(), group.unwrap(), &mut told, |span| span.fill(0, body))
+                    };
+                    assert!(tell() && !tell(), "it has ended");
                 } else {
                     let envelope = Envelope { source: 7, channel: channel.id, tag, length, headers: headers[at] };
-                    operations.receive(receive, channel, &envelope, body);
+                    operations.receive((receive.operation, receive.capacity), channel, &envelope, body);
                 }
             }
-            let ends: Vec<_> = std::iter::from_fn(|| operations.next_end(group.unwrap()).unwrap())
-                .map(|end| (end.context, end.status, end.length, end.tag, end.full, end.headers, end.channel))
-                .collect();
+            assert!(operations.tell_ends(group.unwrap(), 10, |end| ends.push(seen(end))).is_ok());
             (ends, operations.group(group.unwrap()).map(|group| group.counts))
         })
         .into();
@@ -121,23 +127,27 @@ fn a_line_ends_a_receive_as_any_message_does() {
 }
 
 #[test]
-fn what_is_not_plainly_told_is_no_lines_to_end() {
+fn only_receives_of_the_group_are_told() {
     let mut operations = Operations::default();
     let group = operations.add_group();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let plain = || Memory::Span(motet_sys::span::Span::EMPTY);
+    let tells = |operations: &mut Operations, receive| {
+        let mut told = Calls(|_: &Ended<'_>| panic!("nothing is told"));
+        operations.tell_message((&receive, channel, 1, b""), 0, group.unwrap(), &mut told, |_| 0)
+    };
     let notices = [Notice::default(), Notice { group, context: 0, quiet: true }, Notice { group, ..Notice::default() }];
     for (at, notice) in notices.into_iter().enumerate() {
         let name = operations.begin(Operation::new(plain(), Kind::Receive(None), None, notice)).unwrap();
         operations.get(name.0.into()).unwrap().detached = at == 2;
-        let receive = Receive { operation: name.0.into(), capacity: 0 };
-        assert!(!operations.receive_line(receive, channel, 1, [b"", b""]));
+        let receive = Receive { operation: name.0.into(), capacity: 0, buffer: Buffer::NONE };
+        assert!(!tells(&mut operations, receive));
         assert!(!operations.has_ended(name));
     }
-    let direct = Receive { operation: u64::from(DIRECT.0), capacity: 0 };
-    assert!(operations.begin_direct(plain()) && !operations.receive_line(direct, channel, 1, [b"", b""]));
-    let loan = Receive { operation: LOAN | direct.operation, capacity: 0 };
-    assert!(!operations.receive_line(loan, channel, 1, [b"", b""]));
+    let direct = Receive { operation: u64::from(DIRECT.0), capacity: 0, buffer: Buffer::NONE };
+    assert!(operations.begin_direct(plain()) && !tells(&mut operations, direct));
+    let loan = Receive { operation: LOAN | direct.operation, capacity: 0, buffer: Buffer::NONE };
+    assert!(!tells(&mut operations, loan));
 }
 
 #[test]

@@ -111,7 +111,7 @@ pub fn posted(
     now: u64,
 ) -> (Option<Taken>, Result<(), Broken>) {
     let operation = POSTED | now;
-    let ticket = match side.table.post(selector, Receive { operation, capacity: BUFFER }) {
+    let ticket = match side.table.post(selector, Receive { operation, capacity: BUFFER, buffer: () }) {
         Posted::Waiting(ticket) => ticket,
         Posted::Found(held) => {
             link.discard(held);

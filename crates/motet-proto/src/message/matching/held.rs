@@ -50,7 +50,7 @@ pub struct Kept {
 /// Lists through kept messages, of the scope; two further on those of the context.
 const LISTS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 
-impl Table {
+impl<B: Copy> Table<B> {
     /// The message that a receive would get.
     pub fn peek(&self, selector: Selector) -> Option<&Held> {
         self.kept.get(self.look(selector)?).map(|kept| &kept.held)

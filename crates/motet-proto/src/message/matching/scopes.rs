@@ -4,7 +4,9 @@
 
 use super::super::Status;
 use super::super::pool::{Fifo, Number};
-use super::{Held, LISTED, Receive, Table};
+use super::posted::{Posted, Row};
+use super::{At, Found, Held, LISTED, Oldest, Receive, Selector, Table, Ticket, next};
+use std::num::NonZeroU64;
 
 /// Where messages of one sender on one channel arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,12 +48,12 @@ impl Source {
 
 /// One of them.
 #[derive(Debug)]
-pub struct Place {
+pub struct Place<B> {
     /// The context of a scope; a context has none.
     pub(super) parent: Option<u32>,
+    /// Receives that are looked through, and behind them those that are found by hash, and how many those are.
+    pub(super) row: Row<B>,
     pub(super) posted: Fifo,
-    /// Receives at its front that are looked through, and those behind them that are found by hash.
-    pub(super) listed: u32,
     pub(super) hashed: u32,
     pub(super) held: Fifo,
     /// Scopes of a context.
@@ -64,15 +66,31 @@ pub struct Place {
     pub(super) ended: Option<Status>,
 }
 
-impl Place {
+impl<B: Copy> Place<B> {
     /// Whether the next receive is one of those that are looked through.
     #[inline(always)]
     pub(super) fn lists_more(&self) -> bool {
-        self.ordered || self.hashed == 0 && self.listed < LISTED
+        self.ordered || self.hashed == 0 && self.row.len() < LISTED
+    }
+
+    /// Adds a receive to the row: this is the place at `scope`, and these count receives in rows and all that were ever posted.
+    #[inline(always)]
+    pub(super) fn post(
+        &mut self,
+        scope: u32,
+        selector: Selector,
+        receive: Receive<B>,
+        (in_rows, sequence): (&mut u32, &mut NonZeroU64),
+    ) -> Ticket {
+        let Selector { tag, ignore, .. } = selector;
+        let (ignore, sequence) = (if self.ordered { u64::MAX } else { ignore }, next(sequence));
+        self.row.push(Posted { sequence: sequence.get(), tag, ignore, receive });
+        *in_rows += 1;
+        Ticket { at: At::Row(scope), sequence }
     }
 }
 
-impl Table {
+impl<B: Copy> Table<B> {
     /// A context; `None` when there are too many.
     pub fn context(&mut self) -> Option<Context> {
         let number = self.add(None, false)?;
@@ -84,6 +102,11 @@ impl Table {
     #[inline(always)]
     pub fn knows(&self, Context(number): Context) -> bool {
         self.scopes.find(number).and_then(|index| self.scopes.get(index)).is_some_and(|place| place.is_context)
+    }
+
+    /// Whether a scope is in this context, or gone.
+    pub fn is_in(&self, Scope(scope): Scope, Context(context): Context) -> bool {
+        self.scopes.known(scope).is_none_or(|place| place.parent == self.scopes.find(context) && place.parent.is_some())
     }
 
     /// A scope in a context, or in none; `None` when there are too many.
@@ -107,12 +130,12 @@ impl Table {
     }
 
     fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<Number> {
-        let (posted, held) = Default::default();
-        let (listed, hashed, children) = (0, 0, 0);
+        let (row, posted, held) = Default::default();
+        let (hashed, children) = (0, 0);
         self.scopes.insert(Place {
             parent,
+            row,
             posted,
-            listed,
             hashed,
             held,
             children,
@@ -128,12 +151,15 @@ impl Table {
     }
 
     /// No message will come from this source: yields its receives one by one, and lets nobody post another.
-    pub fn end(&mut self, source: Source, status: Status) -> Option<Receive> {
-        let index = self.scopes.find(source.number())?;
-        let place = self.scopes.get_mut(index)?;
+    pub fn end(&mut self, source: Source, status: Status) -> Option<Receive<B>> {
+        let scope = self.scopes.find(source.number())?;
+        let place = self.scopes.get_mut(scope)?;
         place.ended.get_or_insert(status);
-        let first = place.posted.first()?;
-        self.take_waiting(first)
+        let found = match place.row.position(|_| true) {
+            Some(at) => Found::Row(at),
+            None => Found::Tables(place.posted.first()?),
+        };
+        self.take(Oldest { scope, found })
     }
 
     /// Takes the next message of a scope, whatever its tag.
@@ -146,7 +172,7 @@ impl Table {
     pub fn leave(&mut self, source: Source) -> bool {
         let Some(index) = self.scopes.find(source.number()) else { return true };
         let Some(place) = self.scopes.get(index) else { return true };
-        if place.children > 0 || !place.posted.is_empty() || !place.held.is_empty() {
+        if place.children > 0 || place.row.len() > 0 || !place.posted.is_empty() || !place.held.is_empty() {
             return false;
         }
         let parent = place.parent;

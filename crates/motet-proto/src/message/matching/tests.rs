@@ -75,8 +75,7 @@ fn compare(seed: u64) {
                 let context = context_of(scope);
                 let first = oracle.waiting.iter().position(|waiting| fits(waiting.1, scope, context, tag));
                 let expected = first.map(|at| oracle.waiting.remove(at).0);
-                let first =
-                    table.home(scope).and_then(|home| table.first_for(home, tag)).filter(|_| prng.below(2) == 0);
+                let first = table.oldest(scope, tag).filter(|_| prng.below(2) == 0);
                 let got = match first {
                     Some(node) => table.take(node),
                     None => table.arrive(scope, tag),
@@ -89,9 +88,9 @@ fn compare(seed: u64) {
                 }
             }
             5..=8 => {
-                let receive = Receive { operation: name, capacity: 0 };
+                let receive = Receive { operation: name, capacity: 0, buffer: () };
                 let simply = if prng.below(2) == 0 { table.post_simply(selector, receive) } else { None };
-                match simply.map_or_else(|| table.post(selector, receive), |(_, ticket)| Posted::Waiting(ticket)) {
+                match simply.map_or_else(|| table.post(selector, receive), Posted::Waiting) {
                     Posted::Waiting(ticket) => {
                         assert_eq!(first, None);
                         tickets.insert(name, ticket);
@@ -153,7 +152,7 @@ fn a_receive_from_anyone_and_one_from_someone_are_served_in_the_order_of_posting
     let receives = [Source::Any(context), Source::One(scope), Source::Any(context)];
     for (operation, from) in (0..).zip(receives) {
         let selector = Selector { from, tag: 9, ignore: 0 };
-        assert!(matches!(table.post(selector, Receive { operation, capacity: 0 }), Posted::Waiting(_)));
+        assert!(matches!(table.post(selector, Receive { operation, capacity: 0, buffer: () }), Posted::Waiting(_)));
     }
     for operation in 0..3 {
         assert_eq!(table.arrive(scope, 9).map(|receive| receive.operation), Some(operation));
@@ -172,10 +171,12 @@ fn a_scope_in_which_something_waits_stays() {
     let mut table = Table::new([1, 2]);
     let scope = table.join(None).unwrap();
     let selector = Selector { from: Source::One(scope), tag: 0, ignore: 0 };
-    let Posted::Waiting(ticket) = table.post(selector, Receive { operation: 5, capacity: 0 }) else { panic!() };
+    let Posted::Waiting(ticket) = table.post(selector, Receive { operation: 5, capacity: 0, buffer: () }) else {
+        panic!()
+    };
     assert!(!table.leave(Source::One(scope)));
     assert!(table.cancel(ticket).is_some() && table.cancel(ticket).is_none());
     assert!(table.leave(Source::One(scope)));
-    let receive = Receive { operation: 6, capacity: 0 };
+    let receive = Receive { operation: 6, capacity: 0, buffer: () };
     assert!(matches!(table.post(selector, receive), Posted::Ended(Status::Closed)));
 }

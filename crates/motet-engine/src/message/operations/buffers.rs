@@ -1,0 +1,73 @@
+//! Receives that are posted without a record: what their ends need lies where they wait.
+//!
+//! What it is: most receives of a program that posts them and polls get their message whole, and end as it is taken. One of these that does not
+//! gets an operation when its message begins ([`Operations::name_of`]). What it is not: such a receive has no name, so that it is cancelled by
+//! its context.
+
+use super::{BARE, GroupId, Kind, LOAN, Notice, Operation, Operations};
+use crate::message::Error;
+use motet_proto::message::matching::Receive;
+use motet_proto::message::pool::{MOST, Number};
+use motet_sys::span::{Memory, Span};
+
+/// What is kept with a posted receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    /// Where the body goes.
+    pub span: Span,
+    /// The program's word for it.
+    pub context: u64,
+}
+
+impl Buffer {
+    /// That of a receive which has a record.
+    pub const NONE: Self = Self { span: Span::EMPTY, context: 0 };
+}
+
+impl Operations {
+    /// A receive without a record, of this group.
+    ///
+    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such group.
+    #[inline(always)]
+    pub fn begin_bare(&mut self, group: GroupId, buffer: Buffer) -> Result<Receive<Buffer>, Error> {
+        let known = self.groups.named(Number(group.0)).ok_or(Error::Unknown)?;
+        if self.pool.count() + self.bare >= MOST {
+            return Err(Error::Full); // so that each of them can have a record
+        }
+        known.under_way += 1;
+        self.bare += 1;
+        Ok(Receive { operation: BARE | u64::from(group.0), capacity: buffer.span.len() as u64, buffer })
+    }
+
+    /// The name of a receive that has left the table. One without a record has one from now on.
+    #[inline(always)]
+    pub fn name_of(&mut self, receive: Receive<Buffer>) -> u64 {
+        if receive.operation & BARE == 0 { receive.operation } else { self.give_record(receive) }
+    }
+
+    #[inline(never)]
+    fn give_record(&mut self, receive: Receive<Buffer>) -> u64 {
+        let Buffer { span, context } = receive.buffer;
+        let notice = Notice { group: Some(GroupId(receive.operation as u32)), context, quiet: false };
+        let mut operation = Operation::new(Memory::Span(span), Kind::Receive(None), None, notice);
+        operation.nameless = true;
+        self.bare -= 1;
+        // There is room: `begin_bare`, and `begin` for all others, leave it.
+        self.pool.insert(operation).map_or(LOAN | u64::from(u32::MAX), |number| u64::from(number.0))
+    }
+
+    /// Whether this is a posted receive of the group that has no record.
+    pub fn is_bare(receive: &Receive<Buffer>, group: GroupId) -> bool {
+        receive.operation == BARE | u64::from(group.0)
+    }
+
+    /// Operations under way that were such receives, are of this group, and for which this is true.
+    pub fn nameless_of(&self, group: GroupId, which: impl Fn(&Operation) -> bool) -> Vec<Number> {
+        let ours = |index: &u32| {
+            let known = self.pool.get(*index);
+            known
+                .is_some_and(|known| known.nameless && !known.told && known.notice.group == Some(group) && which(known))
+        };
+        self.pool.indices().filter(ours).map(|index| self.pool.number(index)).collect()
+    }
+}

@@ -1,0 +1,216 @@
+//! The receives of one source, in the order of posting: a ring that grows.
+//!
+//! What it is: a push at the end, and a look from the oldest on. A receive that is not the oldest leaves a gap, which the next growth closes.
+//! What it is not: it does not decide how many there may be.
+
+use super::Receive;
+
+/// One that waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Posted<B> {
+    /// Its place in the order of all; 0: it is gone.
+    pub sequence: u64,
+    pub tag: u64,
+    pub ignore: u64,
+    pub receive: Receive<B>,
+}
+
+impl<B> Posted<B> {
+    #[inline(always)]
+    fn admits(&self, tag: u64) -> bool {
+        (tag ^ self.tag) & !self.ignore == 0
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct Row<B> {
+    slots: Vec<Posted<B>>,
+    /// Positions of the oldest and behind the youngest, modulo 2^32. Where there is one, the oldest is no gap.
+    first: u32,
+    end: u32,
+    live: u32,
+}
+
+/// Slots of a row that is used for the first time.
+const FEW: usize = 8;
+/// An empty row keeps so many slots: those of a usual window of receives.
+const KEPT: usize = 256;
+
+impl<B> Default for Row<B> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), first: 0, end: 0, live: 0 }
+    }
+}
+
+impl<B: Copy> Row<B> {
+    /// Receives.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        self.live
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Posted<B>>()
+    }
+
+    /// Adds one.
+    #[inline(always)]
+    pub fn push(&mut self, posted: Posted<B>) {
+        if self.end.wrapping_sub(self.first) as usize == self.slots.len() {
+            self.make_room(posted);
+        }
+        let at = self.end as usize & (self.slots.len() - 1);
+        if let Some(slot) = self.slots.get_mut(at) {
+            *slot = posted;
+        }
+        self.end = self.end.wrapping_add(1);
+        self.live += 1;
+    }
+
+    /// Closes the gaps, and grows where that makes too little room.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, filler: Posted<B>) {
+        let size = if self.live as usize * 2 > self.slots.len() || self.slots.is_empty() {
+            (self.slots.len() * 2).max(FEW)
+        } else {
+            self.slots.len()
+        };
+        let mut slots = Vec::with_capacity(size);
+        slots.extend(self.iter().map(|(_, posted)| *posted));
+        (self.first, self.end) = (0, slots.len() as u32);
+        slots.resize(size, filler);
+        self.slots = slots;
+    }
+
+    /// Those that wait, with their positions, the oldest first.
+    #[inline(always)]
+    fn iter(&self) -> impl Iterator<Item = (u32, &Posted<B>)> {
+        let (first, mask) = (self.first, (self.slots.len() as u32).wrapping_sub(1));
+        let all = (0..self.end.wrapping_sub(first)).map(move |ahead| first.wrapping_add(ahead));
+        let known = all.filter_map(move |at| self.slots.get((at & mask) as usize).map(|posted| (at, posted)));
+        known.filter(|(_, posted)| posted.sequence != 0)
+    }
+
+    /// The oldest that a tag matches, and its position.
+    #[inline(always)]
+    pub fn oldest(&self, tag: u64) -> Option<(u32, &Posted<B>)> {
+        if self.live == 0 {
+            return None;
+        }
+        // Mostly that is the oldest of all.
+        let first = self.get(self.first)?;
+        if first.admits(tag) { Some((self.first, first)) } else { self.oldest_behind(tag) }
+    }
+
+    #[inline(never)]
+    fn oldest_behind(&self, tag: u64) -> Option<(u32, &Posted<B>)> {
+        self.iter().find(|(_, posted)| posted.admits(tag))
+    }
+
+    /// The position of the one that this is true of.
+    pub fn position(&self, which: impl Fn(&Posted<B>) -> bool) -> Option<u32> {
+        self.iter().find(|(_, posted)| which(posted)).map(|(at, _)| at)
+    }
+
+    /// One that waits.
+    #[inline(always)]
+    pub fn get(&self, at: u32) -> Option<&Posted<B>> {
+        self.slots.get(at as usize & self.slots.len().wrapping_sub(1)).filter(|posted| posted.sequence != 0)
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, at: u32) -> Option<&mut Posted<B>> {
+        let mask = self.slots.len().wrapping_sub(1);
+        self.slots.get_mut(at as usize & mask).filter(|posted| posted.sequence != 0)
+    }
+
+    /// Takes one out.
+    #[inline(always)]
+    pub fn take(&mut self, at: u32) -> Option<Receive<B>> {
+        let receive = self.get(at)?.receive;
+        self.remove(at);
+        Some(receive)
+    }
+
+    /// Forgets one.
+    #[inline(always)]
+    pub fn remove(&mut self, at: u32) {
+        let mask = self.slots.len().wrapping_sub(1);
+        let Some(slot) = self.slots.get_mut(at as usize & mask).filter(|posted| posted.sequence != 0) else { return };
+        slot.sequence = 0;
+        self.live -= 1;
+        if at == self.first {
+            self.first = at.wrapping_add(1);
+            if self.live == 0 || self.is_gap(self.first) {
+                self.skip_gaps();
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn is_gap(&self, at: u32) -> bool {
+        self.slots.get(at as usize & self.slots.len().wrapping_sub(1)).is_none_or(|posted| posted.sequence == 0)
+    }
+
+    #[inline(always)]
+    fn skip_gaps(&mut self) {
+        if self.live == 0 {
+            self.first = self.end;
+            if self.slots.len() > KEPT {
+                self.slots = Vec::new();
+            }
+            return;
+        }
+        while self.is_gap(self.first) {
+            self.first = self.first.wrapping_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn posted(sequence: u64, tag: u64) -> Posted<()> {
+        Posted { sequence, tag, ignore: 0, receive: Receive { operation: sequence, capacity: 0, buffer: () } }
+    }
+
+    #[test]
+    fn gaps_are_closed_and_the_order_stays() {
+        let mut row = Row::default();
+        for sequence in 1..=1000u64 {
+            row.push(posted(sequence, sequence % 7));
+            if sequence % 7 != 3 {
+                let (at, _) = row.oldest(sequence % 7).unwrap();
+                assert_eq!(row.take(at).map(|receive| receive.operation), Some(sequence));
+                assert!(row.take(at).is_none(), "it is gone");
+            }
+        }
+        assert_eq!(row.len(), 143);
+        assert!(row.slots.len() <= 512, "{} slots for 143", row.slots.len());
+        for sequence in (3..=1000).step_by(7) {
+            assert!(row.oldest(2).is_none());
+            let (at, oldest) = row.oldest(3).unwrap();
+            assert_eq!((oldest.sequence, row.position(|posted| posted.sequence == sequence)), (sequence, Some(at)));
+            row.take(at);
+        }
+        assert_eq!((row.len(), row.bytes()), (0, 0), "an empty one gives large memory back");
+    }
+
+    #[test]
+    fn it_goes_around() {
+        let mut row = Row { first: u32::MAX - 5, end: u32::MAX - 5, ..Row::default() };
+        row.push(posted(1, 0));
+        let mut sequence = 1;
+        for _ in 0..100 {
+            sequence += 1;
+            row.push(posted(sequence, 0));
+            let (at, _) = row.oldest(0).unwrap();
+            assert_eq!(row.take(at).map(|receive| receive.operation), Some(sequence - 1));
+        }
+        assert_eq!((row.len(), row.slots.len()), (1, FEW));
+    }
+}
