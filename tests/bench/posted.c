@@ -4,8 +4,9 @@
  *     cc -O2 -Iinclude tests/bench/posted.c -o posted -L target/release -lmotet -lpthread
  *     LD_LIBRARY_PATH=target/release valgrind --tool=callgrind --toggle-collect=measured ./posted WHAT SIZE COUNT [port]
  *
- * WHAT: `turn`, one message at a time, each way in turn; `headers`, the same with a header of 8 bytes; `window`, 64 at a time, answered
- * by one of 4 bytes; `poll`, looks for nothing; all of that by the calls of a port where one asks for it. Of `turn` and `headers` there are 2 * COUNT messages, of `window` COUNT and the answers. */
+ * WHAT: `turn`, one message at a time, each way in turn; `headers`, the same with a header of 8 bytes; `blocking`, the same by blocking
+ * calls; `window`, 64 at a time, answered
+ * by one of 4 bytes; `poll`, looks for nothing; all of that by the calls of a port where one asks for it. Of the first three there are 2 * COUNT messages, of `window` COUNT and the answers. */
 #include "motet.h"
 
 #include <errno.h>
@@ -93,7 +94,7 @@ static void take(const struct end *end, int count)
 
 __attribute__((noinline)) void measured(const char *what, size_t size, long count)
 {
-    bool window = !strcmp(what, "window"), poll = !strcmp(what, "poll");
+    bool window = !strcmp(what, "window"), poll = !strcmp(what, "poll"), blocking = !strcmp(what, "blocking");
     uint32_t headers = !strcmp(what, "headers") ? 8 : 0;
     for (long n = 0; n < count && poll; n++)
         look(&ends[0]);
@@ -107,7 +108,13 @@ __attribute__((noinline)) void measured(const char *what, size_t size, long coun
         put(&ends[1], 2, ANSWER, 0);
         take(&ends[0], 1);
     }
-    for (long n = 0; n < count && !window && !poll; n++)
+    for (long n = 0; n < count && blocking; n++)
+        for (int from = 0; from < 2; from++) {
+            must(motet_message_send(ends[from].node, ends[from].channel, (uint64_t)n, body, size, INT64_MAX), "send");
+            told[0].size = sizeof told[0];
+            must(motet_message_receive(ends[!from].node, ends[!from].channel, buffers[from], size, INT64_MAX, told), "receive");
+        }
+    for (long n = 0; n < count && !window && !poll && !blocking; n++)
         for (int from = 0; from < 2; from++) {
             post(&ends[!from], (uint64_t)n, buffers[from], size);
             put(&ends[from], (uint64_t)n, size, headers);

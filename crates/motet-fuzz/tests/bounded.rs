@@ -142,24 +142,25 @@ fn seeds_of_messages_keep_to_the_protocol() {
     for (at, seed) in motet_fuzz::message::seeds().iter().enumerate() {
         assert_eq!(motet_fuzz::message::play(seed), None, "seed {at}");
     }
-    let taken = motet_fuzz::message::expected::TAKEN.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(taken > 0, "some are messages that are taken the short way");
+    let taken = motet_fuzz::message::direct::TAKEN.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(taken > 0, "some are messages that take the direct path");
 }
 
 #[test]
-fn calm() {
-    run(target("calm"));
+fn lines() {
+    run(target("lines"));
 }
 
-/// Both ways of calm messages are gone by the seeds, and those that lie break the link.
+/// Messages take the direct path by the seeds, both ways, and those that lie break the link.
 #[test]
-fn seeds_of_calm_messages_go_as_far_as_they_should() {
-    use motet_fuzz::message::calm;
-    for (at, seed) in calm::seeds().iter().enumerate() {
-        assert_eq!(calm::play(seed).is_none(), at < calm::HONEST, "seed {at}");
+fn seeds_of_lines_go_as_far_as_they_should() {
+    use motet_fuzz::message::{direct, lines};
+    let before = direct::TAKEN.load(std::sync::atomic::Ordering::Relaxed);
+    for (at, seed) in lines::seeds().iter().enumerate() {
+        assert_eq!(lines::play(seed).is_none(), at < lines::HONEST, "seed {at}");
     }
-    let calm = calm::CALM.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
-    assert!(calm.iter().all(|&count| count >= 20), "{calm:?}");
+    let counts = [&direct::TAKEN, &lines::SENT].map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
+    assert!(counts[0] >= before + 20 && counts[1] >= 20, "{counts:?}");
 }
 
 #[test]

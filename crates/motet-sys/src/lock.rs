@@ -3,9 +3,6 @@
 //! Taking it is one exchange; giving it back a store, as whoever goes to sleep for it first reaches every CPU with a barrier
 //! (`membarrier`) and then looks again. In the single-threaded mode both are plain loads and stores.
 //!
-//! A holder may say that the value is *calm*: that something it knows of it stays true until somebody takes the lock otherwise than by
-//! [`Lock::lock_if_calm`]. Whoever takes it so relies on that, and does nothing that would change it.
-//!
 //! One user may be *favoured*: it takes the lock by a store and a load, and nobody else's exchange is in its way. Whoever else comes closes
 //! that way first: with the exchanged word in hand it says so, reaches every CPU with a barrier, and waits until the favoured one is out. The
 //! way is opened again after so many turns of the favoured one alone that the barrier is nothing beside them.
@@ -44,8 +41,6 @@ pub struct Lock<T> {
     asleep: AtomicU32,
     /// In the single-threaded mode the one thread ([`thread::here`]); otherwise 0.
     owner: usize,
-    /// Nobody has had it since it was calm but who takes it as such. Written by holders only.
-    calm: AtomicBool,
     /// Whether the favoured user's way is open, and its [`Favour`]; 0: nobody's. Written by holders of the word only.
     way: AtomicU32,
     favoured: AtomicU64,
@@ -97,10 +92,9 @@ impl<T> Lock<T> {
         let zero = || AtomicU32::new(0);
         let barrier = owner == 0 && barrier::join_threads();
         let value = UnsafeCell::new(ManuallyDrop::new(value));
-        let calm = AtomicBool::new(false);
         let (word, wanted, asleep, way, turns) = (zero(), zero(), zero(), zero(), zero());
         let (inside, favoured) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { favoured, word, wanted, asleep, owner, calm, way, inside, turns, barrier, abandoned: false, value }
+        Self { favoured, word, wanted, asleep, owner, way, inside, turns, barrier, abandoned: false, value }
     }
 
     /// For this thread alone: nobody else gets the value.
@@ -124,19 +118,7 @@ impl<T> Lock<T> {
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         self.take_word();
-        self.calm.store(false, Ordering::Relaxed);
         Guard { lock: self, favoured: false }
-    }
-
-    /// The value, if it is calm; waits for it no longer than [`Lock::lock`].
-    #[inline(always)]
-    pub fn lock_if_calm(&self) -> Option<Guard<'_, T>> {
-        if !self.calm.load(Ordering::Relaxed) {
-            return None; // without a look at the lock
-        }
-        self.take_word();
-        let guard = Guard { lock: self, favoured: false };
-        if self.calm.load(Ordering::Relaxed) { Some(guard) } else { None }
     }
 
     /// As [`Lock::lock`], for the one who is favoured.
@@ -154,7 +136,6 @@ impl<T> Lock<T> {
         if !favoured {
             self.take_otherwise();
         }
-        self.calm.store(false, Ordering::Relaxed);
         Guard { lock: self, favoured }
     }
 
@@ -307,12 +288,6 @@ impl<'a, T> Guard<'a, T> {
     pub fn release(self) {
         self.lock.unlock(self.favoured);
         std::mem::forget(self);
-    }
-
-    /// Says that the value is calm from now on, or that it is not.
-    #[inline(always)]
-    pub fn set_calm(&mut self, calm: bool) {
-        self.lock.calm.store(calm, Ordering::Relaxed);
     }
 
     /// To ask the same while the value is borrowed.

@@ -161,9 +161,6 @@ impl Node {
         notice: Notice,
         limit: Option<Duration>,
     ) -> Result<Option<OperationId>, Error> {
-        if self.0.goes_calmly(message, body, notice) {
-            return Ok(None);
-        }
         self.0.send(message, lend::forever(body), Vec::new(), notice, deadline(limit))
     }
 
@@ -205,38 +202,17 @@ impl Node {
         lend::lent(buffer, |span| self.receive_into(from, tag, ignore, Some(headers), span, limit))
     }
 
-    /// The same. What a calm node has got goes to the caller at once: joined with what another call says it would go through memory, in
-    /// pieces that do not fit each other.
     #[inline(always)]
     fn receive_into(
         &self,
         from: From,
         tag: u64,
         ignore: u64,
-        mut headers: Option<&mut Vec<u8>>,
+        headers: Option<&mut Vec<u8>>,
         span: Span,
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
-        match self.0.receive_calmly(from, tag, ignore, span, headers.as_deref_mut()) {
-            Some(got) => self.received(from, got),
-            None => self.receive_anyhow(from, tag, ignore, headers, span, limit),
-        }
-    }
-
-    #[inline(never)]
-    fn receive_anyhow(
-        &self,
-        from: From,
-        tag: u64,
-        ignore: u64,
-        mut headers: Option<&mut Vec<u8>>,
-        span: Span,
-        limit: Option<Duration>,
-    ) -> Result<Received, Error> {
-        if let Some(got) = self.0.receive_other(from, tag, ignore, span, headers.as_deref_mut()) {
-            return self.received(from, got);
-        }
-        self.received(from, lend::receive(&self.0, from, tag, ignore, span, headers, deadline(limit))?)
+        self.received(from, lend::receive(&self.0, (from, tag, ignore), span, headers, deadline(limit))?)
     }
 
     /// Makes memory known to peers that are told the key: see [`Inner::revoke`] for its end.
@@ -276,16 +252,10 @@ impl Node {
         tag: u64,
         ignore: u64,
         span: Span,
-        mut headers: Option<&mut Vec<u8>>,
+        headers: Option<&mut Vec<u8>>,
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
-        match self.0.receive_calmly(from, tag, ignore, span, headers.as_deref_mut()) {
-            Some(got) => Ok(got),
-            None => match self.0.receive_other(from, tag, ignore, span, headers.as_deref_mut()) {
-                Some(got) => Ok(got),
-                None => lend::receive(&self.0, from, tag, ignore, span, headers, deadline),
-            },
-        }
+        lend::receive(&self.0, (from, tag, ignore), span, headers, deadline)
     }
 
     #[cold]

@@ -212,39 +212,6 @@ fn lent(Pair { near, far, here, there, .. }: &Pair) -> (OperationId, Lent) {
     (told.unwrap().unwrap(), lent)
 }
 
-#[test]
-fn a_loan_that_is_there_already_is_taken_without_a_receive_if_it_is_plain() {
-    let Pair { near, far, here, there, .. } = pair("shm");
-    let from = From::Channel(there);
-    let mut taken = 0;
-    for turn in 0..50 {
-        let mut loan = near.alloc(100_000).unwrap();
-        loan.copy_from_slice(&pattern(100_000, turn));
-        let headers: &[u8] = if turn % 5 == 4 { b"head" } else { &[] };
-        let message = Outgoing { channel: here, tag: 7, headers, mode: Mode::Automatic };
-        near.send_loan(&message, loan, 100_000, None, None).unwrap();
-        assert!(far.receive_lent(from, 0, ANY, 99_999).unwrap().is_none(), "it is longer than that");
-        let short = far.receive_lent(from, 0, ANY, 100_000).unwrap();
-        assert!(short.is_none() || headers.is_empty(), "headers go the long way");
-        let body = match short {
-            Some((tag, channel, lent)) => {
-                taken += 1;
-                assert_eq!((tag, channel), (7, there));
-                Content::Lent(lent)
-            }
-            None => {
-                let got = far.receive_in_place(from, 0, ANY, 100_000, LIMIT).unwrap();
-                assert_eq!((&got.headers[..], got.tag), (headers, 7));
-                got.body
-            }
-        };
-        assert_eq!(out(&near), 128 << 10, "it is lent");
-        assert!(body.into_vec() == pattern(100_000, turn));
-        come_back(&near, Some(&far));
-    }
-    assert!(taken > 0, "none of them");
-}
-
 /// Runs `f` while a thread sleeps in a wait of this node, and of no other.
 fn asleep<R>(node: &Node, f: impl FnOnce() -> R) -> R {
     let over = Arc::new(AtomicBool::new(false));

@@ -142,7 +142,7 @@ pub unsafe extern "C" fn motet_port_cancel(port: *mut Port, told: u64, on: u64, 
     call(|| {
         // SAFETY: the caller's promise.
         let Port { record, .. } = unsafe { open(port)? };
-        record.node.cancel_bare(group(told)?, from(on, any)?, context).map(i32::from).map_err(errno)
+        record.node.cancel_bare(group(told)?, from(on, any)?, context, false).map(i32::from).map_err(errno)
     })
 }
 

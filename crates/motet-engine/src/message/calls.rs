@@ -228,15 +228,10 @@ impl Node {
     /// One round of progress, unless another thread makes some. True: something has come.
     pub fn progress(&self) -> Result<bool, Error> {
         let mut core = self.core()?;
-        Ok(!core.driving && self.look_around(&mut core))
+        Ok(!core.driving && self.look_everywhere(&mut core))
     }
 
     /// The same where nobody drives.
-    pub(super) fn look_around(&self, core: &mut Guard<'_>) -> bool {
-        let (came, more) = self.look_shortly(core);
-        if more { came | self.look_everywhere(core) } else { came }
-    }
-
     #[inline(never)]
     pub(super) fn look_everywhere(&self, core: &mut Guard<'_>) -> bool {
         core.driving = true;

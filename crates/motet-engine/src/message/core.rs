@@ -1,6 +1,5 @@
 //! What a node is made of, behind its lock.
 
-use super::calm::Calm;
 use super::desk::Desk;
 use super::links::Joined;
 use super::loans::Returns;
@@ -81,10 +80,6 @@ pub struct Core {
     pub waiters: Vec<Thread>,
     /// Whether waiting outside the kernel pays.
     pub pace: Pace,
-    /// What is known while the lock says that it is calm.
-    pub calm: Option<Calm>,
-    /// Short messages that have not come or gone by that since it changed last.
-    pub restless: u32,
     /// The group for which the last look found everything done: none of its ends waits to be told, and the busy links need only be looked at.
     /// Cleared by every use of the node but posting receives and sending. [`super::GroupId::NONE`]: not known.
     pub quiet: super::GroupId,
@@ -221,8 +216,6 @@ impl Core {
             outside: false,
             waiters,
             pace,
-            calm: None,
-            restless: 0,
             quiet: super::GroupId::NONE,
             lingering: Vec::new(),
             shut: false,

@@ -168,7 +168,7 @@ impl Desk {
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| seed[at + n]));
         Ok(Self {
             table: Table::new([half(0), half(8)]),
-            operations: Operations::default(),
+            operations: Operations::new(),
             hosts: Hosts::default(),
             pool: Pool::new(pool),
             delivery: None,

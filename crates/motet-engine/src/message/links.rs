@@ -347,7 +347,7 @@ fn take_from_lane(
             Glance::Short(short) if posted::take(&short, proto, view, now) => {
                 lanes.inward.consume_short();
                 look = Look::Came;
-                if view.desk.operations.direct_has_ended() {
+                if view.desk.operations.blocking_has_ended() {
                     break; // as below
                 }
                 continue;
@@ -373,7 +373,7 @@ fn take_from_lane(
             look = Look::Deliver;
             break;
         }
-        if view.desk.operations.direct_has_ended() {
+        if view.desk.operations.blocking_has_ended() {
             break; // somebody waits for it, and then for the next one
         }
     }
@@ -438,7 +438,7 @@ fn take_frames(
             look = Look::Deliver;
             break;
         }
-        if view.desk.operations.direct_has_ended() {
+        if view.desk.operations.blocking_has_ended() {
             break;
         }
     }

@@ -11,7 +11,7 @@
 //! | [`files`], `bytes` | files that peers reach like memory; what the bytes of a region are |
 //! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
 //! | [`operations`], [`overdue`] | what has begun and how it ended; completion groups; sends whose time is over |
-//! | `expect` | the short way of a message that somebody waits for right there |
+//! | `blocking` | receives whose callers wait right there |
 //! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
 //! | [`stand_in`] | who drives it while the program does not |
 //! | [`port`] | what a library calls that posts receives and polls |
@@ -23,9 +23,9 @@
 //! To follow a short message read downwards: [`sending`] → `links` → the protocol → `packets` → the lane; and at the
 //! other end `progress` → `links` → the protocol → `desk` → [`operations`], or the handler.
 
+mod blocking;
 mod bytes;
 pub mod calls;
-mod calm;
 pub mod channels;
 mod choice;
 mod copying;
@@ -35,8 +35,6 @@ pub mod direct;
 mod early;
 pub mod ends;
 pub mod error;
-mod expect;
-mod expect_lent;
 pub mod files;
 mod injecting;
 mod links;
@@ -291,14 +289,6 @@ impl Node {
     /// Whether a fork lies between the process that made it and ours.
     pub fn is_inherited(&self) -> bool {
         self.birth.process() != self.process
-    }
-
-    /// The state, locked, if nobody has had it but who took it so since [`calm`] found it calm.
-    #[inline(always)]
-    fn core_if_calm(&self) -> Option<Guard<'_>> {
-        let mut core = if self.is_inherited() { None } else { self.core.lock_if_calm() }?;
-        core.quiet = GroupId::NONE;
-        Some(core)
     }
 
     /// The state, locked.

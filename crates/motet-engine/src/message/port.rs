@@ -26,7 +26,7 @@ impl Node {
         let selector = core.selector(from, tag, ignore)?;
         let receive = core.desk.operations.begin_bare(group, buffer)?;
         if core.desk.table.post_simply(selector, receive).is_none() {
-            post_otherwise(core, selector, receive);
+            post_otherwise(&mut core, selector, receive);
             return Ok(());
         }
         core.quiet = quiet;
@@ -34,13 +34,14 @@ impl Node {
         Ok(())
     }
 
-    /// Cancels a receive of this group that was posted so from there, with this word of the program's. False: there is none without its message.
-    pub fn cancel_bare(&self, group: GroupId, from: From, context: u64) -> Result<bool, Error> {
+    /// Cancels a receive of this group that was posted so from there, with this word of the program's; one that has got part of its message
+    /// only where its memory need not be as it was. False: there is none without its message.
+    pub fn cancel_bare(&self, group: GroupId, from: From, context: u64, begun_too: bool) -> Result<bool, Error> {
         let mut core = self.core()?;
         let source = core.selector(from, 0, 0)?.from;
-        // One for which a message was awaited has a record, and no byte of that yet.
+        // One for which a message was awaited has a record.
         let posted = core.desk.operations.nameless_of(group, |known| {
-            matches!(known.kind, Kind::Receive(Some(_))) && !known.begun && known.context() == context
+            matches!(known.kind, Kind::Receive(Some(_))) && (begun_too || !known.begun) && known.context() == context
         });
         let ours = |known: &Receive<Buffer>| {
             let bare = Operations::is_bare(known, group) && known.buffer.context == context;
@@ -91,14 +92,14 @@ impl Core {
 
 /// Posts a receive where a message waits already, or many receives do, or none will come.
 #[inline(never)]
-fn post_otherwise(mut core: Guard<'_>, selector: Selector, receive: Receive<Buffer>) {
+pub fn post_otherwise(core: &mut Guard<'_>, selector: Selector, receive: Receive<Buffer>) {
     match core.desk.table.post(selector, receive) {
         Posted::Waiting(_) => {}
         Posted::Found(held) => {
             let name = core.desk.operations.name_of(receive);
             core.give(held, OperationId(name as u32), receive.capacity);
         }
-        Posted::Ended(status) => end(&mut core, receive, status),
+        Posted::Ended(status) => end(core, receive, status),
     }
 }
 

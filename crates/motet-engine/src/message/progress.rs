@@ -42,7 +42,7 @@ impl Node {
         for _ in 0..core.hot.len() {
             let Some(link) = core.whose_turn() else { break };
             came |= self.attend(core, link);
-            if core.desk.operations.direct_has_ended() {
+            if core.desk.operations.blocking_has_ended() {
                 core.keep_turn();
                 break; // what the others have stays where it is until somebody waits for it: here it would have to be kept
             }
@@ -68,35 +68,6 @@ impl Node {
             core.stir();
         }
         came
-    }
-
-    /// A round where one link is busy and nobody but the caller waits for anything. Whether something has come; and whether there is more
-    /// to do than this, for a [round](Node::round) as any other.
-    #[inline(always)]
-    pub(super) fn look_shortly(&self, core: &mut Guard<'_>) -> (bool, bool) {
-        const OTHERWISE: (bool, bool) = (false, true);
-        let Some(link) = core.only_link() else { return OTHERWISE };
-        let Core { links, desk, landing: Some(landing), rounds, now, asleep, .. } = &mut **core else {
-            return OTHERWISE;
-        };
-        let round = rounds.wrapping_add(1);
-        let until_slow = if links.count() > 1 { SWEEP } else { SLOW };
-        let Some(joined) = links.named(Number(link.0)) else { return OTHERWISE };
-        if *asleep || round.is_multiple_of(until_slow) {
-            return OTHERWISE;
-        }
-        *rounds = round;
-        let look = joined.look(link, desk, landing, *now);
-        let more = !joined.is_quiet() || desk.is_left_something();
-        if look == Look::Deliver {
-            core.driving = true;
-            self.deliver(core);
-            return (true, true);
-        }
-        if desk.stirred {
-            core.stir();
-        }
-        (look != Look::Silent, more)
     }
 
     /// Takes what a link has, and puts what it owes.
@@ -177,7 +148,7 @@ impl Node {
             let idle = joined.lanes().is_some_and(|lanes| lanes.inward.is_empty()) && !joined.proto.is_due();
             if !idle {
                 core.warm(link);
-                return core.desk.operations.direct_has_ended() || self.attend(core, link);
+                return core.desk.operations.blocking_has_ended() || self.attend(core, link);
             }
             return false;
         }

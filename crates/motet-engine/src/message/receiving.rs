@@ -2,12 +2,12 @@
 
 use super::core::Core;
 use super::desk::Desk;
-use super::operations::{Buffer, DIRECT, Got, Kind, Notice, Operation};
+use super::operations::{Buffer, Kind, Notice, Operation};
 use super::{Channel, Context, Error, LinkId, Node, OperationId, Pin};
 use crate::reason::Reason;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source};
 use motet_proto::message::{Broken, Held, Outcome, Reception};
-use motet_sys::span::{Memory, Span};
+use motet_sys::span::Memory;
 
 /// Where a receive looks for its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,7 @@ pub enum From {
     /// On any channel of a context.
     Any(Context),
 }
+
 /// What waits to be received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
@@ -29,6 +30,7 @@ pub struct Seen {
     /// Its headers.
     pub headers: Vec<u8>,
 }
+
 impl Node {
     /// Posts a receive: `memory` is filled with the body of the next message whose tag is `tag` but for the bits in `ignore`.
     pub fn post(
@@ -57,71 +59,6 @@ impl Node {
         let posted = core.post_here((from, tag, ignore), notice, make, capacity);
         core.release();
         posted
-    }
-
-    /// Receives the next message whose tag is `tag` but for the bits in `ignore`, and waits for it. Of several threads that do so at
-    /// a time, one needs no record for it.
-    ///
-    /// When this returns an error, the operation has not ended if it is [`DIRECT`] that is under way: [`Node::detach`] it, or
-    /// [`Node::wait_direct`] again.
-    #[inline(always)]
-    pub fn receive(
-        &self,
-        from: From,
-        tag: u64,
-        ignore: u64,
-        span: Span,
-        headers: Option<&mut Vec<u8>>,
-        deadline: Option<u64>,
-    ) -> Result<Got, Error> {
-        let mut headers = headers;
-        match self.receive_calmly(from, tag, ignore, span, headers.as_deref_mut()) {
-            Some(got) => Ok(got),
-            None => match self.receive_other(from, tag, ignore, span, headers.as_deref_mut()) {
-                Some(got) => Ok(got),
-                None => self.receive_anyhow(from, tag, ignore, span, headers, deadline),
-            },
-        }
-    }
-
-    /// The same where [`Node::receive_calmly`] and [`Node::receive_other`] have not got it: the short way or the long one.
-    #[inline(never)]
-    pub fn receive_anyhow(
-        &self,
-        from: From,
-        tag: u64,
-        ignore: u64,
-        span: Span,
-        mut headers: Option<&mut Vec<u8>>,
-        deadline: Option<u64>,
-    ) -> Result<Got, Error> {
-        let mut core = self.core()?;
-        let selector = core.selector(from, tag, ignore)?;
-        if let Some(got) = self.expect(&mut core, selector, span, &mut headers) {
-            return Ok(got);
-        }
-        let capacity = span.len() as u64;
-        if !core.desk.operations.begin_direct(Memory::Span(span)) {
-            return Err(Error::Full);
-        }
-        match core.desk.table.post(selector, Receive { operation: u64::from(DIRECT.0), capacity, buffer: Buffer::NONE })
-        {
-            Posted::Waiting(ticket) => {
-                if let Some(operation) = core.desk.operations.get(u64::from(DIRECT.0)) {
-                    operation.kind = Kind::Receive(Some(ticket));
-                }
-            }
-            Posted::Found(held) => core.give(held, DIRECT, capacity),
-            Posted::Ended(status) => {
-                core.desk.operations.complete(u64::from(DIRECT.0), Outcome { status, length: 0 });
-            }
-        }
-        self.wait(core, deadline, |core| core.desk.operations.take_direct(headers.as_deref_mut()))
-    }
-
-    /// Waits on for a receive whose first wait has ended with an error.
-    pub fn wait_direct(&self, mut headers: Option<&mut Vec<u8>>, deadline: Option<u64>) -> Result<Got, Error> {
-        self.wait(self.core()?, deadline, |core| core.desk.operations.take_direct(headers.as_deref_mut()))
     }
 
     /// What a receive would get now.

@@ -82,20 +82,7 @@ impl Node {
     /// Sends a message without headers, if there is room now and it goes in one packet: [`Error::WouldBlock`], [`Error::TooLong`].
     #[inline(always)]
     pub fn send_short(&self, channel: Channel, tag: u64, body: &[u8]) -> Result<(), Error> {
-        if self.send_calmly(channel, tag, &[], body) { Ok(()) } else { self.send_short_anyhow(channel, tag, body) }
-    }
-
-    #[inline(never)]
-    fn send_short_anyhow(&self, channel: Channel, tag: u64, body: &[u8]) -> Result<(), Error> {
-        let mut core = self.core()?;
-        let (joined, desk) = core.link(channel.link)?;
-        match joined.send_short(channel.link, desk, channel.id, tag, 0, body) {
-            Ok(()) => {
-                self.calm_down(&mut core, channel);
-                Ok(())
-            }
-            Err(refusal) => Err(core.refused(channel, refusal)),
-        }
+        self.try_inject_one_by(channel, tag, &[], body, None)
     }
 
     /// Sends a short message, whose body is free again when this returns: eager in one packet. Waits until there is room.
@@ -104,21 +91,27 @@ impl Node {
     #[inline(always)]
     pub fn inject(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
         let &Outgoing { channel, tag, headers, .. } = message;
+        let mut core = self.core()?;
         match body {
-            &[body] if self.send_calmly(channel, tag, headers, body) => Ok(()),
-            _ => self.inject_anyhow(message, body, deadline),
+            &[body] if core.inject(channel, tag, headers, body) => {
+                core.release();
+                Ok(())
+            }
+            _ => self.inject_anyhow(core, message, body, deadline),
         }
     }
 
     #[inline(never)]
-    fn inject_anyhow(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
+    fn inject_anyhow(
+        &self,
+        mut core: Guard<'_>,
+        message: &Outgoing<'_>,
+        body: &[&[u8]],
+        deadline: Option<u64>,
+    ) -> Result<(), Error> {
         let message = Outgoing { mode: Mode::Inject, ..*message };
-        let mut core = self.core()?;
         match self.try_send(&mut core, &message, body, 0, packet::Place::default()) {
-            Ok(_) => {
-                self.calm_down(&mut core, message.channel);
-                return Ok(());
-            }
+            Ok(_) => return Ok(()),
             Err(Error::WouldBlock) => {}
             Err(error) => return Err(error),
         }
@@ -197,13 +190,9 @@ impl Node {
         more: Vec<Memory>,
         notice: Notice,
     ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
-        if more.is_empty() && self.goes_calmly(message, memory.bytes(0, SHORT + 1), notice) {
-            return Ok(None);
-        }
         match self.core() {
             Ok(mut core) => {
                 if goes_at_once(&mut core, message, &memory, &more, notice) {
-                    self.calm_down(&mut core, message.channel);
                     return Ok(None);
                 }
                 self.look_for_credit(&mut core, message, &memory, &more);
@@ -222,12 +211,8 @@ impl Node {
         notice: Notice,
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, Error> {
-        if more.is_empty() && self.goes_calmly(message, memory.bytes(0, SHORT + 1), notice) {
-            return Ok(None);
-        }
         let mut core = self.core()?;
         if goes_at_once(&mut core, message, &memory, &more, notice) {
-            self.calm_down(&mut core, message.channel);
             return Ok(None);
         }
         self.look_for_credit(&mut core, message, &memory, &more);
@@ -245,14 +230,6 @@ impl Node {
         })?
     }
 
-    /// Sends what is short and needs no record, if the node is calm. False: it goes another way, or not at all.
-    #[inline(always)]
-    pub fn goes_calmly(&self, message: &Outgoing<'_>, body: &[u8], notice: Notice) -> bool {
-        let &Outgoing { channel, tag, headers, mode } = message;
-        let plain = mode == Mode::Automatic && notice.group.is_none() && body.len() <= SHORT;
-        plain && self.send_calmly(channel, tag, headers, body)
-    }
-
     /// Credit may have come that nobody has looked at: better than to announce a short message for lack of it.
     #[inline]
     fn look_for_credit(&self, core: &mut Guard<'_>, message: &Outgoing<'_>, memory: &Memory, more: &[Memory]) {
@@ -261,7 +238,7 @@ impl Node {
             core.link(message.channel.link).is_ok_and(|(joined, _)| joined.proto.lacks_credit(length))
         };
         if !core.driving && lacks(core) {
-            self.look_around(core);
+            self.look_everywhere(core);
         }
     }
 
@@ -351,16 +328,20 @@ impl Node {
     }
 }
 
-/// Sends what is short, has no headers and needs no record, if there is room. False: it goes the long way, or not at all.
+/// Sends what is short and needs no record, if there is room. False: it goes the long way, or not at all.
 #[inline(always)]
 fn goes_at_once(core: &mut Core, message: &Outgoing<'_>, memory: &Memory, more: &[Memory], notice: Notice) -> bool {
     let &Outgoing { channel, tag, headers, mode } = message;
-    let plain = mode == Mode::Automatic && headers.is_empty() && more.is_empty() && notice.group.is_none();
-    plain
-        && memory.len() <= SHORT
-        && core.link(channel.link).is_ok_and(|(joined, desk)| {
-            joined.send_short(channel.link, desk, channel.id, tag, 0, memory.bytes(0, SHORT)).is_ok()
-        })
+    let plain = mode == Mode::Automatic && more.is_empty() && notice.group.is_none() && memory.len() <= SHORT;
+    if !plain {
+        return false;
+    }
+    let body = memory.bytes(0, SHORT);
+    core.inject(channel, tag, headers, body)
+        || headers.is_empty()
+            && core
+                .link(channel.link)
+                .is_ok_and(|(joined, desk)| joined.send_short(channel.link, desk, channel.id, tag, 0, body).is_ok())
 }
 
 impl Core {

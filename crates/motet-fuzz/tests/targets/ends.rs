@@ -426,7 +426,7 @@ impl Game<'_> {
                 Some(name) => node.cancel(name).is_ok(),
                 None => {
                     let from = if any { From::Any(*context) } else { From::Channel(channels[link]) };
-                    node.cancel_bare(groups[usize::from(other)], from, number as u64) == Ok(true)
+                    node.cancel_bare(groups[usize::from(other)], from, number as u64, false) == Ok(true)
                 }
             }
         });

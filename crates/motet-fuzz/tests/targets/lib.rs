@@ -47,7 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "slot", run: slot::run, seeds: slot::seeds, rounds: 500_000 },
     Target { name: "lane", run: lane::run, seeds: lane::seeds, rounds: 200_000 },
     Target { name: "message", run: message::run, seeds: message::seeds, rounds: 200_000 },
-    Target { name: "calm", run: message::calm::run, seeds: message::calm::seeds, rounds: 50_000 },
+    Target { name: "lines", run: message::lines::run, seeds: message::lines::seeds, rounds: 50_000 },
     Target { name: "ring", run: ring::run, seeds: ring::seeds, rounds: 200_000 },
     Target { name: "ends", run: ends::run, seeds: ends::seeds, rounds: 10_000 },
     Target { name: "session", run: session::run, seeds: session::seeds, rounds: 200_000 },

@@ -3,11 +3,11 @@
 //!
 //! The input is a row of steps: a kind, a length of two bytes, the packet. Kinds from `OURS` on are steps of this side.
 //!
-//! Everything is done twice, by two sides that differ in one thing: now and then the one takes a message that is waited for the short way
-//! where the other posts a receive ([`expected`]). They must agree after every step.
+//! Everything is done twice, by two sides that differ in one thing: now and then the one takes a message for a posted receive by the direct path,
+//! where the other takes it by the general one ([`direct`]). They must agree after every step.
 
-pub mod calm;
-pub mod expected;
+pub mod direct;
+pub mod lines;
 mod memory;
 
 use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
@@ -37,7 +37,7 @@ pub struct Side {
     lent: Vec<Number>,
     offers: Vec<(ChannelId, bool)>,
     memory: memory::Ours,
-    watched: Option<expected::Watched>,
+    watched: Option<direct::Watched>,
 }
 
 impl Owner for Side {
@@ -132,14 +132,10 @@ pub fn play(mut input: &[u8]) -> Option<Broken> {
             None => {
                 let scope = game.ways.iter().find_map(|way| way.1);
                 if let (Some(scope), 0) = (scope, game.next % 4) {
-                    expected::arrived(&mut game, &mut twin, scope, kind, packet);
+                    direct::arrived(&mut game, &mut twin, scope, kind, packet);
                 } else {
-                    let in_place = scope.filter(|_| game.next % 2 == 1);
                     for game in [&mut game, &mut twin] {
-                        game.arrived(|link, side, now| match in_place {
-                            Some(scope) => arrived_in_place(link, side, scope, kind, packet, now),
-                            None => link.arrived(side, kind, packet, now),
-                        });
+                        game.arrived(|link, side, now| link.arrived(side, kind, packet, now));
                     }
                 }
             }
@@ -148,36 +144,11 @@ pub fn play(mut input: &[u8]) -> Option<Broken> {
                 twin.ours(step);
             }
         }
-        assert_eq!(game.shows(), twin.shows(), "the short way and the long one come to the same");
+        assert_eq!(game.shows(), twin.shows(), "both paths come to the same");
     }
     let broken = game.end();
     assert_eq!(twin.end(), broken);
     broken
-}
-
-/// A packet comes while somebody waits for a message in place, for which no receive is posted.
-fn arrived_in_place(
-    link: &mut Link,
-    side: &mut Side,
-    scope: Scope,
-    kind: u8,
-    packet: &[u8],
-    now: u64,
-) -> Result<(), Broken> {
-    let selector = side.table.alone(Selector { from: Source::One(scope), tag: 0, ignore: u64::MAX });
-    let message = selector.and_then(|selector| link.expects_loan(&side.table, &selector, kind, packet));
-    let Some(message) = message else { return link.arrived(side, kind, packet, now) };
-    match link.take_expected_loan(side, &message, now) {
-        Ok(record) => {
-            side.lent.push(record);
-            Ok(())
-        }
-        Err(_) => {
-            let arrived = link.arrived(side, kind, packet, now);
-            assert!(arrived.is_err(), "what is refused the short way breaks the link in the long one");
-            arrived
-        }
-    }
 }
 
 /// One side of a link, and what must hold after each step.
@@ -203,13 +174,6 @@ impl Game {
         let result = packet(&mut self.link, &mut self.side, self.next);
         assert_eq!(self.link.broken(), result.err(), "broken at once, and for good");
         self.check();
-    }
-
-    /// A packet comes, if it is taken for one. Otherwise nothing has happened.
-    pub fn maybe(&mut self, packet: impl FnOnce(&mut Link, &mut Side, u64) -> Option<()>) {
-        if packet(&mut self.link, &mut self.side, self.next + 1).is_some() {
-            self.arrived(|_, _, _| Ok(()));
-        }
     }
 
     /// A step of this side, by its number.

@@ -4,9 +4,8 @@
 //! What it is not: it decides nothing. Whatever is not plainly that message is left, untouched, to [`Link::arrived`].
 
 use super::link::{Link, Phase};
-use super::matching::{Receive, Scope, Selector, Table, Ticket};
-use super::packet::{self, Head, Kind, Long, Place};
-use super::pool::Number;
+use super::matching::{Receive, Scope, Table, Ticket};
+use super::packet::{self, Head, Kind};
 use super::{Broken, ChannelId, Envelope, Outcome, Owner, Reception, Status, credit};
 
 /// The message: its headers come first behind the packet's [`packet::MESSAGE`] bytes, then its body.
@@ -36,34 +35,7 @@ pub struct Awaited<B> {
     scope: Scope,
 }
 
-/// An announced message without headers, for a receive in place.
-#[derive(Debug)]
-pub struct ExpectedLoan {
-    /// On which channel it came.
-    pub channel: ChannelId,
-    /// Where it is.
-    pub place: Place,
-    /// Its tag, length and number.
-    pub long: Long,
-    grant: u16,
-}
-
 impl Link {
-    /// A packet has come, of which these are the first bytes and `length` others follow, and a receive waits
-    /// [alone](Table::alone): its message, if that is what the packet is.
-    #[inline(always)]
-    pub fn expects<B: Copy>(
-        &self,
-        table: &Table<B>,
-        selector: &Selector,
-        kind: u8,
-        front: &[u8; packet::MESSAGE],
-        length: usize,
-    ) -> Option<Expected> {
-        let (message, scope) = self.plain_message(kind, front, length)?;
-        table.admits(selector, scope, message.tag).then_some(message)
-    }
-
     /// A message that is matched and breaks no rule, and its scope.
     #[inline(always)]
     fn plain_message(&self, kind: u8, front: &[u8; packet::MESSAGE], length: usize) -> Option<(Expected, Scope)> {
@@ -126,46 +98,6 @@ impl Link {
         self.heard = now;
         self.grants.use_and_free(message.units);
         Ok(())
-    }
-
-    /// The same of an announced message that its receiver may see where it is.
-    #[inline]
-    pub fn expects_loan<B: Copy>(
-        &self,
-        table: &Table<B>,
-        selector: &Selector,
-        kind: u8,
-        packet: &[u8],
-    ) -> Option<ExpectedLoan> {
-        if kind != Kind::Announce as u8 || !matches!(self.phase, Phase::Up) || !self.met {
-            return None;
-        }
-        let (head, rest) = Head::read(packet).ok()?;
-        let (long, rest) = Long::read(rest).ok()?;
-        let (place, rest) = Place::read(rest).ok()?;
-        let channel = self.channels.receiving(head.to).ok()?;
-        let Reception::Matched(scope) = channel.reception else { return None };
-        let plain = head.own == 0 && rest.is_empty() && long.length > 0 && place.address != 0;
-        if !plain || channel.is_released() || !table.admits(selector, scope, long.tag) {
-            return None;
-        }
-        Some(ExpectedLoan { channel: ChannelId(head.to), place, long, grant: head.grant })
-    }
-
-    /// It is taken, and lent until [`Link::give_back`]. An error: the packet says what cannot be, and breaks the link when it arrives.
-    #[inline]
-    pub fn take_expected_loan<O: Owner>(
-        &mut self,
-        owner: &mut O,
-        message: &ExpectedLoan,
-        now: u64,
-    ) -> Result<Number, Broken> {
-        let record = self.inbounds.begin_lent(&message.long, message.place)?;
-        if message.grant != 0 && self.allowance.granted(u32::from(message.grant))? {
-            owner.unblocked();
-        }
-        self.heard = now;
-        Ok(record)
     }
 
     /// Whether credit must go back that does not wait for a message to ride on.

@@ -287,43 +287,6 @@ impl<B: Copy> Table<B> {
         self.in_rows + self.waiting.count()
     }
 
-    /// A receive that nobody posts: whether it would wait, and no other does. Then this is what it waits for, by
-    /// [`Table::admits`].
-    #[inline(always)]
-    pub fn alone(&self, selector: Selector) -> Option<Selector> {
-        if self.receives() > 0 || self.look(selector).is_some() {
-            return None;
-        }
-        let place = self.scopes.get(self.scopes.find(selector.from.number())?)?;
-        let ignore = if place.ordered { u64::MAX } else { selector.ignore };
-        place.ended.is_none().then_some(Selector { ignore, ..selector })
-    }
-
-    /// While no receive and no message waits: whether a scope's messages come in order, whatever their tags, and its context. `None`: some
-    /// do, or none come any more.
-    pub fn calm(&self, scope: Scope) -> Option<(bool, Option<Context>)> {
-        if self.receives() > 0 || self.kept.count() > 0 {
-            return None;
-        }
-        let place = self.scopes.get(self.scopes.find(scope.0)?)?;
-        let open = |context: &u32| self.scopes.get(*context).is_some_and(|place| place.ended.is_none());
-        let context = place.parent.filter(open).map(|context| Context(self.scopes.number(context)));
-        place.ended.is_none().then_some((place.ordered, context))
-    }
-
-    /// Whether a message that arrives in a scope is for a receive that waits [alone](Table::alone).
-    #[inline(always)]
-    pub fn admits(&self, selector: &Selector, scope: Scope, tag: u64) -> bool {
-        let source = match selector.from {
-            Source::One(one) => one == scope,
-            Source::Any(Context(context)) => {
-                let place = self.scopes.find(scope.0).and_then(|index| self.scopes.get(index));
-                place.is_some_and(|place| place.parent == Some(context.index()))
-            }
-        };
-        source && (tag ^ selector.tag) & !selector.ignore == 0
-    }
-
     /// Posts a receive, where no message waits for one from there and its row is short. `None`, and nothing is done: [`Table::post`].
     #[inline(always)]
     pub fn post_simply(&mut self, selector: Selector, receive: Receive<B>) -> Option<Ticket> {

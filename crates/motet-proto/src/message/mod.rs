@@ -19,7 +19,6 @@
 //! long, [`rendezvous`].
 
 pub mod atomic;
-pub mod calm;
 pub mod channels;
 pub mod credit;
 pub mod expected;

@@ -4,7 +4,6 @@
 //! [`Link::send_short`] does with one that may go. What it is not: it decides nothing. Whatever is not such a message is left, untouched, to
 //! those.
 
-use super::calm::Going;
 use super::link::{Link, Phase};
 use super::matching::Oldest;
 use super::packet::{self, Head, Kind};
@@ -22,6 +21,15 @@ pub struct Matched {
     pub tag: u64,
     /// Bytes of its headers.
     pub headers: usize,
+}
+
+/// A message that may go.
+#[derive(Debug, Clone, Copy)]
+pub struct Going {
+    /// Its packet begins with these.
+    pub words: [u64; packet::MESSAGE / 8],
+    units: u32,
+    grant: u16,
 }
 
 impl Link {
@@ -68,5 +76,14 @@ impl Link {
         let fits = (length - headers) as u64 <= self.limits.eager && headers <= stack::MOST;
         let words = Head { to, own: headers as u16, grant }.words(tag);
         (fits && self.allowance.covers(units)).then_some(Going { words, units, grant })
+    }
+
+    /// It has gone.
+    #[inline(always)]
+    pub fn gone(&mut self, Going { units, grant, .. }: Going) {
+        self.allowance.spend(units);
+        if grant > 0 {
+            self.grants.gone(grant);
+        }
     }
 }

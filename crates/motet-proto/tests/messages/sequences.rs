@@ -245,45 +245,6 @@ fn what_is_lent_is_its_senders_once_it_is_given_back() {
 }
 
 #[test]
-fn an_announcement_that_is_expected_is_lent_at_once_and_no_other_is() {
-    let mut world = connected(WIDE);
-    let operation = world.next + 1;
-    assert!(matches!(world.send(0, 0, 0, 3000, Mode::Synchronous), Ok(Sent::Pending(_))));
-    let (kind, mut packet, _) = world.lanes[0].packets.pop_back().unwrap();
-    world.lanes[0].bytes -= packet.len();
-    // It lies somewhere, and has no headers.
-    packet[4..6].fill(0);
-    packet.truncate(48);
-    packet[32] |= 1;
-    let alone = any(&world, 1);
-    let node = &mut world.nodes[1];
-    let alone = node.side.table.alone(alone).unwrap();
-    let expects = |kind, packet: &[u8]| node.link.expects_loan(&node.side.table, &alone, kind, packet);
-    assert!(expects(Kind::First as u8, &packet).is_none());
-    assert!(expects(kind, &packet[..47]).is_none() && expects(kind, &[&packet[..], &[0]].concat()).is_none());
-    for (at, byte) in [(0, 0xff), (4, 1), (23, 1), (16, 0)] {
-        let mut other = packet.clone();
-        match at {
-            23 => other[32..40].fill(0),
-            16 => other[16..24].fill(0),
-            _ => other[at] = byte,
-        }
-        assert!(expects(kind, &other).is_none(), "another channel, headers, nowhere, nothing: {at}");
-    }
-    let message = expects(kind, &packet).unwrap();
-    assert_eq!(message.long.length, 3000);
-    let record = node.link.take_expected_loan(&mut node.side, &message, 1).unwrap();
-    assert!(node.link.take_expected_loan(&mut node.side, &message, 1).is_err(), "its number is in use");
-    assert!(world.nodes[0].side.sends.contains_key(&operation), "it is lent");
-    assert_eq!([0, 1].map(|side| world.nodes[side].link.counts()), [[1, 0, 1], [1, 1, 0]]);
-    world.nodes[1].link.give_back_now(&mut world.lanes[1], record);
-    assert_eq!(kinds(&world.lanes[1]), [Kind::Done as u8]);
-    exchange(&mut world);
-    assert!(!world.nodes[0].side.sends.contains_key(&operation));
-    assert_eq!([0, 1].map(|side| world.nodes[side].link.counts()), [[1, 0, 0]; 2]);
-}
-
-#[test]
 fn what_is_lent_holds_neither_the_channel_nor_other_messages_and_cannot_be_cancelled() {
     let mut world = connected(WIDE);
     let operation = lent(&mut world);

@@ -76,29 +76,6 @@ fn a_panic_without_the_lock_leaves_it_held_by_nobody() {
 }
 
 #[test]
-fn it_is_calm_until_somebody_has_it_otherwise() {
-    let value = Lock::new(1);
-    let calmly = || value.lock_if_calm().map(|value| *value);
-    assert_eq!(calmly(), None);
-    value.lock().set_calm(true);
-    assert_eq!([calmly(), calmly()], [Some(1); 2], "who takes it so leaves it so");
-    drop(value.lock());
-    assert_eq!(calmly(), None);
-    let mut guard = value.lock();
-    guard.set_calm(true);
-    guard.unlocked(|| assert_eq!(calmly(), Some(1)));
-    drop(guard);
-    assert_eq!(calmly(), None, "who has lent it comes back as anybody");
-    value.lock().set_calm(true);
-    if let Some(mut guard) = value.lock_if_calm() {
-        guard.set_calm(false);
-        guard.release();
-    }
-    assert_eq!(calmly(), None);
-    assert_eq!(*value.lock(), 1);
-}
-
-#[test]
 fn the_favoured_one_and_others_take_turns() {
     let counter = Lock::new(0u64);
     let mut favour = counter.favour().expect("the first one, where there is a barrier");

@@ -5,7 +5,6 @@
 #![allow(unsafe_code)]
 
 use super::{Completion, Error, From, Got, Inner, Memory, Notice, OperationId, Outgoing, Status};
-use motet_engine::message::operations::DIRECT;
 use motet_engine::message::overdue::CalledBack;
 use motet_engine::message::regions::Shared;
 use motet_sys::span::Span;
@@ -20,12 +19,22 @@ const LET_GO: u64 = 3_000_000_000;
 /// Takes the memory away from an operation that has not ended.
 struct Loan<'a> {
     node: &'a Inner,
-    operation: OperationId,
+    what: Lent,
+}
+
+/// Who has the memory.
+enum Lent {
+    Operation(OperationId),
+    /// A blocking receive from there.
+    Blocking(From),
 }
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        let _ = self.node.detach(self.operation);
+        let _ = match self.what {
+            Lent::Operation(operation) => self.node.detach(operation),
+            Lent::Blocking(from) => self.node.abandon_blocking(from),
+        };
     }
 }
 
@@ -50,25 +59,22 @@ pub(super) fn lent<R>(buffer: &mut [u8], with: impl FnOnce(Span) -> R) -> R {
     with(unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) })
 }
 
-/// Receives into memory that stays for the time of the call, where [`Inner::receive_calmly`] has not got it.
-#[inline(never)]
+/// Receives into memory that stays for the time of the call.
+#[inline(always)]
 pub(super) fn receive(
     node: &Inner,
-    from: From,
-    tag: u64,
-    ignore: u64,
+    selector: (From, u64, u64),
     span: Span,
     mut headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
 ) -> Result<Got, Error> {
-    let loan = Loan { node, operation: DIRECT };
-    let got = node.receive_anyhow(from, tag, ignore, span, headers.as_deref_mut(), deadline);
-    match got {
+    let loan = Loan { node, what: Lent::Blocking(selector.0) };
+    match node.receive(selector, span, &mut headers, deadline) {
         Ok(got) if got.status != Status::Cancelled => {
             std::mem::forget(loan);
             Ok(got)
         }
-        other => receive_after_all(loan, other, (from, tag, ignore), span, headers, deadline),
+        other => receive_after_all(loan, other, selector, span, headers, deadline),
     }
 }
 
@@ -92,8 +98,8 @@ fn receive_after_all(
             }
             Error::TimedOut => {
                 // Without a message it ends at once; with one it ends when that has landed.
-                node.take_back(DIRECT)?;
-                node.wait_direct(headers.take(), None)
+                node.cancel_blocking(selector.0)?;
+                node.wait_blocking(&mut headers, None)
             }
             Error::WouldBlock | Error::NoNode(_) => return Err(error), // in a handler, or shut meanwhile: the loan takes it back
             error => {
@@ -117,7 +123,7 @@ fn receive_by_record(
     deadline: Option<u64>,
 ) -> Result<Got, Error> {
     let operation = node.post(from, tag, ignore, Memory::Span(span), Notice::default())?;
-    let loan = Loan { node, operation };
+    let loan = Loan { node, what: Lent::Operation(operation) };
     let mut waited = node.wait_for(operation, deadline);
     if matches!(waited, Err(Error::TimedOut)) {
         node.take_back(operation)?;
@@ -146,7 +152,7 @@ pub(super) fn send(node: &Inner, message: &Outgoing<'_>, body: &[&[u8]], deadlin
     let Some(operation) = node.send(message, memory, parts.collect(), Notice::default(), deadline)? else {
         return Ok(());
     };
-    let loan = Loan { node, operation };
+    let loan = Loan { node, what: Lent::Operation(operation) };
     let completion = match node.wait_for(operation, deadline) {
         Err(Error::TimedOut) => match overdue(node, operation)? {
             Some(completion) => completion,

@@ -85,9 +85,6 @@ impl Node {
         most: usize,
         limit: Option<Duration>,
     ) -> Result<InPlace, Error> {
-        if let Some((tag, channel, lent)) = self.0.receive_lent(from, tag, ignore, most as u64)? {
-            return Ok(InPlace { tag, headers: Vec::new(), channel, body: Content::Lent(lent) });
-        }
         let operation = self.0.post_in_place(from, tag, ignore, most as u64, Notice::default())?;
         let mut waited = self.0.wait_for(operation, deadline(limit));
         if let Err(error) = waited {

@@ -5,7 +5,7 @@ use crate::message::Error;
 use motet_proto::message::pool::{Fifo, Number};
 
 /// A completion group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct GroupId(pub u32);
 
 impl GroupId {
@@ -36,6 +36,9 @@ impl Operations {
     /// are under way.
     pub fn remove_group(&mut self, group: GroupId) -> Result<(), Error> {
         let number = Number(group.0);
+        if group == self.blocking {
+            return Err(Error::Unknown); // it is no program's
+        }
         if self.groups.named(number).ok_or(Error::Unknown)?.under_way > 0 {
             return Err(Error::WouldBlock);
         }

@@ -4,10 +4,12 @@
 //! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, whoever waits for
 //! the group: it lists the records where they are. What it is not: it waits for nothing.
 
+mod blocking;
 mod buffers;
 mod groups;
 mod record;
 
+pub use blocking::Blocking;
 pub use buffers::Buffer;
 pub use groups::{Group, GroupId};
 pub use record::{Kind, Operation, Seen};
@@ -100,7 +102,7 @@ impl<F: FnMut(&Ended<'_>)> Teller for Calls<F> {
     }
 }
 
-/// How a receive has ended for which a thread has waited right here.
+/// How a blocking receive has ended.
 #[derive(Debug)]
 pub struct Got {
     /// How.
@@ -115,8 +117,6 @@ pub struct Got {
     pub channel: Option<Channel>,
 }
 
-/// The one operation that has no record of its own: a receive for which a thread waits right here.
-pub const DIRECT: OperationId = OperationId(0);
 /// In the end of a receive that was posted without a record ([`super::Node::post_bare`]).
 pub const NONE: OperationId = OperationId(0);
 
@@ -125,7 +125,8 @@ pub const NONE: OperationId = OperationId(0);
 pub struct Operations {
     pool: Pool<Operation, 1>,
     groups: Pool<Group>,
-    direct: Direct,
+    /// That of blocking receives.
+    pub blocking: GroupId,
     /// Receives that are posted without a record.
     bare: u32,
     /// Loans of whose end nobody is told, on their way; and the last such that has come back.
@@ -139,13 +140,6 @@ pub struct Operations {
 const LOAN: u64 = 1 << 32;
 /// In the name of a posted receive: it has no record, and this is its group.
 const BARE: u64 = 1 << 33;
-
-/// The place of [`DIRECT`].
-#[derive(Debug, Default)]
-struct Direct {
-    operation: Operation,
-    busy: bool,
-}
 
 impl Operations {
     /// A new record.
@@ -190,46 +184,10 @@ impl Operations {
     /// A record, by the name that the protocol knows it by.
     #[inline(always)]
     pub fn get(&mut self, name: u64) -> Option<&mut Operation> {
-        if name == u64::from(DIRECT.0) {
-            return self.direct.busy.then_some(&mut self.direct.operation);
-        }
         if name >= LOAN {
             return None;
         }
         self.pool.named(Number(name as u32)).filter(|operation| !operation.told)
-    }
-
-    /// Begins the receive that has no record. False: there is one.
-    #[inline(always)]
-    pub fn begin_direct(&mut self, memory: Memory) -> bool {
-        let Direct { operation, busy } = &mut self.direct;
-        if *busy {
-            return false;
-        }
-        *busy = true;
-        (operation.memory, operation.outcome, operation.channel, operation.full) = (memory, None, None, 0);
-        (operation.kind, operation.begun) = (Kind::Receive(None), false);
-        true
-    }
-
-    /// Whether that has ended.
-    #[inline(always)]
-    pub fn direct_has_ended(&self) -> bool {
-        self.direct.operation.outcome.is_some()
-    }
-
-    /// How that has ended: then there is none any more. Its headers take the place of what is in `headers`.
-    #[inline(always)]
-    pub fn take_direct(&mut self, headers: Option<&mut Vec<u8>>) -> Option<Got> {
-        let Operation { outcome, tag, full, headers: known, channel, .. } = &mut self.direct.operation;
-        let Outcome { status, length } = outcome.take()?;
-        if let Some(headers) = headers {
-            headers.clear();
-            headers.extend_from_slice(known);
-        }
-        known.clear();
-        self.direct.busy = false;
-        Some(Got { status, length, tag: *tag, full: *full, channel: *channel })
     }
 
     /// Takes a record back that never began.
@@ -335,12 +293,6 @@ impl Operations {
     /// Tells its group, if it has one.
     #[inline(always)]
     fn ended(&mut self, name: u64, outcome: Outcome) {
-        if name == u64::from(DIRECT.0) {
-            if self.direct.operation.detached {
-                self.direct = Direct::default();
-            }
-            return;
-        }
         let index = Number(name as u32).index();
         let Some(operation) = self.pool.get_mut(index) else { return };
         let Some(group) = operation.notice.group else {
@@ -372,7 +324,7 @@ impl Operations {
     #[inline(always)]
     pub fn take(&mut self, operation: OperationId) -> Option<Completion> {
         let name = u64::from(operation.0);
-        if operation == DIRECT || self.get(name)?.outcome.is_none() {
+        if self.get(name)?.outcome.is_none() {
             return None;
         }
         self.take_record(Number(operation.0).index())

@@ -21,7 +21,7 @@ fn a_gathered_body_is_shown_from_anywhere() {
 #[test]
 fn a_loan_of_whose_end_nobody_is_told_is_kept_until_then_and_used_again() {
     let pool = motet_sys::lending::Pool::new(1 << 30);
-    let mut operations = Operations::default();
+    let mut operations = Operations::new();
     let take = |length| {
         let mut loan = pool.take(length).unwrap();
         loan.fill(length as u8);
@@ -47,7 +47,7 @@ fn a_loan_of_whose_end_nobody_is_told_is_kept_until_then_and_used_again() {
 
 #[test]
 fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
-    let mut operations = Operations::default();
+    let mut operations = Operations::new();
     let group = operations.add_group().unwrap();
     let mut begin = |context, memory| {
         let notice = Notice { group: Some(group), context, quiet: false };
@@ -84,7 +84,7 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
 
 #[test]
 fn a_message_that_is_told_ends_as_any_other_does() {
-    let mut operations = Operations::default();
+    let mut operations = Operations::new();
     let group = operations.add_group();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let headers: [&[u8]; 4] = [b"", b"head", b"8 bytes.", b"sixteen and more"];
@@ -128,7 +128,7 @@ fn a_message_that_is_told_ends_as_any_other_does() {
 
 #[test]
 fn only_receives_of_the_group_are_told() {
-    let mut operations = Operations::default();
+    let mut operations = Operations::new();
     let group = operations.add_group();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let plain = || Memory::Span(motet_sys::span::Span::EMPTY);
@@ -144,15 +144,15 @@ fn only_receives_of_the_group_are_told() {
         assert!(!tells(&mut operations, receive));
         assert!(!operations.has_ended(name));
     }
-    let direct = Receive { operation: u64::from(DIRECT.0), capacity: 0, buffer: Buffer::NONE };
-    assert!(operations.begin_direct(plain()) && !tells(&mut operations, direct));
-    let loan = Receive { operation: LOAN | direct.operation, capacity: 0, buffer: Buffer::NONE };
+    let blocking = operations.begin_bare(operations.blocking, Buffer::NONE).unwrap();
+    assert!(!tells(&mut operations, blocking) && operations.is_blocked());
+    let loan = Receive { operation: LOAN, capacity: 0, buffer: Buffer::NONE };
     assert!(!tells(&mut operations, loan));
 }
 
 #[test]
 fn a_group_does_not_wait_for_what_nobody_waits_for() {
-    let mut operations = Operations::default();
+    let mut operations = Operations::new();
     let group = operations.add_group().unwrap();
     let notice = Notice { group: Some(group), ..Notice::default() };
     let operation = Operation::new(Memory::Owned(Vec::new()), Kind::Receive(None), None, notice);
@@ -164,7 +164,7 @@ fn a_group_does_not_wait_for_what_nobody_waits_for() {
 
 #[test]
 fn a_group_counts_and_reports_what_it_is_told_to() {
-    let mut operations = Operations::default();
+    let mut operations = Operations::new();
     let group = operations.add_group().unwrap();
     let mut begin = |quiet| {
         let notice = Notice { group: Some(group), context: 7, quiet };

@@ -1,12 +1,11 @@
-//! Short messages on a node that is calm (docs/messages.md, *The calm way*), and everything that ends it: whatever comes between them,
-//! each is sent and received as if nothing had been known beforehand.
+//! Short messages by blocking calls, and everything that may come between them: each is sent and received as if nothing else had been.
 
 use motet::node::{Channel, Error, From, Memory, Mode, Node, Notice, Outgoing, Serve, Status};
 use std::time::Duration;
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 43;
-/// Messages after which a node is calm.
+/// Messages of a beginning.
 const MANY: u64 = 12;
 
 struct Pair {
@@ -38,8 +37,8 @@ impl Pair {
         })
     }
 
-    /// Short messages until both nodes are calm.
-    fn calm(&self) {
+    /// Short messages, each way in turn.
+    fn begin(&self) {
         (0..MANY).for_each(|tag| self.exchange(tag));
     }
 
@@ -66,7 +65,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
 fn messages_of_two_lines_without_end_keep_nobody_out() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let pair = Pair::new(queue);
-    pair.calm();
+    pair.begin();
     let met = AtomicBool::new(false);
     let send = || pair.near.send(pair.here, 1, &[1; 80], LIMIT).unwrap();
     send(); // there is always one
@@ -89,7 +88,7 @@ fn messages_of_two_lines_without_end_keep_nobody_out() {
 #[test]
 fn headers_and_bodies_of_every_length_come_whole() {
     let pair = Pair::new(queue);
-    pair.calm();
+    pair.begin();
     let lengths = [0, 1, 3, 4, 7, 8, 9, 15, 16, 20, 24, 31, 32, 39, 40, 41, 57, 96, 97, 200, 256];
     let (mut pushed, mut buffer) = (Vec::new(), vec![0; 20_000]);
     for headers in lengths {
@@ -109,7 +108,7 @@ fn headers_and_bodies_of_every_length_come_whole() {
 fn what_is_longer_than_its_buffer_is_cut_and_nothing_behind_it_is_touched() {
     let pair = Pair::new(queue);
     for length in [1, 8, 20, 40, 90] {
-        pair.calm();
+        pair.begin();
         let body = pattern(length, 3);
         pair.near.send(pair.here, 5, &body, LIMIT).unwrap();
         let mut buffer = [0xee; 128];
@@ -123,11 +122,11 @@ fn what_is_longer_than_its_buffer_is_cut_and_nothing_behind_it_is_touched() {
 #[test]
 fn other_channels_and_posted_receives_get_what_is_theirs() {
     let pair = Pair::new(queue);
-    pair.calm();
+    pair.begin();
     let (here, there) = pair.another();
     let mut bytes = [0; 8];
     for round in 0..200u64 {
-        pair.calm();
+        pair.begin();
         match round % 4 {
             // Another channel's message comes first: it is not this one's.
             0 => {
@@ -179,7 +178,7 @@ fn tags_are_matched_on_a_channel_and_in_its_context() {
     let context = context.get().unwrap(); // the far node's, which serves first
     let mut bytes = [0; 8];
     for round in 0..100u64 {
-        pair.calm();
+        pair.begin();
         for tag in [1, 2, 3] {
             pair.near.send(pair.here, tag + 10 * round, &tag.to_le_bytes(), LIMIT).unwrap();
         }
@@ -191,9 +190,9 @@ fn tags_are_matched_on_a_channel_and_in_its_context() {
 }
 
 #[test]
-fn ends_are_noticed_while_it_is_calm() {
+fn ends_of_channels_and_links_are_noticed() {
     let pair = Pair::new(queue);
-    pair.calm();
+    pair.begin();
     // A channel of which one side is closed while messages go over another.
     let (here, there) = pair.another();
     for tag in 0..MANY {
@@ -203,7 +202,7 @@ fn ends_are_noticed_while_it_is_calm() {
     pair.near.close_channel(here).unwrap();
     assert_eq!(pair.near.send(here, 1, b"too late", LIMIT), Err(Error::Unknown));
     assert_eq!(pair.far.receive(there, &mut [0; 8], LIMIT), Err(Error::Closed));
-    pair.calm();
+    pair.begin();
     pair.near.disconnect(pair.here.link).unwrap();
     assert_eq!(pair.near.send(pair.here, 1, b"no link", LIMIT), Err(Error::Unknown));
     let lost = pair.far.receive(pair.there, &mut [0; 8], LIMIT).unwrap_err();
@@ -212,7 +211,7 @@ fn ends_are_noticed_while_it_is_calm() {
 
 /// Threads that send, receive and do anything else at the same time: everything comes once, in order on its channel.
 #[test]
-fn calls_of_other_threads_end_it() {
+fn threads_send_receive_and_do_anything_else_at_a_time() {
     const COUNT: u64 = 30_000;
     let pair = Pair::new(queue);
     let (here, there) = pair.another();
@@ -236,5 +235,5 @@ fn calls_of_other_threads_end_it() {
             }
         });
     });
-    pair.calm();
+    pair.begin();
 }

@@ -1,4 +1,4 @@
-//! Looks in vain that take no lock count as rounds, and what is due every so many rounds is done whatever other calls are between them.
+//! What is due every so many rounds is done however a node is polled.
 
 use motet::node::{Node, Serve};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,4 @@
-//! What a node keeps of the last receive, send and end while it is still (`motet_engine::message`): whatever happens between two of them, the
-//! next one is as if nothing had been kept.
+//! Posted receives, sends and looks for ends, and whatever other calls come between two of them: the next one is as if nothing had been.
 
 use motet::node::{
     Channel, Context, Error, From, GroupId, Memory, Mode, Node, Notice, OperationId, Outgoing, Serve, Span, Status,

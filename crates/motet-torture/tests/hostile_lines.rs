@@ -1,8 +1,8 @@
-//! Peers that write rubbish into the lanes of nodes that are calm (docs/messages.md, *The calm way*), between messages and in the middle of
-//! them: every call ends as it would on a node that is not, nothing is read or written beyond its bounds, and others are served as before.
+//! Peers that write rubbish into the lanes of a node, between messages and in the middle of them: every call ends by the direct path as by the
+//! general one, nothing is read or written beyond its bounds, and others are served as before.
 #![forbid(unsafe_code)]
 
-use motet::node::{Channel, Error, From, Memory, Mode, Node, Notice, Outgoing, Serve};
+use motet::node::{Channel, Error, From, Memory, Mode, Node, Notice, Outgoing, Serve, Status};
 use motet_torture::by_hand::{FIRST, LANE, MESSAGE, Peer, greeting, message};
 use motet_torture::random::Random;
 use motet_torture::{LIMIT, forget_all, seconds, seed};
@@ -10,17 +10,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const SERVICE: u64 = 1;
-/// Messages after which a node is calm.
+/// Messages of a beginning.
 const MANY: u64 = 12;
 /// Does not wait.
 const NOW: Option<Duration> = Some(Duration::ZERO);
 const BUFFER: usize = 70_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Calm,
-    Short,
-    Long,
+enum Path {
+    /// Blocking receives, and bodies of one part.
+    Direct,
+    /// Receives into memory of the node's, and bodies of two parts.
+    General,
 }
 
 /// What a call has come to.
@@ -31,50 +32,35 @@ enum End {
     Read(Vec<Vec<u8>>),
 }
 
-/// A node, which takes one way if it can.
+/// A node whose calls take this path.
 struct Victim {
     node: Node,
-    way: Way,
+    path: Path,
 }
 
 /// Its link to a peer made by hand.
 struct Link<'a> {
     node: &'a Node,
-    way: Way,
+    path: Path,
     peer: Peer,
     channel: Channel,
 }
 
 impl Victim {
-    fn new(way: Way) -> Self {
+    fn new(path: Path) -> Self {
         let node = Node::open("").unwrap();
         node.serve(SERVICE, Serve::Queue).unwrap();
-        if way == Way::Long {
-            // A receive that waits for something else: no message is received without being matched with those that do.
-            let from = From::Any(node.context().unwrap());
-            node.post(from, 0, 0, Memory::Owned(Vec::new()), Notice::default()).unwrap();
-        }
-        Self { node, way }
+        Self { node, path }
     }
 
     fn meet(&self, greeting: &[u8]) -> Link<'_> {
         let (peer, channel) = Peer::open(&self.node, greeting, SERVICE);
-        let mut link = Link { node: &self.node, way: self.way, peer, channel };
-        // Now and then a look is left to the usual way, and ends the calm.
-        for tag in 0.. {
+        let mut link = Link { node: &self.node, path: self.path, peer, channel };
+        for tag in 0..MANY {
             link.peer.message(FIRST, 0, 0, tag, &tag.to_le_bytes());
             assert_eq!(link.receive(), End::Got(Ok((tag, Vec::new(), tag.to_le_bytes().to_vec()))));
-            link.before();
-            let calm = self.node.send_calmly(channel, tag, &[], &[0; 8]);
-            assert!(!calm || self.way == Way::Calm, "it goes the way that it should");
-            if !calm {
-                assert_eq!(link.send(tag, 0, 8), End::Sent(Ok(())));
-            }
+            assert_eq!(link.send(tag, 0, 8), End::Sent(Ok(())));
             assert_eq!(link.peer.read().len(), 1);
-            if tag >= MANY && calm == (self.way == Way::Calm) {
-                break;
-            }
-            assert!(tag < 100 * MANY, "it is never calm");
         }
         link
     }
@@ -99,26 +85,44 @@ impl Victim {
 }
 
 impl Link<'_> {
-    /// What the way demands before a call.
-    fn before(&self) {
-        if self.way != Way::Calm {
-            let _ = self.node.link_info(self.channel.link); // takes the lock: it is not calm
+    fn receive(&self) -> End {
+        let from = From::Channel(self.channel);
+        End::Got(match self.path {
+            Path::Direct => {
+                let (mut headers, mut buffer) = (Vec::new(), vec![0; BUFFER]);
+                let got = self.node.receive_with(from, 0, u64::MAX, &mut headers, &mut buffer, NOW);
+                got.map(|got| (got.tag, headers, buffer[..got.length].to_vec()))
+            }
+            Path::General => self.receive_posted(from),
+        })
+    }
+
+    fn receive_posted(&self, from: From) -> Result<(u64, Vec<u8>, Vec<u8>), Error> {
+        let memory = Memory::Owned(vec![0; BUFFER]);
+        let operation = self.node.post(from, 0, u64::MAX, memory, Notice::default())?;
+        let end = self.node.wait_for(operation, Some(motet::node::in_ns(0))).or_else(|error| {
+            assert_eq!(error, Error::TimedOut);
+            self.node.take_back(operation)?;
+            self.node.wait_for(operation, None)
+        })?;
+        match end.status {
+            Status::Done => Ok((end.tag, end.headers, end.memory.unwrap()[..end.length as usize].to_vec())),
+            Status::Cancelled => Err(Error::TimedOut),
+            status => {
+                let gone = self.node.link_info(self.channel.link).ok().and_then(|info| info.gone);
+                Err(Error::of_status(status, gone).unwrap())
+            }
         }
     }
 
-    fn receive(&self) -> End {
-        self.before();
-        let (mut headers, mut buffer) = (Vec::new(), vec![0; BUFFER]);
-        let from = From::Channel(self.channel);
-        let got = self.node.receive_with(from, 0, u64::MAX, &mut headers, &mut buffer, NOW);
-        End::Got(got.map(|got| (got.tag, headers, buffer[..got.length].to_vec())))
-    }
-
     fn send(&self, tag: u64, headers: usize, body: usize) -> End {
-        self.before();
         let content = [tag as u8; 256];
         let outgoing = Outgoing { channel: self.channel, tag, headers: &content[..headers], mode: Mode::Inject };
-        End::Sent(self.node.send_with(&outgoing, &[&content[..body]], NOW))
+        let (first, second) = content[..body].split_at(body / 2);
+        End::Sent(match self.path {
+            Path::Direct => self.node.send_with(&outgoing, &[&content[..body]], NOW),
+            Path::General => self.node.send_with(&outgoing, &[first, second], NOW),
+        })
     }
 
     /// Everything that there is.
@@ -193,9 +197,9 @@ fn rubbish(random: &mut Random, peer: &mut Peer) {
 }
 
 #[test]
-fn rubbish_on_a_calm_node_ends_as_on_any_other() {
+fn rubbish_ends_calls_of_both_paths_alike() {
     let (good, seed) = (greeting(), seed());
-    let victims = [Way::Calm, Way::Short, Way::Long].map(Victim::new);
+    let victims = [Path::Direct, Path::General].map(Victim::new);
     let until = Instant::now() + seconds(4);
     let (mut links, mut broken) = (0u64, 0);
     while Instant::now() < until {
@@ -223,10 +227,9 @@ fn rubbish_on_a_calm_node_ends_as_on_any_other() {
             victim.goes_on();
             (ends, info.gone)
         });
-        let [calm, short, long] = &ends;
-        assert_eq!(calm, short, "link {links}: calm or not");
-        assert_eq!(short, long, "link {links}: the short way or the long one");
-        broken += u64::from(calm.1.is_some());
+        let [direct, general] = &ends;
+        assert_eq!(direct, general, "link {links}");
+        broken += u64::from(direct.1.is_some());
         links += 1;
     }
     println!("{links} links, {broken} of them broken by what was written");
@@ -235,9 +238,9 @@ fn rubbish_on_a_calm_node_ends_as_on_any_other() {
 
 /// The words of the lanes change while they are looked at.
 #[test]
-fn rubbish_in_the_middle_of_a_calm_call_does_no_harm() {
+fn rubbish_in_the_middle_of_a_call_does_no_harm() {
     let (good, mut random) = (greeting(), Random(seed()));
-    let victim = Victim::new(Way::Calm);
+    let victim = Victim::new(Path::Direct);
     let until = Instant::now() + seconds(3);
     let (mut links, mut broken, mut got) = (0, 0, 0u64);
     while Instant::now() < until {

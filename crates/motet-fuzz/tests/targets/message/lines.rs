@@ -1,6 +1,6 @@
-//! Short messages both ways over lanes of which the peer's ends are written by anybody: by the calm way, the short one and the long one.
+//! Short messages both ways over lanes of which the peer's ends are written by anybody: by the direct path and the general one.
 //!
-//! What it is: three sides, each with lanes of its own, that get the same packets and the same rubbish in their lanes, and are asked for
+//! What it is: two sides, each with lanes of its own, that get the same packets and the same rubbish in their lanes, and are asked for
 //! the same receives and sends. After every operation they must agree: on the message that was received, on what a send has come to and
 //! what has gone, on what broke the link, and on everything that the link keeps.
 //!
@@ -10,20 +10,20 @@
 //!   send: tag 1, bytes of headers 2, of a body 2
 //! ```
 
-use super::expected::{Taken, by_lane, posted};
+use super::direct::{Path, Taken, posted};
 use super::{Game, OURS};
 use motet_proto::message::matching::{Scope, Selector, Source};
 use motet_proto::message::packet::{self, Head, Hello, Kind};
 use motet_proto::message::pool::Number;
-use motet_proto::message::{Broken, ChannelId, Mode, Packets, Refusal, Send, calm, stack};
+use motet_proto::message::{Broken, ChannelId, Mode, Packets, Refusal, Send, stack};
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::rustix::io::pwrite;
-use motet_wire::lane::{Buffer, Consumer, Fence, Glance, IN_LINE, Lane, MORE, Producer, Put};
+use motet_wire::lane::{Buffer, Consumer, Fence, IN_LINE, Lane, MORE, Producer, Put};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Messages that were received, and sent, the calm way, in all inputs of the process.
-pub static CALM: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// Messages that were sent by the direct path, in all inputs of the process.
+pub static SENT: AtomicU64 = AtomicU64::new(0);
 
 /// Lines of a lane: few, so that positions meet.
 const LINES: usize = 16;
@@ -46,15 +46,15 @@ struct Both {
 }
 
 thread_local! {
-    static MEMORY: Option<[Both; 3]> = exposed();
+    static MEMORY: Option<[Both; 2]> = exposed();
 }
 
-fn exposed() -> Option<[Both; 3]> {
+fn exposed() -> Option<[Both; 2]> {
     let both = || {
-        let (file, mapping) = memory::create("motet-calm", 2 * SECOND, &[], 2 * SECOND).ok()?;
+        let (file, mapping) = memory::create("motet-lines", 2 * SECOND, &[], 2 * SECOND).ok()?;
         Some(Both { file, lanes: [Lane::over(mapping, 0, LINES)?, Lane::over(mapping, SECOND, LINES)?] })
     };
-    Some([both()?, both()?, both()?])
+    Some([both()?, both()?])
 }
 
 /// One operation.
@@ -104,13 +104,6 @@ impl<'a> Op<'a> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Calm,
-    Short,
-    Long,
-}
-
 /// What can be seen of an operation.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
@@ -154,9 +147,9 @@ impl Packets for Lines<'_> {
     }
 }
 
-/// One of the three.
+/// One of the two.
 struct End<'a> {
-    way: Way,
+    path: Path,
     file: &'a OwnedFd,
     /// The peer's: what it puts, and what it reads.
     theirs: (Producer, Consumer),
@@ -165,16 +158,14 @@ struct End<'a> {
     outward: Producer,
     buffer: Buffer,
     game: Game,
-    /// What is known of the channel while nothing else is done; whether its messages come in order, if any are received so.
-    calm: Option<(calm::Calm, Option<bool>)>,
 }
 
 impl<'a> End<'a> {
-    fn new(way: Way, Both { file, lanes: [inward, outward] }: &'a Both) -> Self {
+    fn new(path: Path, Both { file, lanes: [inward, outward] }: &'a Both) -> Self {
         [inward, outward].iter().for_each(|lane| lane.prepare(Fence::Both));
         let theirs = (inward.producer(), outward.consumer());
         let (inward, outward, buffer) = (inward.consumer(), outward.producer(), Buffer::new());
-        Self { way, file, theirs, inward, outward, buffer, game: Game::new(), calm: None }
+        Self { path, file, theirs, inward, outward, buffer, game: Game::new() }
     }
 
     fn channel(&self) -> Option<(ChannelId, Scope)> {
@@ -213,113 +204,39 @@ impl<'a> End<'a> {
                     seen.read.push((packet.kind, packet.flags, packet.bytes(&buffer).to_vec()));
                 }
             }
-            Op::Ours(step) => {
-                self.calm = None;
-                self.game.ours(step);
-            }
+            Op::Ours(step) => self.game.ours(step),
         }
         seen
     }
 
-    /// A receive that waits for no more than the next packet.
+    /// A receive that waits for no more than the next packet. One that is not whole is left there.
     fn receive(&mut self, tag: u64, ignore: u64) -> Result<Option<Taken>, Broken> {
-        let selector = |(_, scope)| Selector { from: Source::One(scope), tag, ignore };
-        if matches!(self.inward.glance(), Glance::Nothing) {
-            return Ok(None);
-        }
-        let Some(selector) = self.channel().map(selector) else { return self.arrive(None) };
-        if let Some(taken) = self.take_calmly(tag, ignore) {
-            CALM[0].fetch_add(1, Ordering::Relaxed);
-            return Ok(Some(taken));
-        }
-        if self.way == Way::Long {
-            return self.arrive(Some(selector));
-        }
-        // A packet of another form leaves what is known as it is, if it is the message.
-        let Some(packet) = self.inward.peek(&mut self.buffer).map_err(|_| BROKEN)? else { return Ok(None) };
-        let (inward, bytes) = (&mut self.inward, packet.bytes(&self.buffer));
-        let mut taken = None;
-        if packet.more() == 0 && self.game.side.table.alone(selector).is_some() {
-            self.game.maybe(|link, side, now| {
-                let selector = side.table.alone(selector)?;
-                taken = by_lane(link, side, &selector, packet.kind, bytes, now)?.ok();
-                taken.is_some().then(|| inward.consume(&packet))
-            });
-        }
-        if taken.is_none() {
-            self.calm = None;
-            return self.arrive(Some(selector));
-        }
-        self.settle();
-        Ok(taken)
-    }
-
-    /// What a node does when it is calm.
-    fn take_calmly(&mut self, tag: u64, ignore: u64) -> Option<Taken> {
-        let (known, ordered) = self.calm.as_ref()?;
-        let ignore = if (*ordered)? { u64::MAX } else { ignore };
-        let Glance::Short(short) = self.inward.glance() else { return None };
-        let length = short.length().checked_sub(packet::MESSAGE)?;
-        let words = [short.word(0), short.word(1)];
-        let mut taken = None;
-        self.game.maybe(|link, side, now| {
-            let message = link.expects_calmly(known, short.kind, words, length)?;
-            if (message.tag ^ tag) & !ignore != 0 {
-                return None;
-            }
-            link.take_expected(side, &message, now).ok()?;
-            let bytes = short.behind::<{ packet::MESSAGE / 8 }>();
-            taken = Some(Taken::of(&message, &bytes[..length]));
-            Some(())
-        });
-        taken.as_ref()?;
-        self.inward.consume_short();
-        if self.game.link.owes_credit() {
-            self.calm = None;
-        }
-        taken
-    }
-
-    /// Whatever comes next arrives, with a receive posted for it. One that is not whole is left there.
-    fn arrive(&mut self, selector: Option<Selector>) -> Result<Option<Taken>, Broken> {
+        let selector = self.channel().map(|(_, scope)| Selector { from: Source::One(scope), tag, ignore });
         let Some(packet) = self.inward.poll(&mut self.buffer).map_err(|_| BROKEN)? else { return Ok(None) };
         let (mut taken, mut result) = (None, Ok(()));
-        let (kind, bytes) = (packet.kind, packet.bytes(&self.buffer));
+        let (kind, bytes, path) = (packet.kind, packet.bytes(&self.buffer), self.path);
         self.game.arrived(|link, side, now| {
             (taken, result) = match selector {
-                Some(selector) => posted(link, side, selector, kind, bytes, now),
+                Some(selector) => posted(link, side, selector, (kind, bytes), now, path),
                 None => (None, link.arrived(side, kind, bytes, now)),
             };
             result
         });
-        if taken.is_some() {
-            self.settle();
-        }
         result.map(|()| taken)
-    }
-
-    /// A message has gone or come another way than the calm one.
-    fn settle(&mut self) {
-        let (Way::Calm, Some((channel, _))) = (self.way, self.channel()) else { return };
-        let lines = Lines { lane: &mut self.outward, wake: false, broken: false };
-        let known = self.game.link.calm(channel, &lines);
-        self.calm = known.map(|known| {
-            let place = known.scope().and_then(|scope| self.game.side.table.calm(scope));
-            (known, place.filter(|_| !self.game.link.is_due()).map(|(ordered, _)| ordered))
-        });
     }
 
     fn send(&mut self, tag: u64, headers: &[u8], body: &[u8], seen: &mut Seen) {
         let Some((channel, _)) = self.channel() else { return };
-        if let Some(put) = self.put_calmly(tag, headers, body) {
-            CALM[1].fetch_add(1, Ordering::Relaxed);
+        if self.path == Path::Direct
+            && let Some(put) = self.put_directly(channel, tag, headers, body)
+        {
+            SENT.fetch_add(1, Ordering::Relaxed);
             (seen.sent, seen.wake) = (Some(Ok(())), put == Put::Wake);
             return;
         }
-        self.calm = None;
         let mut lines = Lines { lane: &mut self.outward, wake: false, broken: false };
         let link = &mut self.game.link;
-        let sent = if self.way == Way::Long || headers.len() > stack::MOST {
+        let sent = if self.path == Path::General || headers.len() > stack::MOST {
             let send = Send {
                 channel,
                 tag,
@@ -337,15 +254,12 @@ impl<'a> End<'a> {
         if lines.broken {
             seen.broken = Some(BROKEN);
         }
-        if sent.is_ok() {
-            self.settle();
-        }
     }
 
-    fn put_calmly(&mut self, tag: u64, headers: &[u8], body: &[u8]) -> Option<Put> {
-        let (known, _) = self.calm.as_ref()?;
+    fn put_directly(&mut self, channel: ChannelId, tag: u64, headers: &[u8], body: &[u8]) -> Option<Put> {
         let length = headers.len() + body.len();
-        let going = self.game.link.may_go(known, tag, headers.len(), length)?;
+        let to = self.game.link.outgoing(channel).filter(|_| length <= LARGEST - packet::MESSAGE)?;
+        let going = self.game.link.may_go_now(to, tag, headers.len(), length)?;
         let (kind, words) = (Kind::Message as u8, going.words);
         let put = match length {
             0..=IN_ONE if headers.is_empty() => self.outward.try_put_line(kind, words, body),
@@ -371,35 +285,32 @@ pub fn run(input: &[u8]) {
 /// Runs one input; what broke the link, if anything did.
 pub fn play(mut input: &[u8]) -> Option<Broken> {
     MEMORY.with(|memory| {
-        let [first, second, third] = memory.as_ref()?;
-        let mut ends =
-            [(Way::Calm, first), (Way::Short, second), (Way::Long, third)].map(|(way, at)| End::new(way, at));
+        let [first, second] = memory.as_ref()?;
+        let mut ends = [(Path::Direct, first), (Path::General, second)].map(|(path, at)| End::new(path, at));
         let mut broken = None;
         for _ in 0..MOST_OPERATIONS {
             let Some(op) = Op::decode(&mut input) else { break };
-            let [calm, short, long] = ends.each_mut().map(|end| end.apply(op));
-            broken = calm.broken;
-            assert_eq!(calm, short, "the calm way and the short one come to the same: {op:?}");
-            assert_eq!(short, long, "the short way and the long one come to the same: {op:?}");
-            let [calm, short, long] = ends.each_ref().map(End::shows);
-            assert_eq!(calm, short, "and so do their states: {op:?}");
-            assert_eq!(short, long, "and so do their states: {op:?}");
+            let [direct, general] = ends.each_mut().map(|end| end.apply(op));
+            broken = direct.broken;
+            assert_eq!(direct, general, "both paths come to the same: {op:?}");
+            let [direct, general] = ends.each_ref().map(End::shows);
+            assert_eq!(direct, general, "and so do their states: {op:?}");
             if broken.is_some() {
                 break;
             }
         }
         let kept = ends.each_ref().map(|end| format!("{:?}", end.game.link));
-        assert!(kept[0] == kept[1] && kept[1] == kept[2], "everything that the links keep: {kept:#?}");
-        let [calm, short, long] = ends.map(|end| end.game.end());
-        assert!(calm == short && short == long);
-        broken.or(calm)
+        assert!(kept[0] == kept[1], "everything that the links keep: {kept:#?}");
+        let [direct, general] = ends.map(|end| end.game.end());
+        assert_eq!(direct, general);
+        broken.or(direct)
     })
 }
 
 /// So many seeds keep to the protocol; the others do not.
 pub const HONEST: usize = 5;
 
-/// Messages in lines of every form while it is calm, sends between them, credit that goes back, and a peer that lies.
+/// Messages in lines of every form, sends between them, credit that goes back, and a peer that lies.
 pub fn seeds() -> Vec<Vec<u8>> {
     let packet = |kind: Kind, bytes: &[u8]| [&[kind as u8, 0, bytes.len() as u8][..], bytes].concat();
     let message = |tag, headers: u16, grant, length: usize| {
@@ -416,7 +327,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let open = packet(Kind::Open, &Head { to: Number(7), own: 0, grant: 0 }.write_word(0));
     let begin = [ours(0), hello, any.clone(), open, any.clone(), ours(0)].concat();
     let exchange = |tag: u8| [message(u64::from(tag), 0, 0, 8), any.clone(), send(tag, 0, 8), vec![199]].concat();
-    let calm = [begin, exchange(1), exchange(2)].concat();
+    let usual = [begin, exchange(1), exchange(2)].concat();
     let lengths = [0, 1, 8, 20, 39, 40].map(|length| [message(3, 0, 0, length), any.clone()].concat()).concat();
     let headers = [(4, 12), (40, 40), (20, 90), (1, 1)].map(|(headers, length)| {
         [message(4, headers, 0, length), any.clone(), send(4, headers, length as u16), vec![199]].concat()
@@ -437,6 +348,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
         (0..20).flat_map(|_| [message(1, 0, 0, 200), any.clone()].concat()).collect(), // without credit in the end
     ];
     let honest = [lengths, headers.concat(), credit, full, tags];
-    let honest = honest.into_iter().map(|then| [calm.clone(), then, exchange(9)].concat());
-    honest.chain(lies.into_iter().map(|lie| [calm.clone(), lie, any.clone()].concat())).collect()
+    let honest = honest.into_iter().map(|then| [usual.clone(), then, exchange(9)].concat());
+    honest.chain(lies.into_iter().map(|lie| [usual.clone(), lie, any.clone()].concat())).collect()
 }

@@ -1,0 +1,54 @@
+//! The group of blocking receives: of one thread at a time.
+
+use super::{Ended, Got, GroupId, Operations, Teller};
+use motet_proto::message::pool::Number;
+
+/// The end of a blocking receive, told as its message comes.
+#[derive(Debug)]
+pub struct Blocking<'a, 'b> {
+    /// Where the message's headers go, if they are wanted.
+    pub headers: &'a mut Option<&'b mut Vec<u8>>,
+    /// How it has ended, once it has.
+    pub got: Option<Got>,
+}
+
+impl Teller for Blocking<'_, '_> {
+    #[inline(always)]
+    fn tell(&mut self, end: &Ended<'_>) {
+        let &Ended { status, length, tag, full, channel, headers, .. } = end;
+        if let (Some(into), false) = (&mut *self.headers, headers.is_empty()) {
+            into.extend_from_slice(headers);
+        }
+        self.got = Some(Got { status, length, tag, full, channel });
+    }
+}
+
+impl Operations {
+    /// None, with the group of blocking receives.
+    pub fn new() -> Self {
+        let mut operations = Self::default();
+        operations.blocking = operations.add_group().unwrap_or(GroupId::NONE);
+        operations
+    }
+
+    /// Whether a thread receives so.
+    #[inline(always)]
+    pub fn is_blocked(&mut self) -> bool {
+        let group = self.groups.named(Number(self.blocking.0));
+        group.is_none_or(|group| group.under_way > 0 || !group.ended.is_empty())
+    }
+
+    /// Whether the receive of that thread has ended.
+    #[inline(always)]
+    pub fn blocking_has_ended(&mut self) -> bool {
+        self.groups.named(Number(self.blocking.0)).is_some_and(|group| !group.ended.is_empty())
+    }
+
+    /// How that has ended: then there is none any more.
+    #[inline(always)]
+    pub fn take_blocking(&mut self, headers: &mut Option<&mut Vec<u8>>) -> Option<Got> {
+        let mut teller = Blocking { headers, got: None };
+        self.tell_ends(self.blocking, 1, |end| teller.tell(end)).ok()?;
+        teller.got
+    }
+}

@@ -1,0 +1,118 @@
+//! A packet for which a receive is posted, by both ways: the direct path, which takes it from where it lies, and the general one. What the one
+//! takes the other must take, with the same tag, headers and bytes; and what breaks the link in one, in both.
+
+use super::{BUFFER, Game, Side};
+use motet_proto::message::posted::Matched;
+use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
+use motet_proto::message::packet;
+use motet_proto::message::{Broken, ChannelId, Envelope, Link, Outcome, Owner, Status};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Messages that took the direct path, in all inputs of the process.
+pub static TAKEN: AtomicU64 = AtomicU64::new(0);
+/// Receives of this module: no other operation has such a number.
+const POSTED: u64 = 1 << 40;
+
+/// A message, as its receive gets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    channel: ChannelId,
+    tag: u64,
+    length: u64,
+    headers: Vec<u8>,
+    body: Vec<u8>,
+}
+
+/// What has become of a receive of the general path.
+#[derive(Debug)]
+pub struct Watched {
+    /// The receive.
+    pub operation: u64,
+    /// The message that it has got.
+    pub taken: Option<Taken>,
+    /// It has completed.
+    pub over: bool,
+}
+
+impl Watched {
+    /// A message is for it.
+    pub fn matched(&mut self, envelope: &Envelope<'_>) {
+        let &Envelope { channel, tag, length, headers, .. } = envelope;
+        self.taken = Some(Taken { channel, tag, length, headers: headers.to_vec(), body: Vec::new() });
+    }
+
+    /// These bytes of it have come.
+    pub fn placed(&mut self, bytes: &[u8]) {
+        self.taken.as_mut().expect("matched before").body.extend(bytes);
+    }
+}
+
+/// How a packet is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// By the direct path, if that takes it.
+    Direct,
+    /// By [`Link::arrived`].
+    General,
+}
+
+/// The packet comes to both.
+pub fn arrived(direct: &mut Game, general: &mut Game, scope: Scope, kind: u8, packet: &[u8]) {
+    let selector = Selector { from: Source::One(scope), tag: 0, ignore: u64::MAX };
+    let [by_direct, by_general] = [(direct, Path::Direct), (general, Path::General)].map(|(game, path)| {
+        let mut taken = None;
+        game.arrived(|link, side, now| {
+            let result;
+            (taken, result) = posted(link, side, selector, (kind, packet), now, path);
+            result
+        });
+        taken
+    });
+    assert_eq!(by_direct, by_general, "the same message");
+}
+
+/// What a receive that is posted for this packet alone has got from it, and what came of the packet.
+pub fn posted(
+    link: &mut Link,
+    side: &mut Side,
+    selector: Selector,
+    (kind, packet): (u8, &[u8]),
+    now: u64,
+    path: Path,
+) -> (Option<Taken>, Result<(), Broken>) {
+    let operation = POSTED | now;
+    let ticket = match side.table.post(selector, Receive { operation, capacity: BUFFER, buffer: () }) {
+        Posted::Waiting(ticket) => ticket,
+        Posted::Found(held) => {
+            link.discard(held);
+            return (None, link.arrived(side, kind, packet, now));
+        }
+        Posted::Ended(_) => return (None, link.arrived(side, kind, packet, now)),
+    };
+    side.operations.push(operation);
+    side.watched = Some(Watched { operation, taken: None, over: false });
+    let taken = path == Path::Direct && take(link, side, kind, packet, now).is_some();
+    let arrived = if taken { Ok(()) } else { link.arrived(side, kind, packet, now) };
+    if side.table.cancel(ticket).is_some() {
+        side.operations.retain(|&known| known != operation);
+    }
+    let watched = side.watched.take().filter(|watched| watched.over && arrived.is_ok());
+    (watched.and_then(|watched| watched.taken), arrived)
+}
+
+/// The direct path, and what its owner does with the message. None: the packet is none for a posted receive, and nothing has been done.
+fn take(link: &mut Link, side: &mut Side, kind: u8, packet: &[u8], now: u64) -> Option<()> {
+    let (words, rest) = packet.split_first_chunk::<{ packet::MESSAGE }>()?;
+    let words = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| words[at + byte])));
+    let Matched { receive, channel, tag, headers } = link.match_message(side, kind, words, rest.len(), now)?;
+    let (headers, body) = rest.split_at(headers);
+    let Receive { operation, capacity, .. } = *side.table.get(receive).expect("it is still in the table");
+    side.table.remove(receive);
+    let (length, fits) = (body.len() as u64, body.len().min(capacity as usize));
+    side.matched(operation, &Envelope { source: 0, channel, tag, length, headers });
+    side.place(operation, 0, &body[..fits]);
+    let status = if fits < body.len() { Status::Truncated } else { Status::Done };
+    side.completed(operation, Outcome { status, length: fits as u64 });
+    TAKEN.fetch_add(1, Ordering::Relaxed);
+    Some(())
+}
