@@ -38,6 +38,28 @@ impl Native {
         self.folder.join("program")
     }
 
+    /// Runs it under callgrind: the instructions of one function and all that it calls. `None`, loudly, without valgrind.
+    #[track_caller]
+    pub fn instructions(&self, function: &str, arguments: &[&str]) -> Option<u64> {
+        let library = crate::engine().and_then(Path::parent).expect("as when it was compiled");
+        let ran = Command::new("timeout")
+            .args(["120", "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(format!("--toggle-collect={function}"))
+            .arg(self.program())
+            .args(arguments)
+            .env("LD_LIBRARY_PATH", library)
+            .output()
+            .expect("timeout");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        if ran.status.code() == Some(127) {
+            eprintln!("SKIPPED {}: needs valgrind", self.source);
+            return None;
+        }
+        assert!(ran.status.success(), "{} {arguments:?}: {}: {said}", self.source, ran.status);
+        let count = said.lines().find_map(|line| line.split("Collected :").nth(1)).expect("a count");
+        Some(count.trim().parse().expect("a number"))
+    }
+
     /// Runs it, which must succeed; what it printed.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {

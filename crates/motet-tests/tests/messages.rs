@@ -44,6 +44,34 @@ fn ports_carry_what_the_calls_they_stand_for_do() {
     }
 }
 
+/// Instructions of a message, both ends, with the C interface and the program's own (25 to 100), in a release build: 5 % more than counted.
+#[test]
+fn messages_stay_within_their_budgets_of_instructions() {
+    const COUNT: u64 = 2560;
+    const BUDGETS: [(&str, &str, &[&str], u64, u64); 6] = [
+        ("blocking", "8", &[], 2, 1080),
+        ("blocking", "64", &[], 2, 1440),
+        ("blocking", "1024", &[], 2, 1680),
+        ("headers", "8", &["port"], 2, 1210),
+        ("window", "8", &["port"], 1, 940),
+        ("poll", "8", &["port"], 1, 180),
+    ];
+    let Some(program) = Native::compile("cc", "tests/bench/posted.c") else { return };
+    let mut beyond = Vec::new();
+    for (what, size, more, each, budget) in BUDGETS {
+        let count = COUNT.to_string();
+        let arguments = [&[what, size, &count], more].concat();
+        let Some(counted) = program.instructions("measured", &arguments) else { return };
+        let counted = counted / (each * COUNT);
+        println!("{arguments:?}: {counted} of {budget}");
+        assert!(counted > 20, "{arguments:?}: nothing was counted");
+        if counted > budget {
+            beyond.push(format!("{arguments:?}: {counted} of {budget}"));
+        }
+    }
+    assert!(beyond.is_empty(), "{beyond:#?}");
+}
+
 #[test]
 fn nothing_goes_without_random_numbers() {
     if let Some(program) = Native::compile("cc", "tests/messages/random.c") {

@@ -1,15 +1,16 @@
 //! A blocking receive: its caller waits right here until the message has come.
 //!
-//! What it is: a receive without a record ([`super::port`]), of a group that the node keeps for it. The wait begins with looks by the direct
-//! path ([`super::ends`]). One thread at a time receives so; what it waits for longer, or does not come whole, ends in that group. What it is
-//! not: another way to match.
+//! What it is: the wait begins with looks by the direct path ([`super::ends`]). While no other receive waits, this one need not be posted for
+//! them. What it waits for longer, or does not come whole, is for a receive without a record ([`super::port`]) of a group that the node keeps
+//! for that; one thread at a time has it. What it is not: another way to match.
 
-use super::core::Guard;
-use super::ends::{Next, look_at_lanes, take_from};
+use super::core::{Core, Guard};
+use super::ends::{Next, is_of, look_at_lanes, take_from};
 use super::operations::{Blocking, Buffer, Got};
 use super::port::post_otherwise;
 use super::receiving::From;
-use super::{Error, Node};
+use super::{Error, GroupId, Node};
+use motet_proto::message::matching::Selector;
 use motet_sys::span::Span;
 
 impl Node {
@@ -27,28 +28,46 @@ impl Node {
         headers: &mut Option<&mut Vec<u8>>,
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
-        let mut core = self.core()?;
+        let (mut core, quiet) = self.core_by(None)?;
         let selector = core.selector(from, tag, ignore)?;
+        let mut teller = Blocking { alone: None, headers, got: None };
+        let mut looks = Looks::More;
+        if core.desk.table.is_alone(&selector) {
+            teller.alone = Some((selector, span));
+            looks = self.look_for_blocking(&mut core, quiet, &mut teller);
+            if let Some(got) = teller.got.take() {
+                core.release();
+                return Ok(got);
+            }
+            teller.alone = None;
+        }
+        self.receive_posted(core, (selector, span), teller, looks, deadline)
+    }
+
+    /// The same of one that must be posted.
+    #[inline(never)]
+    fn receive_posted(
+        &self,
+        mut core: Guard<'_>,
+        (selector, span): (Selector, Span),
+        mut teller: Blocking<'_, '_>,
+        looks: Looks,
+        deadline: Option<u64>,
+    ) -> Result<Got, Error> {
         let operations = &mut core.desk.operations;
         if operations.is_blocked() {
             return Err(Error::Full);
         }
         let receive = operations.begin_bare(operations.blocking, Buffer { span, context: 0 })?;
-        if core.desk.table.post_simply(selector, receive).is_some() {
-            let mut teller = Blocking { headers, got: None };
-            let more = self.look_for_blocking(&mut core, &mut teller);
-            if let Some(got) = teller.got {
-                core.pace.paid();
-                if more {
-                    self.look_everywhere(&mut core);
-                }
-                core.release();
+        if core.desk.table.post_simply(selector, receive).is_none() {
+            post_otherwise(&mut core, selector, receive);
+        } else if looks == Looks::More {
+            self.look_for_blocking(&mut core, GroupId::NONE, &mut teller);
+            if let Some(got) = teller.got.take() {
                 return Ok(got);
             }
-        } else {
-            post_otherwise(&mut core, selector, receive);
         }
-        self.wait(core, deadline, |core| core.desk.operations.take_blocking(headers))
+        self.wait(core, deadline, |core| core.desk.operations.take_blocking(teller.headers))
     }
 
     /// Waits on for a blocking receive whose wait has ended with an error.
@@ -70,25 +89,54 @@ impl Node {
         abandoned
     }
 
-    /// The looks that a wait begins with. Whether there is more to do than they did.
+    /// The looks that a wait begins with, until there is more to do than they do.
     #[inline(always)]
-    fn look_for_blocking(&self, core: &mut Guard<'_>, teller: &mut Blocking<'_, '_>) -> bool {
+    fn look_for_blocking(&self, core: &mut Guard<'_>, quiet: GroupId, teller: &mut Blocking<'_, '_>) -> Looks {
         if core.driving || core.shut {
-            return true;
+            return Looks::Enough;
         }
-        let others = core.others();
         let group = core.desk.operations.blocking;
-        let mut looks = core.pace.looks(self.spin());
-        let (mut told, mut more) = look_at_lanes(core, (group, 1), teller);
-        while !more && told == 0 && looks > 1 && !others.are_waiting() {
-            looks -= 1;
-            std::hint::spin_loop();
-            (told, more) = match core.next_busy() {
-                Next::Nothing => continue,
-                Next::Link(link) => take_from(core, link, (group, 1), teller),
-                Next::Due => (0, true),
-            };
+        let look = |core: &mut Core, teller: &mut _| match core.next_busy() {
+            Next::Nothing => (0, false),
+            Next::Link(link) => take_from(core, link, (group, 1), teller),
+            Next::Due => (0, true),
+        };
+        let (mut told, mut more) = match is_of(quiet, group) {
+            true => look(core, teller),
+            false => look_at_lanes(core, (group, 1), teller),
+        };
+        let all_have_been_looked_at = told == 0 || core.hot.len() == 1 || is_of(quiet, group);
+        if !more && told == 0 {
+            let (others, most) = (core.others(), core.pace.looks(self.spin()));
+            for _ in 1..most {
+                std::hint::spin_loop();
+                (told, more) = look(core, teller);
+                if more || told > 0 || others.are_waiting() {
+                    break;
+                }
+            }
         }
-        more
+        if more {
+            if told > 0 {
+                self.look_everywhere(core);
+            }
+            return Looks::More;
+        }
+        if all_have_been_looked_at {
+            core.quiet = group;
+        }
+        if told > 0 {
+            core.pace.paid();
+        }
+        Looks::Enough
     }
+}
+
+/// What has ended the looks for a message that has not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Looks {
+    /// Something else has come, or is due.
+    More,
+    /// There were enough of them.
+    Enough,
 }

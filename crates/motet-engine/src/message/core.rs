@@ -508,6 +508,7 @@ impl Core {
     }
 
     /// What is kept of a channel.
+    #[inline(always)]
     pub fn place(&mut self, link: LinkId, channel: ChannelId) -> Option<&mut super::desk::Place> {
         self.links.named(Number(link.0))?.back.place(channel)
     }

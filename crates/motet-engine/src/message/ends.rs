@@ -146,7 +146,7 @@ impl Node {
 
 /// Whether a node is quiet for this group.
 #[inline(always)]
-fn is_of(quiet: GroupId, group: GroupId) -> bool {
+pub fn is_of(quiet: GroupId, group: GroupId) -> bool {
     quiet.0 == group.0 && quiet.0 != GroupId::NONE.0
 }
 

@@ -225,6 +225,9 @@ pub struct NodeOptions {
     pub spin: u64,
 }
 
+/// The node has been forked from the process that has it (ECHILD).
+const INHERITED: Error = Error::NoNode(10);
+
 /// Whoever has this makes calls on a node as the one who is favoured there ([`Node::pin`]).
 #[derive(Debug)]
 pub struct Pin(Option<Favour>);
@@ -294,27 +297,22 @@ impl Node {
     /// The state, locked.
     #[inline(always)]
     fn core(&self) -> Result<Guard<'_>, Error> {
-        const ECHILD: i32 = 10;
-        if self.is_inherited() {
-            return Err(Error::NoNode(ECHILD)); // forked from the process that has it
-        }
-        let mut core = self.core.lock();
-        core.quiet = GroupId::NONE;
-        Ok(core)
+        self.core_by(None).map(|(core, _)| core)
     }
 
     /// The same, for the one who is favoured if that is said; and [`Core::quiet`], which a call says again that changes nothing of what that
     /// means.
     #[inline(always)]
     fn core_by(&self, pin: Option<&mut Pin>) -> Result<(Guard<'_>, GroupId), Error> {
-        match pin {
-            Some(Pin(Some(favour))) if !self.is_inherited() => {
-                let mut core = self.core.lock_favoured(favour);
-                let quiet = std::mem::replace(&mut core.quiet, GroupId::NONE);
-                Ok((core, quiet))
-            }
-            _ => self.core().map(|core| (core, GroupId::NONE)),
+        if self.is_inherited() {
+            return Err(INHERITED);
         }
+        let mut core = match pin {
+            Some(Pin(Some(favour))) => self.core.lock_favoured(favour),
+            _ => self.core.lock(),
+        };
+        let quiet = std::mem::replace(&mut core.quiet, GroupId::NONE);
+        Ok((core, quiet))
     }
 
     /// Favours whoever has what this returns, for one call at a time: its calls with it pay for no exchange while nobody else uses the

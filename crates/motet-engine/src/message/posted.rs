@@ -6,9 +6,10 @@
 
 use super::desk::{Desk, View};
 use super::medium::Lanes;
-use super::operations::{GroupId, Teller};
+use super::operations::{Ended, GroupId, NONE, Teller};
 use super::packets::Landing;
 use super::{Channel, early};
+use motet_proto::message::matching::Selector;
 use motet_proto::message::packet::{self, Kind};
 use motet_proto::message::posted::Matched;
 use motet_proto::message::{Envelope, Link, Outcome, Owner, Status, stack};
@@ -49,7 +50,7 @@ pub fn tell(
         Glance::Flagged(short) => return tell_from_ring(lanes, &short, proto, view, (group, now), teller),
         Glance::Other => return tell_longer(lanes, proto, view, landing, (group, now), teller),
     };
-    let Some((matched, length)) = matched(&short, proto, view, now) else { return Taken::Other };
+    let Some((matched, length)) = matched(&short, proto, view, (now, teller.alone())) else { return Taken::Other };
     let (words, bytes);
     let (pushed, body) = match matched.headers {
         // What most short messages are: a word, behind none or that of a library that has a header.
@@ -86,7 +87,8 @@ fn tell_from_ring(
     }
     let Ok(run) = lanes.bulk.1.next(short.word(WORDS) as u32 as usize) else { return Taken::Other };
     let words = [short.word(0), short.word(1)];
-    let Some(matched) = proto.match_message(view, short.kind, words, run.len(), now) else { return Taken::Other };
+    let wanted = (now, teller.alone().map(|(selector, _)| selector));
+    let Some(matched) = proto.match_message(view, short.kind, words, run.len(), wanted) else { return Taken::Other };
     let taken = tell_run(view, &matched, run, group, teller);
     lanes.inward.consume_short();
     lanes.bulk.1.release(run.len());
@@ -137,7 +139,7 @@ fn tell_longer(
     if packet.kind != Kind::Message as u8 {
         return Taken::Other;
     }
-    let bytes = packet.bytes(&landing.lane);
+    let (bytes, wanted) = (packet.bytes(&landing.lane), (now, teller.alone().map(|(selector, _)| selector)));
     if packet.more() > 0 && lanes.inward.follows(packet.more()) != Ok(true) {
         if packet.flags != IN_RING {
             return Taken::Other;
@@ -146,7 +148,7 @@ fn tell_longer(
     }
     if packet.flags == 0 {
         let Some((words, rest)) = words_of(bytes) else { return Taken::Other };
-        let Some(matched) = proto.match_message(view, packet.kind, words, rest.len(), now) else {
+        let Some(matched) = proto.match_message(view, packet.kind, words, rest.len(), wanted) else {
             return Taken::Other;
         };
         let (pushed, body) = rest.split_at(matched.headers);
@@ -160,7 +162,7 @@ fn tell_longer(
     let ring = &mut lanes.bulk.1;
     let (true, Ok((front, run))) = (packet.flags == IN_RING, ring.behind(bytes)) else { return Taken::Other };
     let Some((words, [])) = words_of(front) else { return Taken::Other };
-    let Some(matched) = proto.match_message(view, packet.kind, words, run.len(), now) else { return Taken::Other };
+    let Some(matched) = proto.match_message(view, packet.kind, words, run.len(), wanted) else { return Taken::Other };
     let taken = tell_run(view, &matched, run, group, teller);
     lanes.inward.consume(&packet);
     ring.release(run.len());
@@ -177,10 +179,16 @@ fn words_of(bytes: &[u8]) -> Option<([u64; WORDS], &[u8])> {
 
 /// The message of a line, and its bytes behind those words.
 #[inline(always)]
-fn matched(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> Option<(Matched, usize)> {
+fn matched(
+    short: &Short,
+    proto: &mut Link,
+    view: &mut View<'_>,
+    (now, alone): (u64, Option<(&Selector, Span)>),
+) -> Option<(Matched, usize)> {
     let length = short.length().checked_sub(packet::MESSAGE)?;
     let words = [short.word(0), short.word(1)];
-    proto.match_message(view, short.kind, words, length, now).map(|matched| (matched, length))
+    let wanted = (now, alone.map(|(selector, _)| selector));
+    proto.match_message(view, short.kind, words, length, wanted).map(|matched| (matched, length))
 }
 
 /// Ends the receive of a message, with its headers and so many bytes of body, which `fill` puts into place, and tells that.
@@ -196,18 +204,37 @@ fn end(
 ) -> Taken {
     let channel = Channel { link: view.link, id: matched.channel };
     let Desk { table, operations, .. } = &mut *view.desk;
-    let Some(receive) = table.get(matched.receive) else { return Taken::Kept };
+    let (Some(oldest), None) = (matched.receive, teller.alone()) else {
+        end_alone((channel, matched.tag, headers), length, teller, fill);
+        return Taken::Told;
+    };
+    let Some(receive) = table.get(oldest) else { return Taken::Kept };
     if !operations.tell_message((receive, channel, matched.tag, headers), length, group, teller, fill) {
         return Taken::Kept;
     }
-    table.remove(matched.receive);
+    table.remove(oldest);
     Taken::Told
+}
+
+/// The same of the receive that is not posted.
+#[inline(always)]
+fn end_alone(
+    (channel, tag, headers): (Channel, u64, &[u8]),
+    full: usize,
+    teller: &mut impl Teller,
+    fill: impl FnOnce(Span) -> usize,
+) {
+    let Some((_, span)) = teller.alone() else { return };
+    let landed = fill(span);
+    let status = if landed < full { Status::Truncated } else { Status::Done };
+    let (length, full, channel) = (landed as u64, full as u64, Some(channel));
+    teller.tell(&Ended { operation: NONE, context: 0, status, length, tag, full, headers, channel });
 }
 
 /// Takes the message of a line that is still to be consumed. False: it is another packet, and nothing has been done.
 #[inline(always)]
 pub fn take(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> bool {
-    let Some((matched, length)) = matched(short, proto, view, now) else { return false };
+    let Some((matched, length)) = matched(short, proto, view, (now, None)) else { return false };
     let bytes = short.behind::<WORDS>();
     let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
     keep(view, &matched, pushed, body);
@@ -219,7 +246,7 @@ pub fn take(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> b
 fn keep(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
     let &Matched { receive, tag, channel, .. } = matched;
     let envelope = Envelope { source: view.link.0, channel, tag, length: body.len() as u64, headers };
-    let Some(receive) = view.desk.table.take(receive) else { return };
+    let Some(receive) = receive.and_then(|oldest| view.desk.table.take(oldest)) else { return };
     let operation = view.begun(receive);
     view.received(operation, receive.capacity, &envelope, body);
 }
@@ -229,7 +256,7 @@ fn keep(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
 fn keep_run(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: Run) {
     let &Matched { receive, tag, channel, .. } = matched;
     let envelope = Envelope { source: view.link.0, channel, tag, length: body.len() as u64, headers };
-    let Some(receive) = view.desk.table.take(receive) else { return };
+    let Some(receive) = receive.and_then(|oldest| view.desk.table.take(oldest)) else { return };
     let operation = view.begun(receive);
     view.matched(operation, &envelope);
     let fits = receive.capacity.min(body.len() as u64);

@@ -91,9 +91,10 @@ impl Node {
     #[inline(always)]
     pub fn inject(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
         let &Outgoing { channel, tag, headers, .. } = message;
-        let mut core = self.core()?;
+        let (mut core, quiet) = self.core_by(None)?;
         match body {
             &[body] if core.inject(channel, tag, headers, body) => {
+                core.quiet = quiet;
                 core.release();
                 Ok(())
             }

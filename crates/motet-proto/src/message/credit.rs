@@ -106,17 +106,20 @@ pub struct Grants {
     owed: u32,
     /// What the sender has asked for and not got.
     asked: u32,
+    /// What may be owed before it goes by itself.
+    most: u32,
 }
 
 impl Grants {
     /// A window of so many units, not yet announced.
     pub fn new(planned: u32) -> Self {
-        Self { window: 0, planned, granted: 0, owed: 0, asked: 0 }
+        Self { window: 0, planned, granted: 0, owed: 0, asked: 0, most: 0 }
     }
 
     /// The window has been announced.
     pub fn announce(&mut self) {
         (self.window, self.granted) = (self.planned, self.planned);
+        self.set_most();
     }
 
     /// A message of this cost has come.
@@ -153,12 +156,18 @@ impl Grants {
     /// The sender waits for so many.
     pub fn ask(&mut self, units: u32) {
         self.asked = units.min(self.window);
+        self.set_most();
+    }
+
+    #[inline(always)]
+    fn set_most(&mut self) {
+        self.most = if self.asked > 0 { 0 } else { self.window / 2 };
     }
 
     /// Whether a grant must not wait for a packet to ride on.
     #[inline(always)]
     pub fn is_due(&self) -> bool {
-        self.owed > self.window / 2 || (self.asked > 0 && self.owed > 0)
+        self.owed > self.most
     }
 
     /// What the next packet carries; [`Grants::gone`] once it is on its way.
@@ -173,7 +182,10 @@ impl Grants {
         let units = u32::from(units);
         self.owed -= units;
         self.granted += units;
-        self.asked = self.asked.saturating_sub(units);
+        if self.asked > 0 {
+            self.asked = self.asked.saturating_sub(units);
+            self.set_most();
+        }
     }
 }
 

@@ -287,6 +287,24 @@ impl<B: Copy> Table<B> {
         self.in_rows + self.waiting.count()
     }
 
+    /// Whether a receive would wait, and no other does: its message is what it [admits](Table::admits) then, and it need not be posted.
+    #[inline(always)]
+    pub fn is_alone(&self, selector: &Selector) -> bool {
+        let place = self.scopes.known(selector.from.number());
+        self.receives() == 0 && place.is_some_and(|place| place.ended.is_none() && place.held.is_empty())
+    }
+
+    /// Whether a message that arrives in a scope is for a receive that is [alone](Table::is_alone).
+    #[inline(always)]
+    pub fn admits(&self, selector: &Selector, scope: Scope, tag: u64) -> bool {
+        let Some(place) = self.scopes.known(scope.0) else { return false };
+        let source = match selector.from {
+            Source::One(one) => one == scope,
+            Source::Any(Context(context)) => place.parent == Some(context.index()),
+        };
+        source && (place.ordered || (tag ^ selector.tag) & !selector.ignore == 0)
+    }
+
     /// Posts a receive, where no message waits for one from there and its row is short. `None`, and nothing is done: [`Table::post`].
     #[inline(always)]
     pub fn post_simply(&mut self, selector: Selector, receive: Receive<B>) -> Option<Ticket> {

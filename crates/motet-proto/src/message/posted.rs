@@ -5,7 +5,7 @@
 //! those.
 
 use super::link::{Link, Phase};
-use super::matching::Oldest;
+use super::matching::{Oldest, Selector};
 use super::packet::{self, Head, Kind};
 use super::pool::Number;
 use super::{ChannelId, Owner, Reception, credit, stack};
@@ -13,8 +13,8 @@ use super::{ChannelId, Owner, Reception, credit, stack};
 /// The message, and who gets it. Its headers come first behind the packet's [`packet::MESSAGE`] bytes, then its body.
 #[derive(Debug)]
 pub struct Matched {
-    /// It is still in the table: the owner takes it out.
-    pub receive: Oldest,
+    /// It is still in the table: the owner takes it out. None: the one that is not posted.
+    pub receive: Option<Oldest>,
     /// On which channel the message came.
     pub channel: ChannelId,
     /// Its tag.
@@ -34,7 +34,8 @@ pub struct Going {
 
 impl Link {
     /// A packet has come, of which these are the first words and `length` other bytes follow: the message, if it is one for which a receive
-    /// is posted. It has been taken then: the owner takes the receive out of the table, puts the body into place, and completes the receive.
+    /// is posted, or for the one that is [alone](super::matching::Table::is_alone) and not posted. It has been taken then: the owner takes the
+    /// receive out of the table, puts the body into place, and completes the receive.
     #[inline(always)]
     pub fn match_message<O: Owner>(
         &mut self,
@@ -42,7 +43,7 @@ impl Link {
         kind: u8,
         words: [u64; packet::MESSAGE / 8],
         length: usize,
-        now: u64,
+        (now, alone): (u64, Option<&Selector>),
     ) -> Option<Matched> {
         let (Head { to, own, grant }, tag) = (Head::of_word(words[0]), words[1]);
         let headers = packet::length_of_headers(own, length).ok()?;
@@ -53,7 +54,11 @@ impl Link {
         }
         let channel = self.channels.receiving(to).ok().filter(|channel| !channel.is_released())?;
         let Reception::Matched(scope) = channel.reception else { return None };
-        let receive = owner.matching().oldest(scope, tag)?;
+        let receive = match alone {
+            Some(selector) if owner.matching().admits(selector, scope, tag) => None,
+            Some(_) => return None,
+            None => Some(owner.matching().oldest(scope, tag)?),
+        };
         // The last thing that may be wrong with it: nothing has been done where it is.
         if grant != 0 && self.allowance.granted(u32::from(grant)).ok()? {
             owner.unblocked();

@@ -282,11 +282,11 @@ pub struct Node {
 pub fn arrive_shortly(link: &mut Link, owner: &mut impl Owner, (kind, packet): (u8, &[u8]), now: u64) -> bool {
     let Some((front, rest)) = packet.split_first_chunk::<{ packet::MESSAGE }>() else { return false };
     let words = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| front[8 * at + byte])));
-    let Some(matched) = link.match_message(owner, kind, words, rest.len(), now) else { return false };
+    let Some(matched) = link.match_message(owner, kind, words, rest.len(), (now, None)) else { return false };
     let Matched { receive, channel, tag, headers } = matched;
     let (headers, body) = rest.split_at(headers);
     let envelope = Envelope { source: 0, channel, tag, length: body.len() as u64, headers };
-    let receive = owner.matching().take(receive).expect("a receive");
+    let receive = receive.and_then(|oldest| owner.matching().take(oldest)).expect("a receive");
     let operation = owner.begun(receive);
     owner.received(operation, receive.capacity, &envelope, body);
     true

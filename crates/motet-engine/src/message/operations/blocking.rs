@@ -1,11 +1,15 @@
 //! The group of blocking receives: of one thread at a time.
 
 use super::{Ended, Got, GroupId, Operations, Teller};
+use motet_proto::message::matching::Selector;
 use motet_proto::message::pool::Number;
+use motet_sys::span::Span;
 
 /// The end of a blocking receive, told as its message comes.
 #[derive(Debug)]
 pub struct Blocking<'a, 'b> {
+    /// While it is not posted: what it wants, and its memory.
+    pub alone: Option<(Selector, Span)>,
     /// Where the message's headers go, if they are wanted.
     pub headers: &'a mut Option<&'b mut Vec<u8>>,
     /// How it has ended, once it has.
@@ -13,6 +17,11 @@ pub struct Blocking<'a, 'b> {
 }
 
 impl Teller for Blocking<'_, '_> {
+    #[inline(always)]
+    fn alone(&self) -> Option<(&Selector, Span)> {
+        self.alone.as_ref().map(|(selector, span)| (selector, *span))
+    }
+
     #[inline(always)]
     fn tell(&mut self, end: &Ended<'_>) {
         let &Ended { status, length, tag, full, channel, headers, .. } = end;
@@ -47,7 +56,7 @@ impl Operations {
     /// How that has ended: then there is none any more.
     #[inline(always)]
     pub fn take_blocking(&mut self, headers: &mut Option<&mut Vec<u8>>) -> Option<Got> {
-        let mut teller = Blocking { headers, got: None };
+        let mut teller = Blocking { alone: None, headers, got: None };
         self.tell_ends(self.blocking, 1, |end| teller.tell(end)).ok()?;
         teller.got
     }

@@ -16,7 +16,7 @@ pub use record::{Kind, Operation, Seen};
 
 use super::loans::{Lent, Loan, Returns};
 use super::{Channel, Error, OperationId};
-use motet_proto::message::matching::Receive;
+use motet_proto::message::matching::{Receive, Selector};
 use motet_proto::message::pool::{self, Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
 use motet_sys::span::{Memory, Span};
@@ -87,6 +87,11 @@ pub trait Teller {
     #[inline(always)]
     fn takes(&self, _named: bool, _fits: bool, _headers: &[u8]) -> bool {
         true
+    }
+    /// The receive that is alone and not posted, and its memory, if this is who waits for it.
+    #[inline(always)]
+    fn alone(&self) -> Option<(&Selector, Span)> {
+        None
     }
     /// One has ended.
     fn tell(&mut self, end: &Ended<'_>);
@@ -324,9 +329,7 @@ impl Operations {
     #[inline(always)]
     pub fn take(&mut self, operation: OperationId) -> Option<Completion> {
         let name = u64::from(operation.0);
-        if self.get(name)?.outcome.is_none() {
-            return None;
-        }
+        self.get(name)?.outcome?;
         self.take_record(Number(operation.0).index())
     }
 

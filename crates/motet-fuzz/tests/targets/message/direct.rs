@@ -2,9 +2,9 @@
 //! takes the other must take, with the same tag, headers and bytes; and what breaks the link in one, in both.
 
 use super::{BUFFER, Game, Side};
-use motet_proto::message::posted::Matched;
 use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
 use motet_proto::message::packet;
+use motet_proto::message::posted::Matched;
 use motet_proto::message::{Broken, ChannelId, Envelope, Link, Outcome, Owner, Status};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -104,7 +104,8 @@ pub fn posted(
 fn take(link: &mut Link, side: &mut Side, kind: u8, packet: &[u8], now: u64) -> Option<()> {
     let (words, rest) = packet.split_first_chunk::<{ packet::MESSAGE }>()?;
     let words = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| words[at + byte])));
-    let Matched { receive, channel, tag, headers } = link.match_message(side, kind, words, rest.len(), now)?;
+    let Matched { receive, channel, tag, headers } = link.match_message(side, kind, words, rest.len(), (now, None))?;
+    let receive = receive.expect("it is posted");
     let (headers, body) = rest.split_at(headers);
     let Receive { operation, capacity, .. } = *side.table.get(receive).expect("it is still in the table");
     side.table.remove(receive);
