@@ -136,11 +136,24 @@ static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *into, uint
 
 /* ---------------------------------------------------------------- sleep */
 
+/* Operations of all queues that have ended so far. */
+static uint64_t ended(const struct domain *domain)
+{
+    uint64_t sum = 0;
+    for (const struct queue *queue = domain->queues; queue; queue = queue->next) {
+        struct motet_counts counts = MOTET_INIT(struct motet_counts);
+        if (motet_group_counts(domain->node, queue->group, &counts) == 0) sum += counts.done + counts.failed;
+    }
+    return sum;
+}
+
 /* Arms the node's descriptor: false when there is something to do already. Of the whole domain, as one descriptor is for all of it. */
 bool domain_may_sleep(struct domain *domain)
 {
-    domain_pump(domain); /* what a round for one queue has ended may be another's */
+    uint64_t before = ended(domain);
+    domain_pump(domain);
     if (atomic_load(&domain->mail)) return false;
+    if (ended(domain) != before) return false; /* what a round for one queue has ended may lie in the group of another */
     for (struct queue *queue = domain->queues; queue; queue = queue->next)
         if (queue->count > 0) return false;
     return motet_node_prepare_sleep(domain->node) == 1;

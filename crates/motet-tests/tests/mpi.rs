@@ -175,6 +175,12 @@ fn reads_in_vain_give_the_cpu_away_in_a_crowd() {
 }
 
 #[test]
+fn who_sleeps_for_one_of_two_queues_is_woken() {
+    let Some(provider) = provider("who_sleeps_for_one_of_two_queues_is_woken", &["fi_info"]) else { return };
+    assert_eq!(fabric_program(&provider, "sleepers", &["20000"]), "every sleeper was woken\n");
+}
+
+#[test]
 fn libfabrics_own_program_checks_what_it_gets() {
     let test = "libfabrics_own_program_checks_what_it_gets";
     let Some(provider) = provider(test, &["fi_pingpong", "fi_info"]) else { return };
