@@ -1,4 +1,5 @@
-/* crowd.c: many more ranks than CPUs: a token goes round, neighbours exchange, all sum, all meet; every value is checked.
+/* crowd.c: more ranks than CPUs: a token goes round, neighbours exchange, and send synchronously, all sum, all send to all, all meet; every value
+ * is checked.
  *
  *   mpirun -n N crowd [ROUNDS]    (3 where it is not said)
  *
@@ -9,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { RING, EXCHANGE, SUM, BARRIER, KINDS, LENGTH = 512 };
-static const char *const names[KINDS] = {"ring", "exchange", "allreduce", "barrier"};
+enum { RING, EXCHANGE, SSEND, SUM, ALLTOALL, BARRIER, KINDS, LENGTH = 512, MOST = 1024 };
+static const char *const names[KINDS] = {"ring", "exchange", "ssend", "allreduce", "alltoall", "barrier"};
 
 static int rank, ranks;
 static const MPI_Comm world = MPI_COMM_WORLD;
@@ -43,6 +44,24 @@ static void exchange(int round)
     for (int i = 0; i < LENGTH; i++) expect(in[i] == round * 1000003 + left * 1009 + i, names[EXCHANGE], round);
 }
 
+static void ssend(int round)
+{
+    int out = round + rank, in = -1, left = (rank + ranks - 1) % ranks, right = (rank + 1) % ranks;
+    MPI_Request request;
+    MPI_Irecv(&in, 1, MPI_INT, left, SSEND, world, &request);
+    MPI_Ssend(&out, 1, MPI_INT, right, SSEND, world);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    expect(in == round + left, names[SSEND], round);
+}
+
+static void alltoall(int round)
+{
+    static int out[MOST], in[MOST];
+    for (int i = 0; i < ranks; i++) out[i] = round + rank * MOST + i;
+    MPI_Alltoall(out, 1, MPI_INT, in, 1, MPI_INT, world);
+    for (int i = 0; i < ranks; i++) expect(in[i] == round + i * MOST + rank, names[ALLTOALL], round);
+}
+
 static void sum(int round)
 {
     long out[4], in[4];
@@ -65,12 +84,12 @@ static int by_value(const void *a, const void *b)
 
 int main(int count, char **words)
 {
-    static void (*const steps[KINDS])(int) = {ring, exchange, sum, barrier};
+    static void (*const steps[KINDS])(int) = {ring, exchange, ssend, sum, alltoall, barrier};
     int carried, node, rounds = count > 1 ? atoi(words[1]) : 3;
     MPI_Init(&count, &words);
     MPI_Comm_rank(world, &rank);
     MPI_Comm_size(world, &ranks);
-    if (rounds < 1 || ranks < 2) MPI_Abort(world, 2);
+    if (rounds < 1 || ranks < 2 || ranks > MOST) MPI_Abort(world, 2);
     double *took = malloc(sizeof *took * KINDS * rounds);
     for (int round = -1; round < rounds; round++) { /* the first makes the connections */
         for (int kind = 0; kind < KINDS; kind++) {

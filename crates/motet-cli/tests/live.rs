@@ -157,7 +157,7 @@ fn a_process_without_a_socket_is_listed_as_such() {
     // It is there from exec on; the preload object is mapped a moment later.
     let status = |listed: &[serde_json::Value]| listed.iter().find(|p| p["pid"] == own).map(|p| p["status"].clone());
     let mut seen = status(&processes(&["ps", "--json"]));
-    for _ in 0..200 {
+    for _ in 0..2000 {
         if seen.as_ref().is_some_and(|s| s == "no_socket_yet") {
             break;
         }
@@ -187,7 +187,7 @@ fn a_static_program_under_motet_is_explained() {
     let explained = || finish(&mut motet(["why", &own])).1;
     let mut said = explained();
     // `motet run` has the program's name among its arguments until it becomes the program.
-    for _ in 0..200 {
+    for _ in 0..2000 {
         if said.contains("statically linked") {
             break;
         }
@@ -225,7 +225,7 @@ fn a_program_under_a_seccomp_filter_is_explained() {
     let own = child.id().to_string();
     let explained = || finish(&mut motet(["why", &own])).1;
     let mut said = explained();
-    for _ in 0..200 {
+    for _ in 0..2000 {
         if said.contains("it runs under") {
             break;
         }

@@ -1,6 +1,7 @@
-//! Many more ranks than CPUs: a token round all of them, an exchange of neighbours, a sum, a barrier.
+//! More ranks than CPUs that all work: a token round all of them, an exchange of neighbours, synchronous sends to them, a sum, an exchange of all
+//! with all, a barrier.
 //!
-//! What is compared is one of each, together, with what Open MPI needs whose ranks yield (`mpi_yield_when_idle`). Ranks are where the
+//! What is compared is each of these of a few ranks, and one of each together of many, with what Open MPI needs whose ranks yield (`mpi_yield_when_idle`). Ranks are where the
 //! scheduler puts them; the program (`tests/mpi/crowd.c`) checks every value.
 
 use super::libraries::Libraries;
@@ -14,8 +15,9 @@ use std::cell::RefCell;
 use std::process::{Command, Stdio};
 
 const ROW: &str = "crowd";
-/// Rounds of a run; the program takes their medians.
-const ROUNDS: &str = "5";
+/// So many ranks are a few. Rounds of a run of a few, and of many; the program takes their medians.
+const FEW: usize = 8;
+const ROUNDS: [&str; 2] = ["301", "5"];
 /// A job that takes longer has hung.
 const LIMIT: [&str; 4] = ["timeout", "-k", "5", "180"];
 
@@ -27,7 +29,7 @@ pub fn measure(bench: &Bench, libraries: &Libraries, bar: &ProgressBar) -> Resul
     if crowds.is_empty() {
         bail!("skipped: there is no MPI");
     }
-    let counts: &[usize] = if bench.quick { &[64] } else { &[64, 256] };
+    let counts: &[usize] = if bench.quick { &[4, 8, 64] } else { &[4, 8, 64, 256] };
     let mut lines = Vec::new();
     for &ranks in counts {
         lines.extend(of(bench, &crowds, ranks, bar)?);
@@ -66,7 +68,16 @@ fn of(bench: &Bench, crowds: &[(&'static str, bool, Ranks)], ranks: usize, bar: 
     let best = peers.into_iter().min_by(|&a, &b| median(&series[a].values).total_cmp(&median(&series[b].values)));
     let mut lines = Vec::new();
     for (at, (name, ours, _)) in crowds.iter().enumerate() {
-        let what = format!("{name}, {ranks} ranks: a ring, an exchange, a sum and a barrier");
+        if let (0..=FEW, (jobs, None)) = (ranks, &told[at]) {
+            lines.extend(each(
+                (name, ranks),
+                &series[at],
+                jobs,
+                best.filter(|_| *ours).map(|best| (crowds[best].0, &told[best].0)),
+            ));
+            continue;
+        }
+        let what = format!("{name}, {ranks} ranks: one of each");
         lines.push(match &told[at] {
             (_, Some(why)) => Line::not_measured(ROW, what, why.clone()),
             (told, None) => {
@@ -76,6 +87,24 @@ fn of(bench: &Bench, crowds: &[(&'static str, bool, Ranks)], ranks: usize, bar: 
         });
     }
     Ok(lines)
+}
+
+/// A line for each part of the jobs of a few ranks.
+fn each((name, ranks): (&str, usize), all: &Series, jobs: &[Told], best: Option<(&str, &Vec<Told>)>) -> Vec<Line> {
+    let of = |jobs: &[Told], part: &str| {
+        let us = |job: &Told| job.iter().find(|(name, _)| name == part).map_or(f64::NAN, |(_, us)| us * 1e3);
+        Series { values: jobs.iter().map(us).collect(), floors: all.floors.clone() }
+    };
+    let parts = jobs.first().into_iter().flatten();
+    let line = |(part, _): &(String, f64)| {
+        let best = best.map(|(name, jobs)| (name, of(jobs, part)));
+        shown(
+            format!("{name}, {ranks} ranks: {part}"),
+            &of(jobs, part),
+            best.as_ref().map(|(name, series)| (*name, series)),
+        )
+    };
+    parts.map(line).collect()
 }
 
 fn shown(what: String, series: &Series, best: Option<(&str, &Series)>) -> Line {
@@ -98,7 +127,12 @@ fn parts(told: &[Told]) -> String {
 
 fn run(crowd: &Ranks, ranks: usize, ours: bool) -> Result<Told> {
     let mut command = Command::new(LIMIT[0]);
-    command.args(&LIMIT[1..]).args(&crowd.launcher).args(["-n", &ranks.to_string()]).arg(&crowd.program).arg(ROUNDS);
+    command
+        .args(&LIMIT[1..])
+        .args(&crowd.launcher)
+        .args(["-n", &ranks.to_string()])
+        .arg(&crowd.program)
+        .arg(ROUNDS[usize::from(ranks > FEW)]);
     command.env_remove("LD_PRELOAD").stdin(Stdio::null());
     if let Some(mpi) = &crowd.mpi {
         mpi.equip(&mut command);
