@@ -146,12 +146,12 @@ impl Node {
 
 /// Whether a node is quiet for this group.
 #[inline(always)]
-pub fn is_of(quiet: GroupId, group: GroupId) -> bool {
+pub(super) fn is_of(quiet: GroupId, group: GroupId) -> bool {
     quiet.0 == group.0 && quiet.0 != GroupId::NONE.0
 }
 
 /// What the next look is to do, of a node that is [quiet](Core::quiet).
-pub enum Next {
+pub(super) enum Next {
     /// No packet has begun on any busy link.
     Nothing,
     /// One has on this link.
@@ -162,7 +162,7 @@ pub enum Next {
 
 impl Core {
     #[inline(always)]
-    pub fn next_busy(&mut self) -> Next {
+    pub(super) fn next_busy(&mut self) -> Next {
         let Self { hot, links, rounds, turn, .. } = self;
         let round = rounds.wrapping_add(1);
         if round.is_multiple_of(SWEEP) && (round.is_multiple_of(SLOW) || links.count() as usize > hot.len()) {
@@ -188,7 +188,7 @@ impl Core {
 /// Takes messages for posted receives from the lane of a link, of a node that is [quiet](Core::quiet), and tells their ends. How many; and
 /// whether there is more to do than that.
 #[inline(never)]
-pub fn take_from(
+pub(super) fn take_from(
     core: &mut Core,
     link: LinkId,
     (group, most): (GroupId, usize),
@@ -202,7 +202,11 @@ pub fn take_from(
 
 /// The same of all busy links, of a node that may not be quiet.
 #[inline(never)]
-pub fn look_at_lanes(core: &mut Core, (group, most): (GroupId, usize), teller: &mut impl Teller) -> (usize, bool) {
+pub(super) fn look_at_lanes(
+    core: &mut Core,
+    (group, most): (GroupId, usize),
+    teller: &mut impl Teller,
+) -> (usize, bool) {
     let Core { hot, links, desk, landing, rounds, turn, now, asleep, tasks, .. } = core;
     let (round, most) = (rounds.wrapping_add(1), most.min(TURN));
     let until = if links.count() as usize > hot.len() { SWEEP } else { SLOW };

@@ -92,7 +92,7 @@ impl Core {
 
 /// Posts a receive where a message waits already, or many receives do, or none will come.
 #[inline(never)]
-pub fn post_otherwise(core: &mut Guard<'_>, selector: Selector, receive: Receive<Buffer>) {
+pub(super) fn post_otherwise(core: &mut Guard<'_>, selector: Selector, receive: Receive<Buffer>) {
     match core.desk.table.post(selector, receive) {
         Posted::Waiting(_) => {}
         Posted::Found(held) => {
