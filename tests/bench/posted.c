@@ -4,9 +4,10 @@
  *     cc -O2 -Iinclude tests/bench/posted.c -o posted -L target/release -lmotet -lpthread
  *     LD_LIBRARY_PATH=target/release valgrind --tool=callgrind --toggle-collect=measured ./posted WHAT SIZE COUNT [port]
  *
- * WHAT: `turn`, one message at a time, each way in turn; `headers`, the same with a header of 8 bytes; `blocking`, the same by blocking
- * calls; `window`, 64 at a time, answered
- * by one of 4 bytes; `poll`, looks for nothing; all of that by the calls of a port where one asks for it. Of the first three there are 2 * COUNT messages, of `window` COUNT and the answers. */
+ * WHAT: `turn`, one message at a time, each way in turn; `headers`, as `turn`, with a header of 8 bytes; `early`, as `headers`, but each
+ * message comes before its receive is posted; `blocking`, as `turn`, by blocking calls; `window`, 64 at a time, answered by one of 4 bytes;
+ * `poll`, looks for nothing. `port` makes the calls of a port instead. `window` has COUNT messages and their answers, `poll` COUNT looks,
+ * all others 2 * COUNT messages. */
 #include "motet.h"
 
 #include <errno.h>
@@ -95,7 +96,8 @@ static void take(const struct end *end, int count)
 __attribute__((noinline)) void measured(const char *what, size_t size, long count)
 {
     bool window = !strcmp(what, "window"), poll = !strcmp(what, "poll"), blocking = !strcmp(what, "blocking");
-    uint32_t headers = !strcmp(what, "headers") ? 8 : 0;
+    bool early = !strcmp(what, "early");
+    uint32_t headers = early || !strcmp(what, "headers") ? 8 : 0;
     for (long n = 0; n < count && poll; n++)
         look(&ends[0]);
     for (long n = 0; n < count && window; n += WINDOW) {
@@ -116,8 +118,12 @@ __attribute__((noinline)) void measured(const char *what, size_t size, long coun
         }
     for (long n = 0; n < count && !window && !poll && !blocking; n++)
         for (int from = 0; from < 2; from++) {
-            post(&ends[!from], (uint64_t)n, buffers[from], size);
+            if (!early) post(&ends[!from], (uint64_t)n, buffers[from], size);
             put(&ends[from], (uint64_t)n, size, headers);
+            if (early) {
+                must(-look(&ends[!from]), "a message without a receive");
+                post(&ends[!from], (uint64_t)n, buffers[from], size);
+            }
             take(&ends[!from], 1);
         }
 }

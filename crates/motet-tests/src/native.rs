@@ -2,7 +2,7 @@
 
 use crate::temporary::Temporary;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// A compiled program.
 #[derive(Debug)]
@@ -41,21 +41,14 @@ impl Native {
     /// Runs it under callgrind: the instructions of one function and all that it calls. `None`, loudly, without valgrind.
     #[track_caller]
     pub fn instructions(&self, function: &str, arguments: &[&str]) -> Option<u64> {
-        let library = crate::engine().and_then(Path::parent).expect("as when it was compiled");
-        let ran = Command::new("timeout")
-            .args(["120", "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .arg(format!("--toggle-collect={function}"))
-            .arg(self.program())
-            .args(arguments)
-            .env("LD_LIBRARY_PATH", library)
-            .output()
-            .expect("timeout");
-        let said = String::from_utf8_lossy(&ran.stderr);
+        let collected = format!("--toggle-collect={function}");
+        let valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &collected];
+        let ran = self.output(120, &valgrind, arguments);
         if ran.status.code() == Some(127) {
             eprintln!("SKIPPED {}: needs valgrind", self.source);
             return None;
         }
-        assert!(ran.status.success(), "{} {arguments:?}: {}: {said}", self.source, ran.status);
+        let said = self.succeeded(&ran, arguments);
         let count = said.lines().find_map(|line| line.split("Collected :").nth(1)).expect("a count");
         Some(count.trim().parse().expect("a number"))
     }
@@ -63,16 +56,24 @@ impl Native {
     /// Runs it, which must succeed; what it printed.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {
-        let library = crate::engine().and_then(Path::parent).expect("as when it was compiled");
-        let ran = Command::new("timeout")
-            .arg("60")
-            .arg(self.program())
-            .args(arguments)
-            .env("LD_LIBRARY_PATH", library)
-            .output()
-            .expect("timeout");
-        let complaints = String::from_utf8_lossy(&ran.stderr);
-        assert!(ran.status.success(), "{} {arguments:?}: {}: {complaints}", self.source, ran.status);
+        let ran = self.output(60, &[], arguments);
+        self.succeeded(&ran, arguments);
         String::from_utf8_lossy(&ran.stdout).into_owned()
+    }
+
+    /// Runs it, for so many seconds at most, by a command of these words if there are any.
+    fn output(&self, seconds: u32, by: &[&str], arguments: &[&str]) -> Output {
+        let library = crate::engine().and_then(Path::parent).expect("as when it was compiled");
+        let mut command = Command::new("timeout");
+        command.arg(seconds.to_string()).args(by).arg(self.program()).args(arguments);
+        command.env("LD_LIBRARY_PATH", library).output().expect("timeout")
+    }
+
+    /// What it wrote to standard error; it must have succeeded.
+    #[track_caller]
+    fn succeeded(&self, ran: &Output, arguments: &[&str]) -> String {
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert!(ran.status.success(), "{} {arguments:?}: {}: {said}", self.source, ran.status);
+        said
     }
 }

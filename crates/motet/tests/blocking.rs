@@ -1,4 +1,4 @@
-//! Short messages by blocking calls, and everything that may come between them: each is sent and received as if nothing else had been.
+//! Blocking calls with short messages, mixed with everything else that a node can do meanwhile: no message is lost, doubled or reordered.
 
 use motet::node::{Channel, Error, From, Memory, Mode, Node, Notice, Outgoing, Serve, Status};
 use std::time::Duration;

@@ -1,8 +1,7 @@
-//! Ports: what a library does for every message that posts receives, sends and polls. Nothing is looked up to enter the node.
+//! Ports: the calls that a communication library makes for every message. A port is resolved once, so a call looks up no node.
 //!
-//! What it is: the calls that `motet_message_post`, `motet_message_start` (of what is injected) and `motet_group_wait` (with deadline 0) make,
-//! with the words of their structs as arguments; and receives without a name, whose ends are written as libfabric wants them. The errors are
-//! those of these calls. What it is not: another protocol.
+//! These calls do what `motet_message_post`, `motet_message_start` (of an injected message) and `motet_group_wait` (with deadline 0) do, and
+//! fail as they do. Their arguments are plain words instead of structs. Receives without a name are reported as libfabric's completions.
 
 use super::operations::{Ends, group, tell_kept};
 use super::shape::{self, CompletionShape, End};
@@ -75,7 +74,7 @@ unsafe fn open<'a>(port: *mut Port) -> Result<&'a mut Port, Errno> {
     unsafe { port.as_mut() }.ok_or(EINVAL)
 }
 
-/// Where a receive waits.
+/// The source that a receive names: a channel or, if that is 0, a context.
 #[inline(always)]
 fn from(on: u64, any: u64) -> Result<From, Errno> {
     match (on, any) {
@@ -102,9 +101,8 @@ pub unsafe extern "C" fn motet_port_post(
     call(|| {
         // SAFETY: the caller's promise.
         let (Port { record, pin, .. }, span) = unsafe { (open(port)?, shape::span(buffer, capacity)?) };
-        let (from, group) = (from(on, any)?, group(told)?);
-        let posted = record.node.post_bare((from, tag, ignore), Buffer { span, context }, group, Some(pin));
-        posted.map(|()| 0).map_err(errno)
+        let (selector, buffer) = ((from(on, any)?, tag, ignore), Buffer { span, context });
+        record.node.post_bare(selector, buffer, group(told)?, Some(pin)).map(|()| 0).map_err(errno)
     })
 }
 

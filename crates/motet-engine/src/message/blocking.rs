@@ -1,8 +1,8 @@
-//! A blocking receive: its caller waits right here until the message has come.
+//! Blocking receives: the calling thread waits until the message has come.
 //!
-//! What it is: the wait begins with looks by the direct path ([`super::ends`]). While no other receive waits, this one need not be posted for
-//! them. What it waits for longer, or does not come whole, is for a receive without a record ([`super::port`]) of a group that the node keeps
-//! for that; one thread at a time has it. What it is not: another way to match.
+//! The wait begins with looks on the direct path ([`super::ends`]). While no other receive is posted, this receive is matched without being
+//! posted. If the looks do not find the message, or it does not arrive in one piece, the receive is posted without a record ([`super::port`])
+//! in a completion group that the node reserves for blocking receives. One thread at a time can use that group. Matching is the protocol's.
 
 use super::core::{Core, Guard};
 use super::ends::{Next, is_of, look_at_lanes, take_from};
@@ -44,7 +44,7 @@ impl Node {
         self.receive_posted(core, (selector, span), teller, looks, deadline)
     }
 
-    /// The same of one that must be posted.
+    /// Posts the receive, looks for its message again, and then waits as any operation does.
     #[inline(never)]
     fn receive_posted(
         &self,
@@ -89,7 +89,8 @@ impl Node {
         abandoned
     }
 
-    /// The looks that a wait begins with, until there is more to do than they do.
+    /// Looks for the message on the direct path. Stops when the message has come, when the number of looks is used up, or when there is
+    /// work that the direct path does not do.
     #[inline(always)]
     fn look_for_blocking(&self, core: &mut Guard<'_>, quiet: GroupId, teller: &mut Blocking<'_, '_>) -> Looks {
         if core.driving || core.shut {
@@ -132,11 +133,11 @@ impl Node {
     }
 }
 
-/// What has ended the looks for a message that has not come.
+/// Why the looks for a message have ended without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Looks {
-    /// Something else has come, or is due.
+    /// Another packet has come, or other work is due.
     More,
-    /// There were enough of them.
+    /// The number of looks is used up.
     Enough,
 }

@@ -1,9 +1,8 @@
 //! Open messages: their bodies are copied while their senders still show them.
 //!
-//! What it is: the copying, for a receive that waits right there ([`super::expect`]) and for one that is posted. What it is not: a second
-//! way to match. A posted receive that has got part of a message stays posted until all of it is there. Its memory is not as it was, so it
-//! is not cancelled any more, but may be taken back ([`super::Node::take_back`]). Only receives from one channel are served so, where the
-//! next message is this one.
+//! The protocol says which posted receive the message will match, before the message is complete. That receive stays posted until all of the
+//! message is there. Part of its memory is already written, so it cannot be cancelled any more, but [`super::Node::take_back`] can take it
+//! back. This works only for receives from one channel, where the next message is known to be this one.
 
 use super::Channel;
 use super::desk::View;

@@ -1,8 +1,8 @@
 //! The ends of many operations, for a program that posts receives and polls.
 //!
-//! What it is: one look, with the lock taken once, that tells what has ended. Messages for posted receives take the direct path (`posted`)
-//! from every busy link, and their ends are told as they are taken. What it is not: a second protocol. Any other packet gets a round of
-//! progress, and its end lies in the group until a look tells it.
+//! One look takes the lock once and reports what has ended. A message for a posted receive takes the direct path (`posted`) from its link's
+//! lane, and its end is reported in the same step. Any other packet is handled by a round of progress; its end is queued in the completion
+//! group until a look reports it.
 
 use super::core::{Core, Guard};
 use super::desk::{Desk, View};
@@ -28,7 +28,7 @@ impl Node {
         self.take_ends_by(group, most, &mut Calls(tell), None)
     }
 
-    /// The same by the one who is favoured, for who would not have a call be made for each.
+    /// Tells ends as [`Node::take_ends`] does, through a [`Teller`] that the compiler can inline. `pin` is the caller's, if it has one.
     #[inline(always)]
     pub fn take_ends_by(
         &self,
@@ -89,7 +89,7 @@ impl Node {
         Ok(false)
     }
 
-    /// The same of a node that may not be [quiet](Core::quiet).
+    /// [`Node::take_bare_ends`] of a node that is not [quiet](Core::quiet): all of its busy links are looked at.
     #[inline(never)]
     fn take_anyhow(
         &self,
@@ -110,14 +110,14 @@ impl Node {
         Ok(false)
     }
 
-    /// There was something else to do for the busy links, or something else is due.
+    /// Makes a round of progress, as other work is due. Whether ends lie in the group then.
     #[inline(never)]
     fn look_for_others(&self, mut core: Guard<'_>, told: usize, group: GroupId) -> Result<bool, Error> {
         self.look_everywhere(&mut core);
         Ok(told == 0 && !core.desk.operations.nothing_has_ended(group)?)
     }
 
-    /// There was something else to do for the busy links, or something else is due.
+    /// Makes a round of progress, as other work is due, and tells what has ended if nothing was told before.
     #[inline(never)]
     fn look_further(
         &self,
@@ -176,7 +176,7 @@ impl Core {
                 _ => true,
             })
         };
-        // Whoever had a packet last comes last.
+        // Round robin: the search begins behind the link that had a packet last.
         let (behind, first) = hot.split_at(turn.0.min(hot.len()));
         let found = first.iter().position(has_come).map(|at| behind.len() + at);
         let Some(at) = found.or_else(|| behind.iter().position(has_come)) else { return Next::Nothing };
@@ -200,7 +200,8 @@ pub(super) fn take_from(
     (told, more | desk.stirred)
 }
 
-/// The same of all busy links, of a node that may not be quiet.
+/// Takes messages for posted receives from the lanes of all busy links, of a node that may not be [quiet](Core::quiet), and tells their ends.
+/// How many; and whether there is more to do than that.
 #[inline(never)]
 pub(super) fn look_at_lanes(
     core: &mut Core,
@@ -232,7 +233,7 @@ pub(super) fn look_at_lanes(
 }
 
 impl Joined {
-    /// The same of one link.
+    /// Takes messages for posted receives from the lane of this link, and tells their ends. How many; and whether there is more to do.
     #[inline(always)]
     fn tell_messages(
         &mut self,

@@ -300,8 +300,8 @@ impl Node {
         self.core_by(None).map(|(core, _)| core)
     }
 
-    /// The same, for the one who is favoured if that is said; and [`Core::quiet`], which a call says again that changes nothing of what that
-    /// means.
+    /// Locks the state, without an atomic exchange for the holder of the [`Pin`]. Also returns [`Core::quiet`], which is cleared here: a call
+    /// that leaves the node as quiet as it was sets it again.
     #[inline(always)]
     fn core_by(&self, pin: Option<&mut Pin>) -> Result<(Guard<'_>, GroupId), Error> {
         if self.is_inherited() {

@@ -29,7 +29,7 @@ pub enum Taken {
     Other,
     /// It was one; its end lies with its operation.
     Kept,
-    /// The same, and its end was told.
+    /// It was one, and its end was told.
     Told,
 }
 
@@ -72,7 +72,7 @@ pub fn tell(
     taken
 }
 
-/// The same of a packet of one line whose other bytes lie in the ring.
+/// Takes a message of which the line holds the first words, and the ring the other bytes.
 #[inline(never)]
 fn tell_from_ring(
     lanes: &mut Lanes,
@@ -125,7 +125,7 @@ fn tell_run(view: &mut View<'_>, matched: &Matched, run: Run, group: GroupId, te
     taken
 }
 
-/// The same of a packet that is more than one line, once all of it is there.
+/// Takes a message that is longer than one line, once all of it is there.
 #[inline(never)]
 fn tell_longer(
     lanes: &mut Lanes,
@@ -216,7 +216,7 @@ fn end(
     Taken::Told
 }
 
-/// The same of the receive that is not posted.
+/// Ends a blocking receive that is not posted.
 #[inline(always)]
 fn end_alone(
     (channel, tag, headers): (Channel, u64, &[u8]),
@@ -251,7 +251,7 @@ fn keep(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
     view.received(operation, receive.capacity, &envelope, body);
 }
 
-/// The same of a body that lies in the ring.
+/// Ends a receive as [`keep`] does, with a body that lies in the ring.
 #[cold]
 fn keep_run(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: Run) {
     let &Matched { receive, tag, channel, .. } = matched;

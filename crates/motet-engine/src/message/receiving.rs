@@ -44,7 +44,7 @@ impl Node {
         self.post_by((from, tag, ignore), memory, notice, None)
     }
 
-    /// The same by the one who is favoured.
+    /// Posts a receive as [`Node::post`] does. `pin` is the caller's, if it has one.
     #[inline(always)]
     pub fn post_by(
         &self,

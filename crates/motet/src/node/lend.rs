@@ -78,7 +78,7 @@ pub(super) fn receive(
     }
 }
 
-/// What is left to do where that has not simply received.
+/// Ends a blocking receive whose wait has returned an error, or that has been cancelled.
 #[cold]
 #[inline(never)]
 fn receive_after_all(
@@ -97,9 +97,12 @@ fn receive_after_all(
                 return receive_by_record(node, selector, span, headers, deadline);
             }
             Error::TimedOut => {
-                // Without a message it ends at once; with one it ends when that has landed.
-                node.cancel_blocking(selector.0)?;
-                node.wait_blocking(&mut headers, None)
+                // A receive without a message ends at once; one that has matched ends when its message has landed; one whose channel
+                // has been closed since has ended already.
+                match node.cancel_blocking(selector.0) {
+                    Ok(()) | Err(Error::Unknown | Error::Closed) => node.wait_blocking(&mut headers, None),
+                    Err(error) => return Err(error),
+                }
             }
             Error::WouldBlock | Error::NoNode(_) => return Err(error), // in a handler, or shut meanwhile: the loan takes it back
             error => {
@@ -113,7 +116,7 @@ fn receive_after_all(
     if got.status == Status::Cancelled { Err(Error::TimedOut) } else { Ok(got) }
 }
 
-/// The same where another thread already waits like that.
+/// Receives by an operation with a record, because another thread uses the group of blocking receives.
 #[cold]
 fn receive_by_record(
     node: &Inner,

@@ -81,14 +81,14 @@ pub struct Ended<'a> {
 
 /// Who is told ends. (A closure would be called: it cannot be said of one that it is to be inlined.)
 pub trait Teller {
-    /// Whether it is told the next end as the message comes: that of a receive that the
-    /// program has a name for or not, and that has room for all of the message or not, which has these headers.
-    /// One that it does not take lies in its group.
+    /// Whether the next end is told as its message comes; otherwise it is queued in its group. `named`: the program has a name for the
+    /// receive. `fits`: the message is not truncated. `headers`: those of the message.
     #[inline(always)]
-    fn takes(&self, _named: bool, _fits: bool, _headers: &[u8]) -> bool {
+    fn takes(&self, named: bool, fits: bool, headers: &[u8]) -> bool {
+        let _ = (named, fits, headers);
         true
     }
-    /// The receive that is alone and not posted, and its memory, if this is who waits for it.
+    /// The selector and the memory of a blocking receive that is not posted, because no other receive waits.
     #[inline(always)]
     fn alone(&self) -> Option<(&Selector, Span)> {
         None
@@ -232,9 +232,9 @@ impl Operations {
         self.ended(name, outcome);
     }
 
-    /// A receive has its message, with these headers and so many bytes of body, which `fill` puts into its memory, as much as there is room
-    /// for. Its end is told instead of put into its group, which must be this one, of which nothing waits to be told. False, and nothing is
-    /// done: it is no such receive, or not into memory of the program's.
+    /// Ends a receive of `group` whose message has come, and tells its end instead of queueing it in the group. `fill` copies the body, of
+    /// `full` bytes, into the receive's memory, as far as there is room. False, and nothing is done: ends are queued in the group already, the
+    /// receive is of another group or not into memory of the program's, or the teller does not take it.
     #[inline(always)]
     pub fn tell_message(
         &mut self,
