@@ -52,15 +52,38 @@ impl Register for Pins {
     }
 }
 
+/// Set in the process of a test that runs [`alone`].
+const ALONE: &str = "MOTET_TEST_ALONE";
+
 /// A cache that keeps registrations; `None`, and said aloud, where the kernel does not permit that.
 pub fn cache(limits: Limits, most: u64) -> Option<Cache<Pins>> {
     let cache = Cache::new(Pins::new(most), limits, true).unwrap();
     match cache.standing() {
-        Standing::Keeps => Some(cache),
+        Standing::Keeps => {
+            if std::env::var(ALONE).is_ok() {
+                wait_until_others_sleep();
+            }
+            Some(cache)
+        }
         standing => {
             eprintln!("SKIPPED: {standing}");
             None
         }
+    }
+}
+
+/// A thread maps memory as it begins. The kernel may put that where a test has just unmapped something.
+fn wait_until_others_sleep() {
+    let us = std::fs::read_link("/proc/thread-self").unwrap();
+    let runs = |thread: &std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        !us.ends_with(thread.file_name()) && stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
+    };
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while std::fs::read_dir("/proc/self/task").unwrap().any(|thread| thread.is_ok_and(|thread| runs(&thread)))
+        && std::time::Instant::now() < until
+    {
+        std::thread::yield_now();
     }
 }
 
@@ -77,7 +100,6 @@ pub fn assert_sees_memory(cache: &Cache<Pins>, address: u64, pages: u64) {
 
 /// Runs the calling test, by its full name, alone in another process of the same program, where nobody else maps or forks; true in that one.
 pub fn alone(test: &str) -> bool {
-    const ALONE: &str = "MOTET_TEST_ALONE";
     if std::env::var(ALONE).is_ok() {
         return true;
     }
