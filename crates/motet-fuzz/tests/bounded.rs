@@ -143,7 +143,8 @@ fn seeds_of_messages_keep_to_the_protocol() {
         assert_eq!(motet_fuzz::message::play(seed), None, "seed {at}");
     }
     let taken = motet_fuzz::message::direct::TAKEN.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(taken > 0, "some are messages that take the direct path");
+    let kept = motet_fuzz::message::direct::KEPT.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(taken > 0 && kept > 0, "some are messages that take the direct path: {taken}, {kept}");
 }
 
 #[test]

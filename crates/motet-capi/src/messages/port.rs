@@ -243,8 +243,8 @@ struct Entries<'a> {
 
 impl Teller for Entries<'_> {
     #[inline(always)]
-    fn takes(&self, named: bool, fits: bool, headers: &[u8]) -> bool {
-        !named && fits && matches!(headers.len(), 0 | 8)
+    fn takes(&self, named: bool, whole: bool, headers: &[u8]) -> bool {
+        !named && whole && matches!(headers.len(), 0 | 8)
     }
 
     #[inline(always)]

@@ -44,6 +44,8 @@ pub struct Desk {
     pub spent: Vec<Box<dyn Any + Send>>,
     /// Something has happened that a thread may wait for.
     pub stirred: bool,
+    /// A message has come that no receive waits for: a thread may probe for it.
+    pub queued: bool,
 }
 
 /// A message for a handler.
@@ -176,6 +178,7 @@ impl Desk {
             ended: Vec::new(),
             spent: Vec::new(),
             stirred: false,
+            queued: false,
         })
     }
 }

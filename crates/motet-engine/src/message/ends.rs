@@ -45,7 +45,7 @@ impl Node {
                 Next::Due => (0, true),
             }
         } else if core.driving || !core.desk.operations.nothing_has_ended(group)? {
-            return self.tell_ended(core, group, most, &mut |end| teller.tell(end));
+            return core.desk.operations.tell_ends(group, most, teller);
         } else {
             let looked = look_at_lanes(&mut core, (group, most), teller);
             if looked == (most.min(TURN), false) {
@@ -55,7 +55,8 @@ impl Node {
             looked
         };
         if more {
-            return self.look_further(core, told, group, most, &mut |end| teller.tell(end));
+            self.look_everywhere(&mut core);
+            return if told > 0 { Ok((told, false)) } else { core.desk.operations.tell_ends(group, most, teller) };
         }
         core.quiet = group;
         core.release();
@@ -82,7 +83,7 @@ impl Node {
             Next::Due => (0, true),
         };
         if more {
-            return self.look_for_others(core, told, group);
+            return self.look_for_others(core, told, (group, most), teller);
         }
         core.quiet = group;
         core.release();
@@ -97,12 +98,15 @@ impl Node {
         (group, most): (GroupId, usize),
         teller: &mut impl Teller,
     ) -> Result<bool, Error> {
-        if core.driving || !core.desk.operations.nothing_has_ended(group)? {
-            return Ok(true);
+        if !core.desk.operations.nothing_has_ended(group)? {
+            return core.desk.operations.tell_ends(group, most, teller).map(|(_, others)| others);
+        }
+        if core.driving {
+            return Ok(false);
         }
         let (told, more) = look_at_lanes(&mut core, (group, most), teller);
         if more {
-            return self.look_for_others(core, told, group);
+            return self.look_for_others(core, told, (group, most), teller);
         }
         if told < most.min(TURN) {
             core.quiet = group; // all links have been looked at
@@ -110,37 +114,21 @@ impl Node {
         Ok(false)
     }
 
-    /// Makes a round of progress, as other work is due. Whether ends lie in the group then.
+    /// Makes a round of progress, as other work is due, and tells what has ended in it unless something was told before. Whether there are other
+    /// ends.
     #[inline(never)]
-    fn look_for_others(&self, mut core: Guard<'_>, told: usize, group: GroupId) -> Result<bool, Error> {
-        self.look_everywhere(&mut core);
-        Ok(told == 0 && !core.desk.operations.nothing_has_ended(group)?)
-    }
-
-    /// Makes a round of progress, as other work is due, and tells what has ended if nothing was told before.
-    #[inline(never)]
-    fn look_further(
+    fn look_for_others(
         &self,
         mut core: Guard<'_>,
         told: usize,
-        group: GroupId,
-        most: usize,
-        tell: &mut dyn FnMut(&Ended<'_>),
-    ) -> Result<(usize, bool), Error> {
+        (group, most): (GroupId, usize),
+        teller: &mut impl Teller,
+    ) -> Result<bool, Error> {
         self.look_everywhere(&mut core);
-        if told > 0 { Ok((told, false)) } else { self.tell_ended(core, group, most, tell) }
-    }
-
-    /// Tells what lies in the group.
-    #[inline(never)]
-    fn tell_ended(
-        &self,
-        mut core: Guard<'_>,
-        group: GroupId,
-        most: usize,
-        tell: &mut dyn FnMut(&Ended<'_>),
-    ) -> Result<(usize, bool), Error> {
-        core.desk.operations.tell_ends(group, most, tell)
+        if told > 0 {
+            return Ok(false);
+        }
+        core.desk.operations.tell_ends(group, most, teller).map(|(_, others)| others)
     }
 }
 
@@ -148,6 +136,19 @@ impl Node {
 #[inline(always)]
 pub(super) fn is_of(quiet: GroupId, group: GroupId) -> bool {
     quiet.0 == group.0 && quiet.0 != GroupId::NONE.0
+}
+
+impl Core {
+    /// Wakes the threads that wait, if all that has happened is that messages without a receive have come. Whether there was something else,
+    /// for a [round](Node::round).
+    #[inline(always)]
+    fn must_stir(&mut self) -> bool {
+        if self.desk.queued && !self.desk.stirred {
+            self.stir();
+        }
+        self.desk.queued = false;
+        self.desk.stirred
+    }
 }
 
 /// What the next look is to do, of a node that is [quiet](Core::quiet).
@@ -197,7 +198,7 @@ pub(super) fn take_from(
     let Core { links, desk, landing, now, .. } = core;
     let (Some(joined), Some(landing)) = (links.named(Number(link.0)), landing) else { return (0, true) };
     let (told, more) = joined.tell_messages(link, (desk, landing), (group, *now), (most.min(TURN), true), teller);
-    (told, more | desk.stirred)
+    (told, more | core.must_stir())
 }
 
 /// Takes messages for posted receives from the lanes of all busy links, of a node that may not be [quiet](Core::quiet), and tells their ends.
@@ -229,11 +230,11 @@ pub(super) fn look_at_lanes(
             break;
         }
     }
-    (told, more | desk.stirred)
+    (told, more | core.must_stir())
 }
 
 impl Joined {
-    /// Takes messages for posted receives from the lane of this link, and tells their ends. How many; and whether there is more to do.
+    /// Takes whole messages from the lane of this link, and tells the ends of their receives. How many; and whether there is more to do.
     #[inline(always)]
     fn tell_messages(
         &mut self,
@@ -245,18 +246,19 @@ impl Joined {
     ) -> (usize, bool) {
         let Self { medium: Some(Medium::Lanes(lanes)), proto, back, silent, .. } = self else { return (0, true) };
         let mut view = View::of(desk, back, id);
-        let mut told = 0;
+        let (mut told, mut queued) = (0, 0);
         let more = loop {
             match posted::tell(lanes, proto, &mut view, landing, (group, now), teller) {
                 Taken::Told => told += 1,
+                Taken::Queued => queued += 1,
                 Taken::Nothing => break false,
                 Taken::Kept | Taken::Other => break true, // behind one whose end lies in its group come others
             }
-            if told == most || !lanes.inward.goes_on() {
+            if told == most || queued == TURN || !lanes.inward.goes_on() {
                 break false;
             }
         };
-        if told > 0 {
+        if told + queued > 0 {
             *silent = 0;
         }
         if lanes.inward.take_wake() {

@@ -1,8 +1,7 @@
-//! The direct path of a whole message for which a receive is posted: from the lane, or its ring, to the receive's memory, and its end
-//! straight to whoever looks for ends.
+//! The direct path of a whole message: from the lane, or its ring, to the memory of its receive, or to the table if none waits for it.
 //!
-//! What it is: a step of a look for ends ([`super::ends`]), or of any other look ([`super::links::Joined::look`]). What it is not: it decides
-//! nothing. A packet that is anything else is left as it is, to the protocol's [`Link::arrived`].
+//! It is a step of a look for ends ([`super::ends`]), which then gets the end at once, or of any other look ([`super::links::Joined::look`]).
+//! Which receive gets the message is the protocol's decision. Any other packet is left untouched to [`Link::arrived`].
 
 use super::desk::{Desk, View};
 use super::medium::Lanes;
@@ -11,7 +10,8 @@ use super::packets::Landing;
 use super::{Channel, early};
 use motet_proto::message::matching::Selector;
 use motet_proto::message::packet::{self, Kind};
-use motet_proto::message::posted::Matched;
+use motet_proto::message::posted::{Matched, Receiver};
+use motet_proto::message::rendezvous::Payload;
 use motet_proto::message::{Envelope, Link, Outcome, Owner, Status, stack};
 use motet_sys::span::Span;
 use motet_wire::lane::bulk::{IN_RING, Run};
@@ -31,10 +31,12 @@ pub enum Taken {
     Kept,
     /// It was one, and its end was told.
     Told,
+    /// It is a whole message that no receive waits for: the table keeps it.
+    Queued,
 }
 
-/// Takes the next packet, and tells the end of its receive, if that is one of this group, of which nothing that has ended before may wait to
-/// be told.
+/// Takes the next packet if it is a whole message, and tells the end of its receive if that is one of this group. No earlier end may be queued
+/// in the group.
 #[inline(always)]
 pub fn tell(
     lanes: &mut Lanes,
@@ -51,6 +53,11 @@ pub fn tell(
         Glance::Other => return tell_longer(lanes, proto, view, landing, (group, now), teller),
     };
     let Some((matched, length)) = matched(&short, proto, view, (now, teller.alone())) else { return Taken::Other };
+    if let Receiver::Unexpected = matched.receiver {
+        queue_short(&short, proto, view, &matched, length);
+        lanes.inward.consume_short();
+        return Taken::Queued;
+    }
     let (words, bytes);
     let (pushed, body) = match matched.headers {
         // What most short messages are: a word, behind none or that of a library that has a header.
@@ -89,7 +96,10 @@ fn tell_from_ring(
     let words = [short.word(0), short.word(1)];
     let wanted = (now, teller.alone().map(|(selector, _)| selector));
     let Some(matched) = proto.match_message(view, short.kind, words, run.len(), wanted) else { return Taken::Other };
-    let taken = tell_run(view, &matched, run, group, teller);
+    let taken = match matched.receiver {
+        Receiver::Unexpected => queue(proto, view, &matched, Payload::Run(run)),
+        _ => tell_run(view, &matched, run, group, teller),
+    };
     lanes.inward.consume_short();
     lanes.bulk.1.release(run.len());
     lanes.inward.freed();
@@ -152,7 +162,10 @@ fn tell_longer(
             return Taken::Other;
         };
         let (pushed, body) = rest.split_at(matched.headers);
-        let taken = end(view, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body));
+        let taken = match matched.receiver {
+            Receiver::Unexpected => queue(proto, view, &matched, Payload::Here(rest)),
+            _ => end(view, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body)),
+        };
         if taken == Taken::Kept {
             keep(view, &matched, pushed, body);
         }
@@ -163,7 +176,10 @@ fn tell_longer(
     let (true, Ok((front, run))) = (packet.flags == IN_RING, ring.behind(bytes)) else { return Taken::Other };
     let Some((words, [])) = words_of(front) else { return Taken::Other };
     let Some(matched) = proto.match_message(view, packet.kind, words, run.len(), wanted) else { return Taken::Other };
-    let taken = tell_run(view, &matched, run, group, teller);
+    let taken = match matched.receiver {
+        Receiver::Unexpected => queue(proto, view, &matched, Payload::Run(run)),
+        _ => tell_run(view, &matched, run, group, teller),
+    };
     lanes.inward.consume(&packet);
     ring.release(run.len());
     lanes.inward.freed();
@@ -204,7 +220,7 @@ fn end(
 ) -> Taken {
     let channel = Channel { link: view.link, id: matched.channel };
     let Desk { table, operations, .. } = &mut *view.desk;
-    let (Some(oldest), None) = (matched.receive, teller.alone()) else {
+    let Receiver::Posted(oldest) = matched.receiver else {
         end_alone((channel, matched.tag, headers), length, teller, fill);
         return Taken::Told;
     };
@@ -235,18 +251,38 @@ fn end_alone(
 #[inline(always)]
 pub fn take(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> bool {
     let Some((matched, length)) = matched(short, proto, view, (now, None)) else { return false };
+    if let Receiver::Unexpected = matched.receiver {
+        queue_short(short, proto, view, &matched, length);
+        view.desk.stirred = true;
+        return true;
+    }
     let bytes = short.behind::<WORDS>();
     let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
     keep(view, &matched, pushed, body);
     true
 }
 
-/// The end of the receive lies with its operation.
+/// Keeps a message of one line that no receive waits for.
+#[inline(never)]
+fn queue_short(short: &Short, proto: &mut Link, view: &mut View<'_>, matched: &Matched, length: usize) -> Taken {
+    let bytes = short.behind::<WORDS>();
+    queue(proto, view, matched, Payload::Here(&bytes[..length.min(bytes.len())]))
+}
+
+/// Keeps a message that no receive waits for: these are its headers and its body.
+fn queue(proto: &mut Link, view: &mut View<'_>, matched: &Matched, all: Payload<'_>) -> Taken {
+    proto.keep_message(view, matched, all.to_box());
+    view.desk.queued = true;
+    Taken::Queued
+}
+
+/// Ends the receive as an operation whose end is queued in its group.
 #[inline(never)]
 fn keep(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
-    let &Matched { receive, tag, channel, .. } = matched;
+    let &Matched { receiver, tag, channel, .. } = matched;
     let envelope = Envelope { source: view.link.0, channel, tag, length: body.len() as u64, headers };
-    let Some(receive) = receive.and_then(|oldest| view.desk.table.take(oldest)) else { return };
+    let Receiver::Posted(oldest) = receiver else { return };
+    let Some(receive) = view.desk.table.take(oldest) else { return };
     let operation = view.begun(receive);
     view.received(operation, receive.capacity, &envelope, body);
 }
@@ -254,9 +290,10 @@ fn keep(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
 /// Ends a receive as [`keep`] does, with a body that lies in the ring.
 #[cold]
 fn keep_run(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: Run) {
-    let &Matched { receive, tag, channel, .. } = matched;
+    let &Matched { receiver, tag, channel, .. } = matched;
     let envelope = Envelope { source: view.link.0, channel, tag, length: body.len() as u64, headers };
-    let Some(receive) = receive.and_then(|oldest| view.desk.table.take(oldest)) else { return };
+    let Receiver::Posted(oldest) = receiver else { return };
+    let Some(receive) = view.desk.table.take(oldest) else { return };
     let operation = view.begun(receive);
     view.matched(operation, &envelope);
     let fits = receive.capacity.min(body.len() as u64);

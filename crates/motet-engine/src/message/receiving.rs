@@ -1,7 +1,8 @@
 //! What a program calls to receive, to see what waits, and to take operations back.
 
 use super::core::Core;
-use super::desk::Desk;
+use super::desk::{Desk, View};
+use super::links::Joined;
 use super::operations::{Buffer, Kind, Notice, Operation};
 use super::{Channel, Context, Error, LinkId, Node, OperationId, Pin};
 use crate::reason::Reason;
@@ -233,13 +234,16 @@ impl Core {
         }
     }
 
-    /// Gives a message that nobody waited for to an operation.
+    /// Gives a message that no receive has waited for to an operation.
     pub(super) fn give(&mut self, held: Held, name: OperationId, capacity: u64) {
-        let link = LinkId(held.source);
+        let (link, whole) = (LinkId(held.source), held.is_whole());
         match self.link(link) {
             Ok((joined, desk)) => {
-                joined.with(link, desk, |proto, _, view| proto.accept(view, held, u64::from(name.0), capacity));
-                self.settle(link);
+                let Joined { proto, back, .. } = joined;
+                proto.accept(&mut View::of(desk, back, link), held, u64::from(name.0), capacity);
+                if joined.proto.is_due() {
+                    self.settle(link);
+                }
             }
             Err(_) => {
                 let outcome = Outcome { status: super::Status::Broken, length: 0 };
@@ -247,8 +251,12 @@ impl Core {
             }
         }
         self.alert();
-        // What must be copied is copied by whoever makes progress: it must look here.
-        if self.links.named(motet_proto::message::pool::Number(link.0)).is_some_and(|joined| joined.back.copies_wait())
+        // A thread that makes progress copies what must be copied: it must look here.
+        if !whole
+            && self
+                .links
+                .named(motet_proto::message::pool::Number(link.0))
+                .is_some_and(|joined| joined.back.copies_wait())
         {
             self.warm(link);
             self.attend_to(link);

@@ -3,8 +3,8 @@
 //!
 //! The input is a row of steps: a kind, a length of two bytes, the packet. Kinds from `OURS` on are steps of this side.
 //!
-//! Everything is done twice, by two sides that differ in one thing: now and then the one takes a message for a posted receive by the direct path,
-//! where the other takes it by the general one ([`direct`]). They must agree after every step.
+//! Everything is done twice, by two sides that differ in one thing: now and then the one takes a whole message by the direct path, and the other
+//! by the general one ([`direct`]). They must agree after every step.
 
 pub mod direct;
 pub mod lines;
@@ -131,11 +131,13 @@ pub fn play(mut input: &[u8]) -> Option<Broken> {
         match kind.checked_sub(OURS) {
             None => {
                 let scope = game.ways.iter().find_map(|way| way.1);
-                if let (Some(scope), 0) = (scope, game.next % 4) {
-                    direct::arrived(&mut game, &mut twin, scope, kind, packet);
-                } else {
-                    for game in [&mut game, &mut twin] {
-                        game.arrived(|link, side, now| link.arrived(side, kind, packet, now));
+                match (scope, game.next % 4) {
+                    (Some(scope), 0) => direct::arrived(&mut game, &mut twin, scope, kind, packet),
+                    (_, 1 | 2) => direct::arrived_early(&mut game, &mut twin, kind, packet),
+                    _ => {
+                        for game in [&mut game, &mut twin] {
+                            game.arrived(|link, side, now| link.arrived(side, kind, packet, now));
+                        }
                     }
                 }
             }
@@ -206,6 +208,12 @@ impl Game {
         let Self { link, side, next, .. } = self;
         let (link, waits) =
             ((link.broken(), link.bytes().1, link.counts(), link.requests(), link.owes_credit()), side.table.len());
+        let first = |&(_, scope): &(ChannelId, Option<Scope>)| {
+            let held = side.table.peek(Selector { from: Source::One(scope?), tag: 0, ignore: u64::MAX })?;
+            let body = held.body().map(<[u8]>::to_vec);
+            Some((held.channel, held.tag, held.length, held.headers().to_vec(), body))
+        };
+        let waits = (waits, self.ways.iter().map(first).collect::<Vec<_>>());
         (link, waits, side.held.len(), side.copies.len(), side.lent.len(), side.operations.len(), *next)
     }
 

@@ -142,6 +142,11 @@ impl Grants {
         self.owed += cost;
     }
 
+    /// A message that has just come, and was said to be gone, stays.
+    pub fn use_on(&mut self, cost: u32) {
+        self.owed -= cost;
+    }
+
     /// Its space is free again.
     #[inline(always)]
     pub fn free(&mut self, cost: u32) {

@@ -5,6 +5,7 @@
 
 use super::channels::{OVER_RECEIVING, OVER_SENDING};
 use super::link::{Phase, end, land};
+use super::matching::Scope;
 use super::packet::{self, Head, Hello, Kind, Long, Place};
 use super::pool::{MOST, Number};
 use super::rendezvous::{CANCELLED, DISCARDED, Payload, TAKEN};
@@ -144,14 +145,9 @@ impl Link {
                     land(owner, operation, receive.capacity, &envelope, all.behind(headers.len()));
                 }
                 None => {
-                    let (headers, mut bytes) = (head.own, Vec::new());
-                    all.append_to(&mut bytes);
-                    let bytes = bytes.into_boxed_slice();
+                    let (headers, bytes) = (head.own, all.to_box());
                     let held = Held { source, channel, headers, tag, length, units, long: None, bytes };
-                    if let Err(held) = owner.matching().keep(scope, held) {
-                        self.discard(held);
-                        return Err(Broken("more messages than the table can keep"));
-                    }
+                    self.keep(owner, scope, held)?;
                     owner.event(channel, Event::Queued);
                     return Ok(()); // its units are in use until it is taken
                 }
@@ -159,6 +155,14 @@ impl Link {
         }
         self.grants.free(units);
         Ok(())
+    }
+
+    /// Keeps a whole message that no receive waits for.
+    pub(super) fn keep<O: Owner>(&mut self, owner: &mut O, scope: Scope, held: Held) -> Result<(), Broken> {
+        owner.matching().keep(scope, held).map(drop).map_err(|held| {
+            self.discard(held);
+            Broken("more messages than the table can keep")
+        })
     }
 
     /// A long message begins.

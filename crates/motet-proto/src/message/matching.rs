@@ -14,8 +14,8 @@
 //! goes to the older of the two that it finds. So receives of one channel are never in the way of another's messages. Where a row is long,
 //! receives beyond the first 256 are found by hash of what they do not ignore, one table for each distinct mask in use (tuple space
 //! search: Srinivasan, Suri, Varghese, SIGCOMM 1999), each bucket in the order of posting: an arriving message costs one look-up per mask,
-//! not one per receive. Messages are kept by hash of scope and tag and in order of arrival; only a receive that ignores bits walks the
-//! latter. An *ordered* scope ignores tags, and is a plain queue of receives or of messages.
+//! not one per receive. Messages wait in order of arrival, and beyond the first 256 also by hash of scope and tag; only a receive that ignores
+//! bits walks beyond those. An *ordered* scope ignores tags, and is a plain queue of receives or of messages.
 //!
 //! Where messages arrive is in `scopes`, those that wait are in `held`; here are the receives, and who meets whom.
 
@@ -89,7 +89,7 @@ enum Found {
     Tables(u32),
 }
 
-/// Most receives of a row that are looked through one by one; few where the tables are to be tested.
+/// Most receives or messages of one place that are looked through one by one; few where the tables are to be tested.
 const LISTED: u32 = if cfg!(test) { 3 } else { 256 };
 
 /// What has become of a posted receive.
@@ -116,7 +116,7 @@ struct Waiting<B> {
     mask: u32,
 }
 
-/// Receives and messages of one scope whose tags agree where it matters.
+/// Receives, or messages, of one scope whose tags agree where it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key {
     scope: u32,

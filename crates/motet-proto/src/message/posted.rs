@@ -1,20 +1,31 @@
-//! The direct path of whole messages, of programs that post their receives: matched where they lie, and completed as they are taken.
+//! The direct path of whole messages: matched where they lie, and completed or kept as they are taken.
 //!
-//! What it is: what [`Link::arrived`] does with a message for which a receive is posted, its head's words read once each; and what
-//! [`Link::send_short`] does with one that may go. What it is not: it decides nothing. Whatever is not such a message is left, untouched, to
-//! those.
+//! [`Link::match_message`] does what [`Link::arrived`] does with a whole message on a channel whose messages are matched; it reads each word of
+//! the head once. [`Link::may_go_now`] does what [`Link::send_short`] does with a message that may go at once. Anything else is left untouched
+//! to those two.
 
 use super::link::{Link, Phase};
-use super::matching::{Oldest, Selector};
+use super::matching::{Held, Oldest, Selector};
 use super::packet::{self, Head, Kind};
 use super::pool::Number;
 use super::{ChannelId, Owner, Reception, credit, stack};
 
-/// The message, and who gets it. Its headers come first behind the packet's [`packet::MESSAGE`] bytes, then its body.
+/// Which receive gets a message.
+#[derive(Debug, Clone, Copy)]
+pub enum Receiver {
+    /// This one, which is still in the table: the owner takes it out.
+    Posted(Oldest),
+    /// The blocking receive that is [alone](super::matching::Table::is_alone), and not posted.
+    Unposted,
+    /// None yet: [`Link::keep_message`] follows.
+    Unexpected,
+}
+
+/// A message that has been taken. Its headers come first behind the packet's [`packet::MESSAGE`] bytes, then its body.
 #[derive(Debug)]
 pub struct Matched {
-    /// It is still in the table: the owner takes it out. None: the one that is not posted.
-    pub receive: Option<Oldest>,
+    /// Who gets it.
+    pub receiver: Receiver,
     /// On which channel the message came.
     pub channel: ChannelId,
     /// Its tag.
@@ -33,9 +44,10 @@ pub struct Going {
 }
 
 impl Link {
-    /// A packet has come, of which these are the first words and `length` other bytes follow: the message, if it is one for which a receive
-    /// is posted, or for the one that is [alone](super::matching::Table::is_alone) and not posted. It has been taken then: the owner takes the
-    /// receive out of the table, puts the body into place, and completes the receive.
+    /// A packet has come, of which these are the first words and `length` other bytes follow. If it is a whole message on a channel whose
+    /// messages are matched, it is taken, and the owner does what its [`Receiver`] asks for: puts the body into place and completes the receive,
+    /// or has the message kept. `alone` is the selector of a blocking receive that is not posted. `None`: the packet is something else, and
+    /// nothing has been done.
     #[inline(always)]
     pub fn match_message<O: Owner>(
         &mut self,
@@ -54,10 +66,14 @@ impl Link {
         }
         let channel = self.channels.receiving(to).ok().filter(|channel| !channel.is_released())?;
         let Reception::Matched(scope) = channel.reception else { return None };
-        let receive = match alone {
-            Some(selector) if owner.matching().admits(selector, scope, tag) => None,
-            Some(_) => return None,
-            None => Some(owner.matching().oldest(scope, tag)?),
+        let table = owner.matching();
+        let receiver = match alone {
+            Some(selector) if table.admits(selector, scope, tag) => Receiver::Unposted,
+            Some(_) => table.can_keep(scope).then_some(Receiver::Unexpected)?,
+            None => match table.oldest(scope, tag) {
+                Some(oldest) => Receiver::Posted(oldest),
+                None => table.can_keep(scope).then_some(Receiver::Unexpected)?,
+            },
         };
         // The last thing that may be wrong with it: nothing has been done where it is.
         if grant != 0 && self.allowance.granted(u32::from(grant)).ok()? {
@@ -65,7 +81,22 @@ impl Link {
         }
         self.heard = now;
         self.grants.use_and_free(units);
-        Some(Matched { receive, channel: ChannelId(to), tag, headers })
+        Some(Matched { receiver, channel: ChannelId(to), tag, headers })
+    }
+
+    /// Keeps a message that no receive waits for. These are the bytes of its headers and of its body. Unlike [`Link::arrived`] this tells the
+    /// owner no [`Event::Queued`](super::Event::Queued).
+    #[inline(never)]
+    pub fn keep_message<O: Owner>(&mut self, owner: &mut O, matched: &Matched, bytes: Box<[u8]>) {
+        let &Matched { channel, tag, headers, .. } = matched;
+        let Ok(Reception::Matched(scope)) = self.channels.receiving(channel.0).map(|channel| channel.reception) else {
+            return;
+        };
+        let units = credit::cost_of_short(bytes.len());
+        self.grants.use_on(units);
+        let (length, headers) = ((bytes.len() - headers) as u64, headers as u16);
+        let held = Held { source: self.source, channel, headers, tag, length, units, long: None, bytes };
+        let _there_is_room = self.keep(owner, scope, held); // `match_message` has asked
     }
 
     /// To whom messages on this channel go, if any may.

@@ -8,7 +8,7 @@ use crate::prng::Prng;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source, Ticket};
 use motet_proto::message::packet::{self, Place, Route};
 use motet_proto::message::pool::Number;
-use motet_proto::message::posted::Matched;
+use motet_proto::message::posted::{Matched, Receiver};
 use motet_proto::message::session::Session;
 use motet_proto::message::{
     Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
@@ -278,15 +278,24 @@ pub struct Node {
     pub ways: Vec<Way>,
 }
 
-/// The direct path of a message for which a receive is posted. False: it is not that, or there is none.
+/// The direct path of a whole message. False: the packet is something else, and nothing has been done.
 pub fn arrive_shortly(link: &mut Link, owner: &mut impl Owner, (kind, packet): (u8, &[u8]), now: u64) -> bool {
     let Some((front, rest)) = packet.split_first_chunk::<{ packet::MESSAGE }>() else { return false };
     let words = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| front[8 * at + byte])));
     let Some(matched) = link.match_message(owner, kind, words, rest.len(), (now, None)) else { return false };
-    let Matched { receive, channel, tag, headers } = matched;
+    let Matched { receiver, channel, tag, headers } = matched;
+    let oldest = match receiver {
+        Receiver::Posted(oldest) => oldest,
+        Receiver::Unposted => panic!("no receive is alone"),
+        Receiver::Unexpected => {
+            link.keep_message(owner, &matched, rest.into());
+            owner.event(channel, Event::Queued);
+            return true;
+        }
+    };
     let (headers, body) = rest.split_at(headers);
     let envelope = Envelope { source: 0, channel, tag, length: body.len() as u64, headers };
-    let receive = receive.and_then(|oldest| owner.matching().take(oldest)).expect("a receive");
+    let receive = owner.matching().take(oldest).expect("a receive");
     let operation = owner.begun(receive);
     owner.received(operation, receive.capacity, &envelope, body);
     true

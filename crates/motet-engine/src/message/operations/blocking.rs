@@ -57,7 +57,7 @@ impl Operations {
     #[inline(always)]
     pub fn take_blocking(&mut self, headers: &mut Option<&mut Vec<u8>>) -> Option<Got> {
         let mut teller = Blocking { alone: None, headers, got: None };
-        self.tell_ends(self.blocking, 1, |end| teller.tell(end)).ok()?;
+        self.tell_ends(self.blocking, 1, &mut teller).ok()?;
         teller.got
     }
 }

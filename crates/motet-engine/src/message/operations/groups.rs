@@ -1,7 +1,8 @@
 //! Completion groups: ends of operations, gathered for one thread.
 
-use super::{Completion, Ended, NONE, OperationId, Operations};
+use super::{Completion, Ended, NONE, OperationId, Operations, Teller};
 use crate::message::Error;
+use motet_proto::message::Status;
 use motet_proto::message::pool::{Fifo, Number};
 
 /// A completion group.
@@ -63,14 +64,9 @@ impl Operations {
     }
 
     /// Tells up to `most` of the next ends in a group, where they lie, and forgets them. How many; and whether it has stopped before one
-    /// of which something is the program's to keep, for [`Operations::next_end`].
+    /// that the teller does not take, or of which something is the program's to keep: [`Operations::next_end`] takes that.
     #[inline(always)]
-    pub fn tell_ends(
-        &mut self,
-        group: GroupId,
-        most: usize,
-        mut tell: impl FnMut(&Ended<'_>),
-    ) -> Result<(usize, bool), Error> {
+    pub fn tell_ends(&mut self, group: GroupId, most: usize, teller: &mut impl Teller) -> Result<(usize, bool), Error> {
         let known = self.groups.named(Number(group.0)).ok_or(Error::Unknown)?;
         let mut told = 0;
         while told < most {
@@ -78,7 +74,10 @@ impl Operations {
             let Some(record) = self.pool.get(index) else { break };
             let operation = if record.nameless { NONE } else { OperationId(self.pool.number(index).0) };
             let (true, Some(outcome)) = (record.is_plain(), record.outcome) else { return Ok((told, true)) };
-            tell(&Ended {
+            if !teller.takes(!record.nameless, outcome.status == Status::Done, &record.headers) {
+                return Ok((told, true));
+            }
+            teller.tell(&Ended {
                 operation,
                 context: record.notice.context,
                 status: outcome.status,

@@ -81,11 +81,11 @@ pub struct Ended<'a> {
 
 /// Who is told ends. (A closure would be called: it cannot be said of one that it is to be inlined.)
 pub trait Teller {
-    /// Whether the next end is told as its message comes; otherwise it is queued in its group. `named`: the program has a name for the
-    /// receive. `fits`: the message is not truncated. `headers`: those of the message.
+    /// Whether it takes the next end; otherwise that is queued in its group. `named`: the program has a name for the operation. `whole`: it
+    /// ends as asked, and of a receive the message is not truncated. `headers`: those of the message.
     #[inline(always)]
-    fn takes(&self, named: bool, fits: bool, headers: &[u8]) -> bool {
-        let _ = (named, fits, headers);
+    fn takes(&self, named: bool, whole: bool, headers: &[u8]) -> bool {
+        let _ = (named, whole, headers);
         true
     }
     /// The selector and the memory of a blocking receive that is not posted, because no other receive waits.

@@ -66,12 +66,12 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
     }
     let mut told = Vec::new();
     let mut tell = |most| {
-        let more = operations.tell_ends(group, most, |end| {
+        let mut teller = Calls(|end: &Ended<'_>| {
             assert_eq!((end.status, end.length, end.full, end.tag), (Status::Truncated, 0, 3, 5));
             assert_eq!((end.headers, end.channel), (&b"head"[..], Some(channel)));
             told.push((end.operation, end.context));
         });
-        more.unwrap()
+        operations.tell_ends(group, most, &mut teller).unwrap()
     };
     assert_eq!([tell(1), tell(9), tell(9)], [(1, false), (1, true), (0, true)]);
     let kept = operations.next_end(group).unwrap().unwrap();
@@ -79,7 +79,7 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
     assert_eq!(operations.group(group).unwrap().counts, [0, 4]);
     assert_eq!((told, operations.count()), (vec![(begun[0], 1), (begun[1], 2)], 1));
     assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0), "what nobody has taken is forgotten");
-    assert_eq!(operations.tell_ends(group, 1, |_| ()), Err(Error::Unknown));
+    assert_eq!(operations.tell_ends(group, 1, &mut Calls(|_: &Ended<'_>| ())), Err(Error::Unknown));
 }
 
 #[test]
@@ -118,7 +118,9 @@ fn a_message_that_is_told_ends_as_any_other_does() {
                     operations.receive((receive.operation, receive.capacity), channel, &envelope, body);
                 }
             }
-            assert!(operations.tell_ends(group.unwrap(), 10, |end| ends.push(seen(end))).is_ok());
+            assert!(
+                operations.tell_ends(group.unwrap(), 10, &mut Calls(|end: &Ended<'_>| ends.push(seen(end)))).is_ok()
+            );
             (ends, operations.group(group.unwrap()).map(|group| group.counts))
         })
         .into();

@@ -1,15 +1,17 @@
-//! A packet for which a receive is posted, by both ways: the direct path, which takes it from where it lies, and the general one. What the one
-//! takes the other must take, with the same tag, headers and bytes; and what breaks the link in one, in both.
+//! A packet by both paths: the direct path, which takes it from where it lies, and the general one. Both must give the posted receive the same
+//! message, or keep the same message if no receive is posted. A packet that breaks the link on one path must break it on both.
 
 use super::{BUFFER, Game, Side};
 use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
 use motet_proto::message::packet;
-use motet_proto::message::posted::Matched;
+use motet_proto::message::posted::{Matched, Receiver};
 use motet_proto::message::{Broken, ChannelId, Envelope, Link, Outcome, Owner, Status};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Messages that took the direct path, in all inputs of the process.
 pub static TAKEN: AtomicU64 = AtomicU64::new(0);
+/// Messages without a receive that did.
+pub static KEPT: AtomicU64 = AtomicU64::new(0);
 /// Receives of this module: no other operation has such a number.
 const POSTED: u64 = 1 << 40;
 
@@ -71,6 +73,15 @@ pub fn arrived(direct: &mut Game, general: &mut Game, scope: Scope, kind: u8, pa
     assert_eq!(by_direct, by_general, "the same message");
 }
 
+/// The packet comes to both, and no receive is posted for it.
+pub fn arrived_early(direct: &mut Game, general: &mut Game, kind: u8, packet: &[u8]) {
+    direct.arrived(|link, side, now| match take(link, side, kind, packet, now) {
+        Some(()) => Ok(()),
+        None => link.arrived(side, kind, packet, now),
+    });
+    general.arrived(|link, side, now| link.arrived(side, kind, packet, now));
+}
+
 /// What a receive that is posted for this packet alone has got from it, and what came of the packet.
 pub fn posted(
     link: &mut Link,
@@ -100,12 +111,21 @@ pub fn posted(
     (watched.and_then(|watched| watched.taken), arrived)
 }
 
-/// The direct path, and what its owner does with the message. None: the packet is none for a posted receive, and nothing has been done.
+/// The direct path, and what its owner does with the message. None: the packet is something else, and nothing has been done.
 fn take(link: &mut Link, side: &mut Side, kind: u8, packet: &[u8], now: u64) -> Option<()> {
     let (words, rest) = packet.split_first_chunk::<{ packet::MESSAGE }>()?;
     let words = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| words[at + byte])));
-    let Matched { receive, channel, tag, headers } = link.match_message(side, kind, words, rest.len(), (now, None))?;
-    let receive = receive.expect("it is posted");
+    let matched = link.match_message(side, kind, words, rest.len(), (now, None))?;
+    let Matched { receiver, channel, tag, headers } = matched;
+    let receive = match receiver {
+        Receiver::Posted(receive) => receive,
+        Receiver::Unposted => panic!("there is none"),
+        Receiver::Unexpected => {
+            link.keep_message(side, &matched, rest.into());
+            KEPT.fetch_add(1, Ordering::Relaxed);
+            return Some(());
+        }
+    };
     let (headers, body) = rest.split_at(headers);
     let Receive { operation, capacity, .. } = *side.table.get(receive).expect("it is still in the table");
     side.table.remove(receive);

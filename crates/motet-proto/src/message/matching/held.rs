@@ -1,11 +1,12 @@
 //! Messages that nobody waited for, until a receive, a claim or their link takes them.
 //!
-//! What it is: their records, listed by arrival and by exact tag, in their scope and in its context. What it is not: what a message
-//! costs, and what becomes of it, is its link's matter.
+//! Their records are listed by arrival, in their scope and in its context. A receive looks through the first [`LISTED`] of a list one by one;
+//! behind those, an exact tag is found by hash. What a message costs, and what becomes of it, is its link's matter.
 
 use super::super::ChannelId;
 use super::super::pool::Number;
-use super::{Key, Scope, Selector, Source, Table, shrink};
+use super::scopes::Place;
+use super::{Key, LISTED, Scope, Selector, Source, Table, shrink};
 
 /// A message that nobody waited for. It must be accepted or discarded by its link, which owes the sender for it.
 #[derive(Debug)]
@@ -33,9 +34,14 @@ impl Held {
         &self.bytes[..usize::from(self.headers)]
     }
 
+    /// Whether all of it is here.
+    pub fn is_whole(&self) -> bool {
+        self.long.is_none()
+    }
+
     /// Its body, when that has come with it.
     pub fn body(&self) -> Option<&[u8]> {
-        self.long.is_none().then(|| &self.bytes[usize::from(self.headers)..])
+        self.is_whole().then(|| &self.bytes[usize::from(self.headers)..])
     }
 }
 
@@ -45,10 +51,20 @@ pub struct Kept {
     pub(super) held: Held,
     /// The scope, and its context.
     pub(super) scopes: [u32; 2],
+    /// Whether it is found by hash there.
+    hashed: [bool; 2],
 }
 
 /// Lists through kept messages, of the scope; two further on those of the context.
 const LISTS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
+
+impl<B> Place<B> {
+    /// Whether the next message is one of those that are found by hash: all behind the first of them are.
+    fn hashes_held(&self) -> bool {
+        let [listed, hashed] = self.held_counts;
+        !self.ordered && (hashed > 0 || listed >= LISTED)
+    }
+}
 
 impl<B: Copy> Table<B> {
     /// The message that a receive would get.
@@ -62,23 +78,26 @@ impl<B: Copy> Table<B> {
         self.take_kept(index)
     }
 
-    /// Keeps a message that nobody waits for. The message comes back when there are too many.
+    /// Whether there is room for one more message in a scope.
+    #[inline(always)]
+    pub(in crate::message) fn can_keep(&self, scope: Scope) -> bool {
+        self.scopes.known(scope.0).is_some() && self.kept.count() < super::super::pool::MOST
+    }
+
+    /// Keeps a message that no receive waits for. The message comes back when there are too many.
     pub(in crate::message) fn keep(&mut self, scope: Scope, held: Held) -> Result<Number, Held> {
-        let Some(index) = self.scopes.find(scope.0) else { return Err(held) };
-        if self.kept.count() == super::super::pool::MOST {
-            return Err(held);
-        }
-        let parent = self.scopes.get(index).and_then(|place| place.parent);
-        let (tag, scopes) = (held.tag, [index, parent.unwrap_or(u32::MAX)]);
-        let Some(number) = self.kept.insert(Kept { held, scopes }) else { unreachable!("fewer than the most") };
-        for (scope, [by_key, by_scope]) in scopes.into_iter().zip(LISTS) {
+        let (true, Some(place)) = (self.can_keep(scope), self.scopes.known(scope.0)) else { return Err(held) };
+        let (tag, scopes) = (held.tag, [scope.0.index(), place.parent.unwrap_or(u32::MAX)]);
+        let hashed = scopes.map(|scope| self.scopes.get(scope).is_some_and(|place| place.hashes_held()));
+        let Some(number) = self.kept.insert(Kept { held, scopes, hashed }) else { unreachable!("fewer than the most") };
+        for ((scope, hashed), [by_key, by_scope]) in scopes.into_iter().zip(hashed).zip(LISTS) {
             let Some(place) = self.scopes.get_mut(scope) else { continue };
             self.kept.append(&mut place.held, by_scope, number.index());
-            if place.ordered {
-                break;
+            place.held_counts[usize::from(hashed)] += 1;
+            if hashed {
+                let list = self.kept_by_key.entry(Key { scope, mask: 0, tag }).or_default();
+                self.kept.append(list, by_key, number.index());
             }
-            let list = self.kept_by_key.entry(Key { scope, mask: 0, tag }).or_default();
-            self.kept.append(list, by_key, number.index());
         }
         Ok(number)
     }
@@ -97,40 +116,39 @@ impl<B: Copy> Table<B> {
 
     fn find_kept(&self, selector: Selector) -> Option<u32> {
         let scope = self.scopes.find(selector.from.number())?;
-        if self.is_ordered(scope) {
-            return self.scopes.get(scope)?.held.first();
+        let place = self.scopes.get(scope)?;
+        let mut at = place.held.first();
+        if place.ordered {
+            return at;
         }
-        if selector.ignore == 0 {
-            return self.kept_by_key.get(&Key { scope, mask: 0, tag: selector.tag })?.first();
-        }
-        let by_scope = LISTS[usize::from(matches!(selector.from, Source::Any(_)))][1];
-        let mut at = self.scopes.get(scope)?.held.first();
+        let which = usize::from(matches!(selector.from, Source::Any(_)));
         while let Some(index) = at {
-            let tag = self.kept.get(index)?.held.tag;
-            if (tag ^ selector.tag) & !selector.ignore == 0 {
+            let kept = self.kept.get(index)?;
+            if kept.hashed[which] && selector.ignore == 0 {
+                return self.kept_by_key.get(&Key { scope, mask: 0, tag: selector.tag })?.first();
+            }
+            if (kept.held.tag ^ selector.tag) & !selector.ignore == 0 {
                 return Some(index);
             }
-            at = self.kept.after(by_scope, index);
+            at = self.kept.after(LISTS[which][1], index);
         }
         None
     }
 
     pub(super) fn take_kept(&mut self, index: u32) -> Option<Held> {
-        let &Kept { scopes, held: Held { tag, .. } } = self.kept.get(index)?;
-        for (scope, [by_key, by_scope]) in scopes.into_iter().zip(LISTS) {
+        let &Kept { scopes, hashed, held: Held { tag, .. } } = self.kept.get(index)?;
+        for ((scope, hashed), [by_key, by_scope]) in scopes.into_iter().zip(hashed).zip(LISTS) {
             let Some(place) = self.scopes.get_mut(scope) else { continue };
             self.kept.unlink(&mut place.held, by_scope, index);
-            if place.ordered {
-                break;
-            }
+            place.held_counts[usize::from(hashed)] -= 1;
             let key = Key { scope, mask: 0, tag };
-            let Some(list) = self.kept_by_key.get_mut(&key) else { continue };
+            let Some(list) = hashed.then(|| self.kept_by_key.get_mut(&key)).flatten() else { continue };
             self.kept.unlink(list, by_key, index);
             if list.is_empty() {
                 self.kept_by_key.remove(&key);
+                shrink(&mut self.kept_by_key);
             }
         }
-        shrink(&mut self.kept_by_key);
         self.kept.remove(index).map(|kept| kept.held)
     }
 }

@@ -55,7 +55,9 @@ pub struct Place<B> {
     pub(super) row: Row<B>,
     pub(super) posted: Fifo,
     pub(super) hashed: u32,
+    /// Messages that no receive has taken yet, and how many of them are looked through, and found by hash.
     pub(super) held: Fifo,
+    pub(super) held_counts: [u32; 2],
     /// Scopes of a context.
     pub(super) children: u32,
     /// Receives and messages meet in order, whatever their tags.
@@ -138,16 +140,12 @@ impl<B: Copy> Table<B> {
             posted,
             hashed,
             held,
+            held_counts: [0; 2],
             children,
             ordered,
             is_context: false,
             ended: None,
         })
-    }
-
-    #[inline(always)]
-    pub(super) fn is_ordered(&self, scope: u32) -> bool {
-        self.scopes.get(scope).is_some_and(|place| place.ordered)
     }
 
     /// No message will come from this source: yields its receives one by one, and lets nobody post another.

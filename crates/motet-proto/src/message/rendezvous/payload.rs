@@ -34,6 +34,18 @@ impl Payload<'_> {
         }
     }
 
+    /// A copy of them.
+    pub fn to_box(&self) -> Box<[u8]> {
+        match self {
+            Payload::Here(bytes) => Box::from(*bytes),
+            Payload::Run(run) => {
+                let mut bytes = vec![0; run.len()].into_boxed_slice();
+                run.read(&mut bytes);
+                bytes
+            }
+        }
+    }
+
     /// Copies them behind what is in `store`.
     pub fn append_to(&self, store: &mut Vec<u8>) {
         match self {
