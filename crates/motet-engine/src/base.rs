@@ -14,6 +14,8 @@ const MSG_DONTWAIT: i32 = 0x40;
 
 /// Bytes of large rings that this process may bring into being.
 const BULK_LIMIT: usize = 128 << 20;
+/// The same for streams without large takes: many large rings in turn cost more in caches than they gain.
+const FEW_LIMIT: usize = 8 << 20;
 static BULK: AtomicUsize = AtomicUsize::new(0);
 
 /// How long (ns) a wait of this process rests behind open gates before it sleeps in the kernel.
@@ -147,9 +149,10 @@ impl Base for Kernel<'_> {
         self.peer.is_some_and(|peer| peer.is_still(pid))
     }
 
-    fn populate(&mut self, ring: Mapping) -> bool {
+    fn populate(&mut self, ring: Mapping, few: bool) -> bool {
+        let limit = if few { FEW_LIMIT } else { BULK_LIMIT };
         let taken = BULK.fetch_add(ring.length(), Relaxed);
-        if taken + ring.length() <= BULK_LIMIT && memory::populate(ring) {
+        if taken + ring.length() <= limit && memory::populate(ring) {
             return true;
         }
         BULK.fetch_sub(ring.length(), Relaxed);

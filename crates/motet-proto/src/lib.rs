@@ -90,8 +90,9 @@ pub trait Base {
     /// Whether `pid` still is the process that it was when this was first asked on this connection: a number may be given to
     /// another process once its holder is gone. False, too, where the kernel cannot tell.
     fn same_process(&mut self, pid: u32) -> bool;
-    /// Brings the pages of a large ring into being, for this process; false when there is no memory (or no budget) for them.
-    fn populate(&mut self, ring: Mapping) -> bool;
+    /// Brings the pages of a large ring into being, for this process; false when there is no memory (or no budget) for them, or when there are
+    /// more than a few already and only `few` are wanted.
+    fn populate(&mut self, ring: Mapping, few: bool) -> bool;
     /// Enters pages that the peer has populated into this process's page tables, rather than one fault at a time.
     fn enter_pages(&mut self, ring: Mapping);
     /// Monotonic time in ticks.

@@ -538,7 +538,7 @@ fn advance<B: Base>(record: &Record, slot: &Slot, base: &mut B, head: u64, n: us
             rx.head.store(head + n as u64, Relaxed);
             hear(record, lines.gate.ack.load(Relaxed));
             bulk::took_from_ring(record, n);
-            if n >= bulk::LARGE && rx.wide.load(Relaxed) == 0 {
+            if (n >= bulk::LARGE || bulk::has_parts(record)) && rx.wide.load(Relaxed) == 0 {
                 widen(record, slot, base);
             }
             Take::Done(n)

@@ -171,3 +171,22 @@ fn a_block_is_timed_from_its_first_bytes_to_its_last() {
     let expected = (4 * PART * 1000 / 70_000) as u32;
     assert_eq!(rates, [expected; 4], "every MiB");
 }
+
+/// Whether a stream whose messages are read so is bulk by its large takes, and by its parts, after so many messages.
+fn read_in(takes: &[usize], messages: usize) -> (bool, bool) {
+    let record = motet_wire::record::Record::default();
+    for _ in 0..messages {
+        takes.iter().for_each(|&n| motet_proto::bulk::took(&record, n));
+    }
+    (motet_proto::bulk::flows(&record), motet_proto::bulk::has_parts(&record))
+}
+
+#[test]
+fn messages_that_are_read_in_parts_are_bulk_from_some_kib_on() {
+    assert_eq!(read_in(&[12, 1_700, 6_000, 8_700], 200), (false, true), "16 KiB as omniORB reads them");
+    assert_eq!(read_in(&[12, 1_700, 6_000, 8_700], 20), (false, false), "a few of them");
+    assert_eq!(read_in(&[12, 4_100], 10_000), (false, false), "4 KiB");
+    assert_eq!(read_in(&[4_104], 10_000), (false, false));
+    assert_eq!(read_in(&[64], 10_000), (false, false));
+    assert!(read_in(&[64 << 10], 100).0, "large takes");
+}

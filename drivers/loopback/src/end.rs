@@ -97,7 +97,7 @@ impl Base for End {
         !self.connection(|c| c.is_dead(1 - self.side))
     }
 
-    fn populate(&mut self, _ring: Mapping) -> bool {
+    fn populate(&mut self, _ring: Mapping, _few: bool) -> bool {
         true
     }
 

@@ -93,7 +93,7 @@ impl Base for Silent<'_> {
         false
     }
 
-    fn populate(&mut self, _: Mapping) -> bool {
+    fn populate(&mut self, _: Mapping, _: bool) -> bool {
         false
     }
 

@@ -553,8 +553,8 @@ impl Base for Woven<'_> {
         self.pause();
         !self.world.replaced.get() && self.end.same_process(pid)
     }
-    fn populate(&mut self, ring: motet_wire::mapping::Mapping) -> bool {
-        self.end.populate(ring)
+    fn populate(&mut self, ring: motet_wire::mapping::Mapping, few: bool) -> bool {
+        self.end.populate(ring, few)
     }
     fn now(&self) -> u64 {
         self.pause();

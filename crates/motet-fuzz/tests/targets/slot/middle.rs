@@ -205,8 +205,8 @@ impl Base for Middle<'_> {
         self.end.same_process(pid)
     }
 
-    fn populate(&mut self, ring: Mapping) -> bool {
-        self.end.populate(ring)
+    fn populate(&mut self, ring: Mapping, few: bool) -> bool {
+        self.end.populate(ring, few)
     }
 
     fn enter_pages(&mut self, ring: Mapping) {
