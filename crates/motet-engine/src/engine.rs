@@ -374,13 +374,13 @@ fn reset(record: &Record) {
     }
     #[rustfmt::skip]
     let Rx {
-        lock: _, head, tcp, mark, busy, ready, mark_known, skip, failed, evidence, moved, copied, wide, bulk, parts, bulk_ring, near,
+        lock: _, head, tcp, mark, busy, ready, mark_known, skip, failed, evidence, moved, copied, wide, bulk, bulk_ring, near,
         slept, quiet, probed, passed, lent, met,
     } = rx;
     for word in [head, tcp, mark, moved, copied, slept, quiet, probed, met] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [busy, ready, mark_known, skip, failed, evidence, wide, bulk, parts, bulk_ring, near, passed, lent] {
+    for word in [busy, ready, mark_known, skip, failed, evidence, wide, bulk, bulk_ring, near, passed, lent] {
         word.store(0, Ordering::Relaxed);
     }
     let Life {

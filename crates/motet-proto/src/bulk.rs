@@ -21,10 +21,14 @@ pub const BULK: u32 = 64;
 /// A message that is read in parts is bulk, too: omniORB reads 16 KiB as a header and about three parts, as they come. A take of at least this
 /// many bytes is a part.
 const PART: usize = 4608;
-/// A shorter take outweighs so many bytes of parts.
-const SHORT: u32 = 3 << 10;
-/// From so many bytes on, such a stream gets a large ring if few streams of the process have one.
-const PARTS: u32 = 512 << 10;
+/// The second score, beside the first one in `rx.bulk`: one for every so many bytes of parts, less [`SHORT`] for every shorter take.
+const UNIT: usize = 512;
+const SHORT: u32 = 6;
+/// From this second score on (512 KiB), a stream gets a large ring if few streams of the process have one.
+const PARTS: u32 = 1024;
+/// Where the second score lies.
+const SECOND: u32 = 16;
+const FIRST: u32 = (1 << SECOND) - 1;
 /// Bytes of large puts in a window.
 const WINDOW: u32 = 1 << 20;
 /// Bytes copied one way before the other is tried again; doubled by every try that changes nothing.
@@ -76,19 +80,21 @@ fn forgive(record: &Record, n: u32) {
 /// Notes a take of `n` bytes.
 #[inline(always)]
 pub fn took(record: &Record, n: usize) {
-    let score = record.rx.bulk.load(Relaxed);
+    let word = record.rx.bulk.load(Relaxed);
+    let (mut score, mut parts) = (word & FIRST, word >> SECOND);
     if n >= LARGE {
-        if score < 2 * BULK {
-            record.rx.bulk.store((score + (n / LARGE) as u32).min(2 * BULK), Relaxed);
-        }
-    } else if score > 0 {
-        record.rx.bulk.store(score - 1, Relaxed);
+        score = score.saturating_add((n / LARGE) as u32).min(2 * BULK);
+    } else {
+        score = score.saturating_sub(1);
     }
-    let parts = record.rx.parts.load(Relaxed);
     if n >= PART {
-        record.rx.parts.store(parts.saturating_add(n as u32).min(PARTS), Relaxed);
-    } else if parts > 0 {
-        record.rx.parts.store(parts.saturating_sub(SHORT), Relaxed);
+        parts = parts.saturating_add((n / UNIT) as u32).min(PARTS);
+    } else {
+        parts = parts.saturating_sub(SHORT);
+    }
+    let next = score | parts << SECOND;
+    if next != word {
+        record.rx.bulk.store(next, Relaxed);
     }
 }
 
@@ -103,7 +109,13 @@ pub fn was_copied(record: &Record, n: usize) {
 /// Whether bulk data flows, by whatever path.
 #[inline(always)]
 pub fn flows(record: &Record) -> bool {
-    record.rx.bulk.load(Relaxed) >= BULK
+    record.rx.bulk.load(Relaxed) & FIRST >= BULK
+}
+
+/// Whether large takes outweigh small ones at all.
+#[inline(always)]
+pub fn has_large_takes(record: &Record) -> bool {
+    record.rx.bulk.load(Relaxed) & FIRST > 0
 }
 
 /// Values of `rx.bulk_ring`: there is no large ring for this stream; its pages are there.
@@ -113,7 +125,7 @@ const READY: u32 = NEVER - 1;
 /// Whether the next epoch should use the large ring. The first time, its pages are brought into being.
 pub fn wants_wide<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
     match record.rx.bulk_ring.load(Relaxed) {
-        READY => record.rx.bulk.load(Relaxed) > 0 || record.rx.parts.load(Relaxed) > 0,
+        READY => record.rx.bulk.load(Relaxed) > 0,
         NEVER => false,
         _ if !flows(record) => has_parts(record) && wants_one_of_few(record, slot, base),
         _ => {
@@ -130,18 +142,19 @@ pub fn wants_wide<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
 /// Whether messages come that are read in parts.
 #[inline(always)]
 pub fn has_parts(record: &Record) -> bool {
-    record.rx.parts.load(Relaxed) >= PARTS
+    record.rx.bulk.load(Relaxed) >> SECOND >= PARTS
 }
 
 /// Whether a stream whose messages are read in parts gets a large ring. Where few others have one, that halves the time of a message of 8 to
 /// 32 KiB; many such rings in turn do not fit the caches.
 #[cold]
 fn wants_one_of_few<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    record.rx.parts.store(0, Relaxed); // if there are too many now, it asks again later
+    let score = record.rx.bulk.load(Relaxed) & FIRST;
+    record.rx.bulk.store(score, Relaxed); // if there are too many now, it asks again later
     let mapped = slot.inward().mark.ready.load(Relaxed) == READY_LARGE;
     let ready = mapped && slot.bulk_memory().is_some_and(|memory| base.populate(memory, true));
     if ready {
-        record.rx.parts.store(PARTS, Relaxed);
+        record.rx.bulk.store(score | PARTS << SECOND, Relaxed);
         record.rx.bulk_ring.store(READY, Relaxed);
     }
     ready

@@ -16,7 +16,7 @@ pub(crate) fn is_up(record: &Record, slot: &Slot) -> bool {
     let rx = &record.rx;
     slot.inward().gate.still_waiting(rx.head.load(Relaxed))
         && rx.busy.load(Relaxed) == 0
-        && (rx.bulk.load(Relaxed) == 0 || rx.wide.load(Relaxed) != 0)
+        && (!bulk::has_large_takes(record) || rx.wide.load(Relaxed) != 0)
         && exchange::is_mutual(record)
 }
 

@@ -100,10 +100,8 @@ pub struct Rx {
     pub copied: AtomicU64,
     /// 1 when the present epoch uses the large ring.
     pub wide: AtomicU32,
-    /// Large takes, less the small ones: bulk data flows when it is high.
+    /// What speaks for bulk data: two scores of 16 bits (`motet_proto::bulk`).
     pub bulk: AtomicU32,
-    /// Bytes of takes of some KiB, less those of short ones: messages that are read in parts.
-    pub parts: AtomicU32,
     /// What became of the large ring's pages.
     pub bulk_ring: AtomicU32,
     /// 1 when the peer was on our CPU when we last had to wait for it.
