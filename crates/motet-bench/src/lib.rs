@@ -115,7 +115,8 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
             return show(&messages::measure(begin(&messages.manner, prefix)?, messages)?, &messages.manner);
         }
         Some(Tool::Mpi(mpi)) => {
-            return show(&mpi::measure(begin(&mpi.manner, prefix)?, mpi)?, &mpi.manner);
+            let report = mpi::measure(begin(&mpi.manner, prefix)?, mpi, |lines| show_part(lines, &mpi.manner))?;
+            return show_rest(&report, &mpi.manner);
         }
         None => {}
     }
@@ -143,6 +144,28 @@ fn show(report: &Report, manner: &Manner) -> Result<()> {
         table::terminal(report)
     };
     print(&shown)?;
+    show_plots(report, manner)
+}
+
+/// Lines of a part of a long run, as soon as it has ended. JSON is one document, and comes at the end.
+fn show_part(lines: &[report::Line], manner: &Manner) -> Result<()> {
+    match (manner.json, manner.markdown) {
+        (true, _) => Ok(()),
+        (false, true) => print(&(table::markdown_lines(lines) + "\n")),
+        (false, false) => print(&(table::lines(lines) + "\n")),
+    }
+}
+
+/// What is left to show of a run whose parts have been shown.
+fn show_rest(report: &Report, manner: &Manner) -> Result<()> {
+    if manner.json {
+        return show(report, manner);
+    }
+    print(&table::machine(&report.machine))?;
+    show_plots(report, manner)
+}
+
+fn show_plots(report: &Report, manner: &Manner) -> Result<()> {
     if !report.curves.is_empty() {
         let folder = &manner.plots;
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -8,8 +8,13 @@ const HEAD: [&str; 8] = ["", "what", "figure", "reference", "floor, ns", "ratio"
 
 /// For a terminal: columns aligned, notes below their lines.
 pub fn terminal(report: &Report) -> String {
-    let mut text = machine(&report.machine) + "\n";
-    let cells: Vec<[String; 8]> = report.lines.iter().map(cells).collect();
+    machine(&report.machine) + "\n" + &lines(&report.lines)
+}
+
+/// Lines alone, for a terminal.
+pub fn lines(lines: &[Line]) -> String {
+    let mut text = String::new();
+    let cells: Vec<[String; 8]> = lines.iter().map(cells).collect();
     let head = HEAD.map(str::to_owned);
     let width = |column: usize| cells.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; 8] = std::array::from_fn(width);
@@ -20,7 +25,7 @@ pub fn terminal(report: &Report) -> String {
     if !cells.is_empty() {
         text += &show(&head);
     }
-    for (line, row) in report.lines.iter().zip(&cells) {
+    for (line, row) in lines.iter().zip(&cells) {
         text += &show(row);
         if let Some(note) = &line.note {
             text += &format!("   {note}\n");
@@ -31,9 +36,13 @@ pub fn terminal(report: &Report) -> String {
 
 /// For a README.
 pub fn markdown(report: &Report) -> String {
-    let mut text = machine(&report.machine) + "\n";
-    text += &format!("| {} |\n|{}\n", HEAD.join(" | "), " --- |".repeat(HEAD.len()));
-    for line in &report.lines {
+    machine(&report.machine) + "\n" + &markdown_lines(&report.lines)
+}
+
+/// Lines alone, for a README.
+pub fn markdown_lines(lines: &[Line]) -> String {
+    let mut text = format!("| {} |\n|{}\n", HEAD.join(" | "), " --- |".repeat(HEAD.len()));
+    for line in lines {
         let mut row = cells(line);
         if let Some(note) = &line.note {
             row[1] += &format!("<br><sub>{note}</sub>");
@@ -43,7 +52,8 @@ pub fn markdown(report: &Report) -> String {
     text
 }
 
-fn machine(machine: &Machine) -> String {
+/// What it ran on.
+pub fn machine(machine: &Machine) -> String {
     let (repetitions, ms) = machine.repetitions;
     let mut text = format!(
         "{}, {} CPUs, Linux {}. Medians of {repetitions} or more repetitions of {ms} ms, taken in turn, [smallest .. largest].\n",

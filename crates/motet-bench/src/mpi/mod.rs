@@ -157,8 +157,8 @@ impl Part {
     }
 }
 
-/// Everything, or only some parts. A library that is missing, and what fails, is a line that says why.
-pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
+/// Everything, or only some parts, each shown as it ends. A library that is missing, and what fails, is a line that says why.
+pub fn measure(mut bench: Bench, options: &Options, show: impl Fn(&[Line]) -> Result<()>) -> Result<Report> {
     bench.ms = Part::Latency.ms(bench.quick);
     let few = bench.of_programs;
     let many = options.manner.repetitions.map_or(if bench.quick { 7 } else { 15 }, usize::from);
@@ -168,6 +168,9 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
     let libraries = Libraries::find(&bench)?;
     let missing = libraries.missing.iter().map(|(name, why)| Line::not_measured("", *name, why.clone()));
     let mut lines: Vec<Line> = missing.collect();
+    if !lines.is_empty() {
+        show(&lines)?;
+    }
     let mut curves = Vec::new();
     let bar = crate::progress(parts.len() as u64)?;
     for part in parts {
@@ -185,9 +188,10 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
             }),
             _ => contested(bench, &contenders(&libraries, part), part, &bar),
         };
-        lines.extend(
-            found.unwrap_or_else(|error| vec![Line::not_measured(part.word(), part.title(), format!("{error:#}"))]),
-        );
+        let found =
+            found.unwrap_or_else(|error| vec![Line::not_measured(part.word(), part.title(), format!("{error:#}"))]);
+        bar.suspend(|| show(&found))?;
+        lines.extend(found);
         bar.inc(1);
     }
     bar.finish_and_clear();
