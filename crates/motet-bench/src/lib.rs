@@ -149,6 +149,7 @@ fn show(report: &Report, manner: &Manner) -> Result<()> {
 
 /// Lines of a part of a long run, as soon as it has ended. JSON is one document, and comes at the end.
 fn show_part(lines: &[report::Line], manner: &Manner) -> Result<()> {
+    ending::hold();
     match (manner.json, manner.markdown) {
         (true, _) => Ok(()),
         (false, true) => print(&(table::markdown_lines(lines) + "\n")),
