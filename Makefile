@@ -52,7 +52,7 @@ man: ## write the manual pages to target/man
 fmt: ## format the Rust code
 	@cargo fmt --all
 
-lint: ## formatting, clippy, the layers and stack use, without tests
+lint: ## formatting, clippy, the layers, retired words and stack use, without tests
 	@scripts/test --lint
 
 clean: ## remove what was built

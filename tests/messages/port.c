@@ -326,7 +326,7 @@ int main(void)
     atomic_store(&over, true);
     pthread_join(thread, NULL);
     child();
-    CHECK(motet_port_open(ends[1].node, flags, &again), 0); /* twice: only one is favoured */
+    CHECK(motet_port_open(ends[1].node, flags, &again), 0); /* twice: only one is biased */
     CHECK(motet_port_close(ends[1].port), 0);
     CHECK(motet_node_close(ends[1].node), -EBUSY);
     ends[1].port = again;

@@ -4,7 +4,7 @@
 //! carry a pair ([`Driver::reach`]), takes the best, and steps its [`Connecting`] from inside the calls that a program makes
 //! anyway: no driver needs a thread.
 
-use crate::message::medium::{Calling, Identity, Listening};
+use crate::message::transport::{Connector, Identity, Listener};
 use crate::reason::Reason;
 use motet_sys::socket::Credentials;
 use motet_wire::slot::Slot;
@@ -96,12 +96,12 @@ pub trait Driver: Sync {
         let _ = slot;
     }
     /// Waits for other nodes, which bring messages. A driver that carries none says so.
-    fn listen(&self, node: &Identity) -> Result<Box<dyn Listening>, Reason> {
+    fn listen(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
         let _ = node;
         Err(Reason::NO_MESSAGES)
     }
-    /// Begins to meet the node at an address that a [`Listening`] of this driver gave out, or that a user wrote.
-    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Calling>, Reason> {
+    /// Begins to meet the node at an address that a [`Listener`] of this driver gave out, or that a user wrote.
+    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
         let _ = (node, address);
         Err(Reason::NO_MESSAGES)
     }

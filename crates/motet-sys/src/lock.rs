@@ -3,9 +3,9 @@
 //! Taking it is one exchange; giving it back a store, as whoever goes to sleep for it first reaches every CPU with a barrier
 //! (`membarrier`) and then looks again. In the single-threaded mode both are plain loads and stores.
 //!
-//! One user may be *favoured*: it takes the lock by a store and a load, and nobody else's exchange is in its way. Whoever else comes closes
-//! that way first: with the exchanged word in hand it says so, reaches every CPU with a barrier, and waits until the favoured one is out. The
-//! way is opened again after so many turns of the favoured one alone that the barrier is nothing beside them.
+//! The lock can be *biased* to one user (biased locking), which takes it by a store and a load instead of an exchange. Any other user revokes
+//! the bias first: it takes the word, announces the revocation, reaches every CPU with a barrier, and waits until the biased user is out. The
+//! bias is restored after a number of turns in which the biased user was alone, so many that the cost of the barrier does not count.
 
 use crate::{barrier, thread};
 use rustix::thread::futex;
@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fen
 
 /// Looks at the lock before a sleep for it.
 const PATIENCE: u32 = 200;
-/// Turns of the favoured user by the word before its own way is opened again.
+/// Turns of the biased user by the word before the bias is restored.
 const TURNS: u32 = 1000;
-/// Looks at a favoured user inside before a nap, and how long that is, ns: it may have lost its CPU there.
+/// Looks at a biased user inside before a nap, and how long that is, ns: it may have lost its CPU there.
 const LOOKS: u32 = 1000;
 const MOMENT: u64 = 20_000;
 /// No store stays unseen by other CPUs for so long, ns, where the system makes no barrier any more.
 const REFUSED: u64 = 1_000_000;
-/// What there is of a way for a favoured user.
+/// States of the biased user's way.
 const NO_WAY: u32 = 0;
 const CLOSED: u32 = 1;
 const OPEN: u32 = 2;
@@ -41,9 +41,9 @@ pub struct Lock<T> {
     asleep: AtomicU32,
     /// In the single-threaded mode the one thread ([`thread::here`]); otherwise 0.
     owner: usize,
-    /// Whether the favoured user's way is open, and its [`Favour`]; 0: nobody's. Written by holders of the word only.
+    /// Whether the biased user's way is open, and the number of its [`BiasToken`]; 0: there is none. Written by holders of the word only.
     way: AtomicU32,
-    favoured: AtomicU64,
+    biased: AtomicU64,
     /// It has the lock by that way, or is about to find out that it is closed.
     inside: AtomicBool,
     /// Its turns by the word until the way is opened. Of holders of the word.
@@ -62,13 +62,13 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    /// By the favoured user's way.
-    favoured: bool,
+    /// Taken by the biased user's way.
+    biased: bool,
 }
 
-/// That one user is favoured: whoever has this, for a turn at a time. A number that is given once.
+/// The right to take the lock by the biased way, for one turn at a time. Its number is given once.
 #[derive(Debug)]
-pub struct Favour(u64);
+pub struct BiasToken(u64);
 
 /// Whoever else waits for the lock.
 #[derive(Debug, Clone, Copy)]
@@ -93,8 +93,8 @@ impl<T> Lock<T> {
         let barrier = owner == 0 && barrier::join_threads();
         let value = UnsafeCell::new(ManuallyDrop::new(value));
         let (word, wanted, asleep, way, turns) = (zero(), zero(), zero(), zero(), zero());
-        let (inside, favoured) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { favoured, word, wanted, asleep, owner, way, inside, turns, barrier, abandoned: false, value }
+        let (inside, biased) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { biased, word, wanted, asleep, owner, way, inside, turns, barrier, abandoned: false, value }
     }
 
     /// For this thread alone: nobody else gets the value.
@@ -118,29 +118,29 @@ impl<T> Lock<T> {
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         self.take_word();
-        Guard { lock: self, favoured: false }
+        Guard { lock: self, biased: false }
     }
 
-    /// As [`Lock::lock`], for the one who is favoured.
+    /// Locks as [`Lock::lock`] does, by the biased way.
     #[inline(always)]
-    pub fn lock_favoured(&self, favour: &mut Favour) -> Guard<'_, T> {
+    pub fn lock_biased(&self, bias: &mut BiasToken) -> Guard<'_, T> {
         // That it is exclusive is the borrow's doing: nobody else is on this way.
-        if favour.0 != self.favoured.load(Ordering::Relaxed) {
+        if bias.0 != self.biased.load(Ordering::Relaxed) {
             return self.lock(); // another lock's
         }
         self.inside.store(true, Ordering::Relaxed);
         // Whoever closes the way makes a barrier here, between the two: see `close`.
         compiler_fence(Ordering::SeqCst);
-        // edge: inside <-> way; edge: close -> favoured
-        let favoured = self.way.load(Ordering::Acquire) == OPEN;
-        if !favoured {
+        // edge: inside <-> way; edge: revoke -> biased
+        let biased = self.way.load(Ordering::Acquire) == OPEN;
+        if !biased {
             self.take_otherwise();
         }
-        Guard { lock: self, favoured }
+        Guard { lock: self, biased }
     }
 
-    /// Favours one user from now on, who has what this returns. `None`: there is one, or the system has no barrier.
-    pub fn favour(&self) -> Option<Favour> {
+    /// Biases the lock to the holder of the token that this returns. `None`: it is biased already, or the system has no barrier.
+    pub fn bias(&self) -> Option<BiasToken> {
         let _word = self.lock();
         if !self.barrier || self.way.load(Ordering::Relaxed) != NO_WAY {
             return None;
@@ -149,20 +149,20 @@ impl<T> Lock<T> {
         self.way.store(CLOSED, Ordering::Relaxed);
         static GIVEN: AtomicU64 = AtomicU64::new(0);
         let number = GIVEN.fetch_add(1, Ordering::Relaxed) + 1;
-        self.favoured.store(number, Ordering::Relaxed);
-        Some(Favour(number))
+        self.biased.store(number, Ordering::Relaxed);
+        Some(BiasToken(number))
     }
 
-    /// Favours nobody.
-    pub fn end_favour(&self, favour: Favour) {
+    /// Ends the bias.
+    pub fn end_bias(&self, bias: BiasToken) {
         let _word = self.lock(); // which closes the way
-        if favour.0 == self.favoured.load(Ordering::Relaxed) {
-            self.favoured.store(0, Ordering::Relaxed);
+        if bias.0 == self.biased.load(Ordering::Relaxed) {
+            self.biased.store(0, Ordering::Relaxed);
             self.way.store(NO_WAY, Ordering::Relaxed);
         }
     }
 
-    /// The favoured user comes by the word, and opens its way again when nobody else has come for long.
+    /// The biased user takes the word, and restores the bias when no other user has come for long.
     #[cold]
     fn take_otherwise(&self) {
         self.inside.store(false, Ordering::Release);
@@ -174,11 +174,11 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Closes the favoured user's way, by whoever has the word.
+    /// Revokes the bias. The caller has the word.
     #[cold]
     fn close(&self) {
-        self.way.store(CLOSED, Ordering::Release); // edge: close -> favoured
-        // Either the favoured user has said that it is inside before the barrier, which is seen below, or it looks at the way behind it.
+        self.way.store(CLOSED, Ordering::Release); // edge: revoke -> biased
+        // Either the biased user has said that it is inside before the barrier, which is seen below, or it looks at the way behind it.
         // edge: inside <-> way
         let reached = barrier::among_threads();
         fence(Ordering::SeqCst);
@@ -188,7 +188,7 @@ impl<T> Lock<T> {
         }
         self.wanted.fetch_add(1, Ordering::Relaxed);
         let mut looks = 0;
-        // edge: favoured -> close
+        // edge: biased -> revoke
         while self.inside.load(Ordering::Acquire) {
             looks += 1;
             if looks < LOOKS { std::hint::spin_loop() } else { thread::nap(MOMENT) }
@@ -241,9 +241,9 @@ impl<T> Lock<T> {
     }
 
     #[inline(always)]
-    fn unlock(&self, favoured: bool) {
-        if favoured {
-            self.inside.store(false, Ordering::Release); // edge: favoured -> close
+    fn unlock(&self, biased: bool) {
+        if biased {
+            self.inside.store(false, Ordering::Release); // edge: biased -> revoke
             return;
         }
         if self.owner != 0 {
@@ -286,7 +286,7 @@ impl<'a, T> Guard<'a, T> {
     /// Gives it back right here: to drop it does the same, by a call.
     #[inline(always)]
     pub fn release(self) {
-        self.lock.unlock(self.favoured);
+        self.lock.unlock(self.biased);
         std::mem::forget(self);
     }
 
@@ -304,7 +304,7 @@ impl<'a, T> Guard<'a, T> {
                 std::mem::forget(self.0.lock());
             }
         }
-        self.lock.unlock(std::mem::take(&mut self.favoured)); // it comes back as anybody
+        self.lock.unlock(std::mem::take(&mut self.biased)); // it comes back as anybody
         let again = Again(self.lock);
         let result = f();
         drop(again);
@@ -344,7 +344,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.lock.unlock(self.favoured);
+        self.lock.unlock(self.biased);
     }
 }
 

@@ -30,15 +30,15 @@ mod loans;
 pub use loans::{Content, InPlace};
 pub use motet_engine::message::direct::Mapped;
 pub use motet_engine::message::loans::{Lent, Loan, LoanCounts, Part};
-pub use motet_engine::message::medium::Secret;
 pub use motet_engine::message::operations::{Buffer, Got, Teller};
 pub use motet_engine::message::receiving::{From, Seen};
 pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights, Shared};
 pub use motet_engine::message::remote::{RemoteLimits, Target};
 pub use motet_engine::message::sending::Outgoing;
+pub use motet_engine::message::transport::Secret;
 pub use motet_engine::message::{
-    Bodies, Body, Channel, Completion, Context, Ended, Error, GroupId, Handler, LinkId, Message, MessageLimits, Mode,
-    Node as Inner, NodeOptions, Notice, OperationId, Pin, Serve, Stack, Status, Task, pop,
+    Bias, Bodies, Body, Channel, Completion, Context, Ended, Error, GroupId, Handler, LinkId, Message, MessageLimits,
+    Mode, Node as Inner, NodeOptions, Notice, OperationId, Serve, Stack, Status, Task, pop,
 };
 pub use motet_sys::span::{Memory, Span};
 

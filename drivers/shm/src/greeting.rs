@@ -2,7 +2,7 @@
 //!
 //! The caller's greeting comes with the memory of the link and the rope of its bell, the answer with the rope of the other's.
 
-use motet_engine::message::medium::NodeId;
+use motet_engine::message::transport::NodeId;
 use motet_engine::reason::{ALL, Reason};
 use motet_wire::segment;
 

@@ -16,7 +16,7 @@ pub mod offer;
 pub mod rendezvous;
 
 use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
-use motet_engine::message::medium::{Calling, Identity, Listening};
+use motet_engine::message::transport::{Connector, Identity, Listener};
 use motet_engine::reason::Reason;
 use motet_wire::slot::Slot;
 use std::any::Any;
@@ -42,7 +42,7 @@ impl Driver for Shm {
     }
 
     fn connect(&self, pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
-        if pair.connected { rendezvous::Listening::begin(pair) } else { rendezvous::Offering::begin(pair) }
+        if pair.connected { rendezvous::Listener::begin(pair) } else { rendezvous::Offering::begin(pair) }
     }
 
     fn close(&self, slot: &Slot) {
@@ -53,11 +53,11 @@ impl Driver for Shm {
         arena::abandon(slot);
     }
 
-    fn listen(&self, node: &Identity) -> Result<Box<dyn Listening>, Reason> {
+    fn listen(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
         meeting::Host::listen(node)
     }
 
-    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Calling>, Reason> {
+    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
         meeting::Guest::call(node, address)
     }
 

@@ -6,7 +6,7 @@
 
 use crate::greeting::{Answer, Greeting, SIZE};
 use motet_engine::engine::lock;
-use motet_engine::message::medium::{Calling, Identity, Lanes, Listening, Medium, Met, NodeId};
+use motet_engine::message::transport::{Connected, Connector, Identity, Listener, NodeId, ShmTransport, Transport};
 use motet_engine::reason::Reason;
 use motet_sys::fds::PrivateFd;
 use motet_sys::memory::{self, Ranges};
@@ -130,14 +130,14 @@ struct Meeting {
 }
 
 impl Meeting {
-    fn end(self, caller: bool, id: NodeId) -> Result<Met, Reason> {
+    fn end(self, caller: bool, id: NodeId) -> Result<Connected, Reason> {
         let [there, back] = self.memory.ways(self.shape)?;
         let (outward, inward) = if caller { (there, back) } else { (back, there) };
         // Before Linux 6.5 by its number, which was its own when it spoke just now.
         let by_number = |_| thread::open_process(u32::try_from(self.peer.pid).unwrap_or(0));
         let process = socket::peer_process(self.control.as_fd().as_raw_fd()).or_else(by_number);
         let process = process.ok().map(PrivateFd::new);
-        let lanes = Lanes {
+        let lanes = ShmTransport {
             outward: outward.0.producer(),
             inward: inward.0.consumer(),
             copying: Box::default(),
@@ -149,7 +149,7 @@ impl Meeting {
             pid: readable(self.peer.pid),
             keep: Box::new(self.memory),
         };
-        Ok(Met { peer: id, medium: Medium::Lanes(lanes) })
+        Ok(Connected { peer: id, transport: Transport::SharedMemory(lanes) })
     }
 }
 
@@ -183,7 +183,7 @@ pub struct Host {
 
 impl Host {
     /// Takes the name.
-    pub fn listen(node: &Identity) -> Result<Box<dyn Listening>, Reason> {
+    pub fn listen(node: &Identity) -> Result<Box<dyn Listener>, Reason> {
         const EADDRINUSE: i32 = 98;
         if !is_name(&node.name) {
             return Err(Reason::BAD_NAME);
@@ -262,7 +262,7 @@ impl Host {
         Ok((Meeting { control, peer, memory, bell, ear: ear()?, shape }, greeting.caller))
     }
 
-    fn answer(&self, guest: &PrivateFd, took: Result<(Meeting, NodeId), Reason>) -> Option<Met> {
+    fn answer(&self, guest: &PrivateFd, took: Result<(Meeting, NodeId), Reason>) -> Option<Connected> {
         let (meeting, id) = match took {
             Ok(took) => took,
             Err(reason) => {
@@ -279,12 +279,12 @@ fn watch(poll: &PrivateFd, what: &PrivateFd) -> Result<(), Reason> {
     epoll::add(poll, what, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(|_| Reason::NO_MEMORY)
 }
 
-impl Listening for Host {
+impl Listener for Host {
     fn descriptor(&self) -> RawFd {
         self.poll.as_fd().as_raw_fd()
     }
 
-    fn step(&mut self, now: u64) -> Option<Met> {
+    fn step(&mut self, now: u64) -> Option<Connected> {
         if self.resting.is_none_or(|until| until <= now) {
             self.wake_up();
         }
@@ -334,7 +334,7 @@ pub struct Guest {
 
 impl Guest {
     /// Calls the node of that name.
-    pub fn call(node: &Identity, name: &str) -> Result<Box<dyn Calling>, Reason> {
+    pub fn call(node: &Identity, name: &str) -> Result<Box<dyn Connector>, Reason> {
         if !is_name(name) {
             return Err(Reason::BAD_NAME);
         }
@@ -364,7 +364,7 @@ impl Guest {
         Ok(Some(UnderWay { control, peer, memory, ear }))
     }
 
-    fn hear(&mut self) -> Option<Result<Met, Reason>> {
+    fn hear(&mut self) -> Option<Result<Connected, Reason>> {
         const EAGAIN: i32 = 11;
         let mut bytes = [0; SIZE + 1];
         let control = &self.under_way.as_ref()?.control;
@@ -385,8 +385,8 @@ impl Guest {
     }
 }
 
-impl Calling for Guest {
-    fn step(&mut self, _now: u64) -> Option<Result<Met, Reason>> {
+impl Connector for Guest {
+    fn step(&mut self, _now: u64) -> Option<Result<Connected, Reason>> {
         if self.under_way.is_none() {
             match self.greet() {
                 Ok(under_way) => self.under_way = under_way,

@@ -1,6 +1,6 @@
 //! How the two ends of one TCP connection find each other.
 //!
-//! The end that connected listens on an abstract SEQPACKET name made from its socket's SO_COOKIE ([`Listening`]); the end
+//! The end that connected listens on an abstract SEQPACKET name made from its socket's SO_COOKIE ([`Listener`]); the end
 //! that accepted asks the kernel for the socket at the other end (sock_diag), connects to the name made from *its* cookie
 //! and passes the memfd ([`Offering`]). Both check what the kernel attests: credentials of the process, network
 //! namespace, and the cookie of the very socket at the other end, so a squatted name, a reused port or a listener inherited
@@ -216,7 +216,7 @@ impl Connecting for Offering {
 }
 
 /// The end that connected: waits for the offer.
-pub struct Listening {
+pub struct Listener {
     pair: Pair,
     netns: u64,
     listener: Option<(PrivateFd, Room)>,
@@ -224,7 +224,7 @@ pub struct Listening {
     guest: Option<PrivateFd>,
 }
 
-impl Listening {
+impl Listener {
     /// Opens the rendezvous of this connection, now or when there is room for it.
     pub fn begin(pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
         somebody()?;
@@ -290,7 +290,7 @@ impl Listening {
     }
 }
 
-impl Connecting for Listening {
+impl Connecting for Listener {
     fn step(&mut self) -> Progress {
         if self.listener.is_none()
             && let Err(reason) = self.open()

@@ -5,7 +5,7 @@ use crate::door::Door;
 use crate::link::Link;
 use crate::node::Node;
 use crate::trust::{self, Other};
-use motet_engine::message::medium::{Calling, Identity, Medium, Met, NodeId, Secret};
+use motet_engine::message::transport::{Connected, Connector, Identity, NodeId, Secret, Transport};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::greeting::{Greeting, Wish};
 use motet_proto::message::session::{LARGEST, Role, Session};
@@ -62,7 +62,7 @@ impl Call {
         }
     }
 
-    fn met(&self, fd: PrivateFd, reply: &Greeting, now: u64) -> Result<Met, Reason> {
+    fn met(&self, fd: PrivateFd, reply: &Greeting, now: u64) -> Result<Connected, Reason> {
         match reply.wish {
             Wish::Admitted => self.is_known(reply)?,
             Wish::Stranger => return Err(self.is_known(reply).err().unwrap_or(Reason::STRANGER)),
@@ -78,12 +78,12 @@ impl Call {
             self.node.leave(own.session);
             Reason::NO_MEMORY
         })?;
-        Ok(Met { peer: NodeId(reply.node), medium: Medium::Frames(Box::new(link)) })
+        Ok(Connected { peer: NodeId(reply.node), transport: Transport::Packet(Box::new(link)) })
     }
 }
 
-impl Calling for Call {
-    fn step(&mut self, now: u64) -> Option<Result<Met, Reason>> {
+impl Connector for Call {
+    fn step(&mut self, now: u64) -> Option<Result<Connected, Reason>> {
         if self.over {
             return Some(Err(Reason::NO_SUCH_NODE));
         }

@@ -19,7 +19,7 @@ pub mod socket;
 pub mod trust;
 
 use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
-use motet_engine::message::medium::{Calling, Identity, Listening};
+use motet_engine::message::transport::{Connector, Identity, Listener};
 use motet_engine::reason::Reason;
 use motet_wire::slot::Slot;
 
@@ -46,11 +46,11 @@ impl Driver for Tcp {
 
     fn close(&self, _slot: &Slot) {}
 
-    fn listen(&self, node: &Identity) -> Result<Box<dyn Listening>, Reason> {
-        Ok(Box::new(listening::Listener::new(node)?))
+    fn listen(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
+        Ok(Box::new(listening::Acceptor::new(node)?))
     }
 
-    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Calling>, Reason> {
+    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
         Ok(Box::new(calling::Call::new(node, address)?))
     }
 

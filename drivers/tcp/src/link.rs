@@ -10,7 +10,7 @@ use crate::dial::Dial;
 use crate::door::Door;
 use crate::node::{Mailbox, Node, lock};
 use crate::socket::{self, Set};
-use motet_engine::message::medium::{Frames, Lost};
+use motet_engine::message::transport::{Lost, PacketTransport};
 use motet_engine::reason::Reason;
 use motet_proto::message::Packets;
 use motet_proto::message::session::{PIECES, RAILS, Role, Session};
@@ -272,7 +272,7 @@ impl Packets for Link {
     }
 }
 
-impl Frames for Link {
+impl PacketTransport for Link {
     fn poll(&mut self, now: u64) -> std::result::Result<Option<(u8, &[u8])>, Lost> {
         if !self.ready(now)? {
             return Ok(None);

@@ -5,7 +5,7 @@ use crate::guest::Guest;
 use crate::link::Link;
 use crate::node::Node;
 use crate::socket;
-use motet_engine::message::medium::{Identity, Listening, Medium, Met, NodeId};
+use motet_engine::message::transport::{Connected, Identity, Listener, NodeId, Transport};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::greeting::{Greeting, Wish};
 use motet_proto::message::session::{Role, Session};
@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 /// Waits for others.
 #[derive(Debug)]
-pub struct Listener {
+pub struct Acceptor {
     door: Door,
     node: Arc<Node>,
 }
 
-impl Listener {
+impl Acceptor {
     /// Begins to listen where the node wants to be found.
     pub fn new(identity: &Identity) -> Result<Self, Reason> {
         let wanted = identity.listen.ok_or(Reason::NO_MESSAGES)?;
@@ -37,7 +37,7 @@ impl Listener {
     }
 
     /// A new session, with somebody who may have one.
-    fn meet(&self, guest: Guest, greeting: &Greeting, now: u64) -> Option<Met> {
+    fn meet(&self, guest: Guest, greeting: &Greeting, now: u64) -> Option<Connected> {
         let own = reply(&self.node, Wish::Admitted, greeting);
         let refused = Greeting { wish: Wish::Refused, secret: 0, ..own };
         // A node has no link to itself.
@@ -51,7 +51,7 @@ impl Listener {
         socket::prepare(&guest.fd);
         let back = (greeting.port != 0).then(|| SocketAddr::new(guest.from.ip(), greeting.port));
         match Link::new(session, Role::Called, guest.fd, (self.node.clone(), mailbox), back, None) {
-            Ok(link) => Some(Met { peer: NodeId(greeting.node), medium: Medium::Frames(Box::new(link)) }),
+            Ok(link) => Some(Connected { peer: NodeId(greeting.node), transport: Transport::Packet(Box::new(link)) }),
             Err(_) => {
                 self.node.leave(greeting.session);
                 None
@@ -60,12 +60,12 @@ impl Listener {
     }
 }
 
-impl Listening for Listener {
+impl Listener for Acceptor {
     fn descriptor(&self) -> RawFd {
         self.door.set().descriptor()
     }
 
-    fn step(&mut self, now: u64) -> Option<Met> {
+    fn step(&mut self, now: u64) -> Option<Connected> {
         while let Some((guest, greeting)) = self.door.step(&self.node, now) {
             let met = self.meet(guest, &greeting, now);
             if met.is_some() {
@@ -88,7 +88,7 @@ impl Listening for Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for Acceptor {
     fn drop(&mut self) {
         self.node.listens(None);
     }

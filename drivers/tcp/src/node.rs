@@ -6,7 +6,7 @@
 use crate::door::Door;
 use crate::guest::Guest;
 use crate::trust::{may, may_be_here, other_end};
-use motet_engine::message::medium::{Identity, NodeId, Secret};
+use motet_engine::message::transport::{Identity, NodeId, Secret};
 use motet_proto::message::session::greeting::Greeting;
 use motet_sys::fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, AsRawFd};

@@ -4,7 +4,7 @@
 //! user that end is a stranger's, whatever it says, of our own it is not. Where the kernel knows no other end it is on another host, or
 //! in another network namespace: there the secret of the address decides. What it is not: secret from who reads the wire.
 
-use motet_engine::message::medium::Secret;
+use motet_engine::message::transport::Secret;
 use motet_sys::diag::Diag;
 use motet_sys::thread::euid;
 use std::net::SocketAddr;

@@ -7,14 +7,14 @@ use super::operations::{Ends, group, tell_kept};
 use super::shape::{self, CompletionShape, End};
 use super::table::{self, Record, enter};
 use super::{EAGAIN, EINVAL, Errno, call, channel, errno, number};
-use motet_api::node::{Buffer, Context, Ended, From, Memory, Notice, Pin, Teller};
+use motet_api::node::{Bias, Buffer, Context, Ended, From, Memory, Notice, Teller};
 use std::ffi::c_void;
 use std::ptr;
 
-/// A node, which cannot be closed while this exists, and its favoured user. `motet.h` allows one call at a time on a port.
+/// A node, which cannot be closed while this exists, with the bias of its lock. `motet.h` allows one call at a time on a port.
 pub struct Port {
     record: &'static Record,
-    pin: Pin,
+    bias: Bias,
     flags: [u64; 2],
 }
 
@@ -38,8 +38,8 @@ pub unsafe extern "C" fn motet_port_open(node: u64, flags: *const [u64; 2], out:
         let (flags, out) = unsafe { (*flags.as_ref().ok_or(EINVAL)?, out.as_mut().ok_or(EINVAL)?) };
         *out = ptr::null_mut();
         let record = table::pin(&enter(node)?)?;
-        match record.node.pin() {
-            Ok(pin) => *out = Box::into_raw(Box::new(Port { record, pin, flags })),
+        match record.node.bias() {
+            Ok(bias) => *out = Box::into_raw(Box::new(Port { record, bias, flags })),
             Err(error) => {
                 table::unpin(record)?;
                 return Err(errno(error));
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn motet_port_close(port: *mut Port) -> i32 {
             return Err(EINVAL);
         }
         // SAFETY: the caller's promise: made by `motet_port_open`, and not used any more.
-        let Port { record, pin, .. } = *unsafe { Box::from_raw(port) };
-        record.node.unpin(pin);
+        let Port { record, bias, .. } = *unsafe { Box::from_raw(port) };
+        record.node.end_bias(bias);
         table::unpin(record).map(|()| 0)
     })
 }
@@ -100,9 +100,9 @@ pub unsafe extern "C" fn motet_port_post(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { record, pin, .. }, span) = unsafe { (open(port)?, shape::span(buffer, capacity)?) };
+        let (Port { record, bias, .. }, span) = unsafe { (open(port)?, shape::span(buffer, capacity)?) };
         let (selector, buffer) = ((from(on, any)?, tag, ignore), Buffer { span, context });
-        record.node.post_bare(selector, buffer, group(told)?, Some(pin)).map(|()| 0).map_err(errno)
+        record.node.post_bare(selector, buffer, group(told)?, Some(bias)).map(|()| 0).map_err(errno)
     })
 }
 
@@ -123,11 +123,11 @@ pub unsafe extern "C" fn motet_port_begin(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { record, pin, .. }, span) = unsafe { (open(port)?, shape::span(buffer, capacity)?) };
+        let (Port { record, bias, .. }, span) = unsafe { (open(port)?, shape::span(buffer, capacity)?) };
         let notice = Notice { group: Some(group(told)?), context, quiet: false };
         // SAFETY: as above.
         unsafe { shape::put(out, 0)? };
-        let begun = record.node.post_by((from(on, any)?, tag, ignore), Memory::Span(span), notice, Some(pin));
+        let begun = record.node.post_by((from(on, any)?, tag, ignore), Memory::Span(span), notice, Some(bias));
         // SAFETY: as above.
         unsafe { shape::put(out, begun.map_err(errno)?.0.into()) }.map(|()| 0)
     })
@@ -169,9 +169,9 @@ pub unsafe extern "C" fn motet_port_send(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { record, pin, .. }, headers, body) =
+        let (Port { record, bias, .. }, headers, body) =
             unsafe { (open(port)?, shape::bytes(headers, headers_length)?, shape::bytes(body, length)?) };
-        record.node.try_inject_one_by(channel(to), tag, headers, body, Some(pin)).map(|()| 0).map_err(errno)
+        record.node.try_inject_one_by(channel(to), tag, headers, body, Some(bias)).map(|()| 0).map_err(errno)
     })
 }
 
@@ -181,12 +181,12 @@ pub unsafe extern "C" fn motet_port_send(
 pub unsafe extern "C" fn motet_port_take(port: *mut Port, of: u64, ends: *mut EntryShape, most: u32) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let Port { record, pin, flags } = unsafe { open(port) }?;
+        let Port { record, bias, flags } = unsafe { open(port) }?;
         if most == 0 || ends.is_null() {
             return Err(EINVAL);
         }
         let mut into = Entries { next: ends, taken: 0, flags };
-        let others = record.node.take_bare_ends(group(of)?, most as usize, &mut into, Some(pin)).map_err(errno)?;
+        let others = record.node.take_bare_ends(group(of)?, most as usize, &mut into, Some(bias)).map_err(errno)?;
         match into.taken {
             0 if others => Ok(0),
             0 => Err(EAGAIN),
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn motet_port_take(port: *mut Port, of: u64, ends: *mut En
 pub unsafe extern "C" fn motet_port_ends(port: *mut Port, of: u64, ends: *mut CompletionShape, most: u32) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { record, pin, .. }, group) = (unsafe { open(port) }?, group(of)?);
+        let (Port { record, bias, .. }, group) = (unsafe { open(port) }?, group(of)?);
         // SAFETY: as above.
         let ends = Ends { first: ends, distance: unsafe { shape::distance(ends) }? };
         if most == 0 {
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn motet_port_ends(port: *mut Port, of: u64, ends: *mut Co
         }
         let most = most.min(i32::MAX as u32) as usize;
         let mut into = Completions { ends, taken: 0 };
-        let told = record.node.take_ends_by(group, most, &mut into, Some(pin));
+        let told = record.node.take_ends_by(group, most, &mut into, Some(bias));
         let mut taken = into.taken;
         if told.map_err(errno)?.1 && taken < most {
             // SAFETY: as above.

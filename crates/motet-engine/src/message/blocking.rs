@@ -32,7 +32,7 @@ impl Node {
         let selector = core.selector(from, tag, ignore)?;
         let mut teller = Blocking { alone: None, headers, got: None };
         let mut looks = Looks::More;
-        if core.desk.table.is_alone(&selector) {
+        if core.state.table.is_alone(&selector) {
             teller.alone = Some((selector, span));
             looks = self.look_for_blocking(&mut core, quiet, &mut teller);
             if let Some(got) = teller.got.take() {
@@ -54,12 +54,12 @@ impl Node {
         looks: Looks,
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
-        let operations = &mut core.desk.operations;
+        let operations = &mut core.state.operations;
         if operations.is_blocked() {
             return Err(Error::Full);
         }
         let receive = operations.begin_bare(operations.blocking, Buffer { span, context: 0 })?;
-        if core.desk.table.post_simply(selector, receive).is_none() {
+        if core.state.table.post_simply(selector, receive).is_none() {
             post_otherwise(&mut core, selector, receive);
         } else if looks == Looks::More {
             self.look_for_blocking(&mut core, GroupId::NONE, &mut teller);
@@ -67,25 +67,25 @@ impl Node {
                 return Ok(got);
             }
         }
-        self.wait(core, deadline, |core| core.desk.operations.take_blocking(teller.headers))
+        self.wait(core, deadline, |core| core.state.operations.take_blocking(teller.headers))
     }
 
     /// Waits on for a blocking receive whose wait has ended with an error.
     pub fn wait_blocking(&self, headers: &mut Option<&mut Vec<u8>>, deadline: Option<u64>) -> Result<Got, Error> {
-        self.wait(self.core()?, deadline, |core| core.desk.operations.take_blocking(headers))
+        self.wait(self.core()?, deadline, |core| core.state.operations.take_blocking(headers))
     }
 
     /// Has the blocking receive end as cancelled, unless its message is on its way there: it ends with that then.
     pub fn cancel_blocking(&self, from: From) -> Result<(), Error> {
-        let group = self.core()?.desk.operations.blocking;
+        let group = self.core()?.state.operations.blocking;
         self.cancel_bare(group, from, 0, true).map(drop)
     }
 
     /// Takes the memory away from the blocking receive, and forgets it.
     pub fn abandon_blocking(&self, from: From) -> Result<(), Error> {
-        let group = self.core()?.desk.operations.blocking;
+        let group = self.core()?.state.operations.blocking;
         let abandoned = self.abandon_bare(group, from);
-        while self.core()?.desk.operations.next_end(group)?.is_some() {}
+        while self.core()?.state.operations.next_end(group)?.is_some() {}
         abandoned
     }
 
@@ -96,7 +96,7 @@ impl Node {
         if core.driving || core.shut {
             return Looks::Enough;
         }
-        let group = core.desk.operations.blocking;
+        let group = core.state.operations.blocking;
         let look = |core: &mut Core, teller: &mut _| match core.next_busy() {
             Next::Nothing => (0, false),
             Next::Link(link) => take_from(core, link, (group, 1), teller),

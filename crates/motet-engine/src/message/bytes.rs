@@ -34,10 +34,10 @@ fn status(lost: Lost) -> Status {
 impl Bytes {
     /// Of a file.
     pub fn of(part: FilePart) -> Self {
-        let view = part.memory();
+        let callbacks = part.memory();
         let part = Arc::new(part);
-        match view {
-            Some(view) => Self::Sealed(part, view),
+        match callbacks {
+            Some(callbacks) => Self::Sealed(part, callbacks),
             None => Self::File(part),
         }
     }
@@ -45,7 +45,7 @@ impl Bytes {
     /// How many.
     pub fn length(&self) -> u64 {
         match self {
-            Self::Memory(view) | Self::Sealed(_, view) => view.length() as u64,
+            Self::Memory(callbacks) | Self::Sealed(_, callbacks) => callbacks.length() as u64,
             Self::File(part) => part.length() as u64,
         }
     }
@@ -62,7 +62,9 @@ impl Bytes {
     #[inline]
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Status> {
         match self {
-            Self::Memory(view) | Self::Sealed(_, view) => view.write(at as usize, bytes).map_err(|_| Status::Outside),
+            Self::Memory(callbacks) | Self::Sealed(_, callbacks) => {
+                callbacks.write(at as usize, bytes).map_err(|_| Status::Outside)
+            }
             Self::File(part) => part.write(at as usize, bytes).map_err(status),
         }
     }
@@ -71,7 +73,9 @@ impl Bytes {
     #[inline]
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Status> {
         match self {
-            Self::Memory(view) | Self::Sealed(_, view) => view.read(at as usize, into).map_err(|_| Status::Outside),
+            Self::Memory(callbacks) | Self::Sealed(_, callbacks) => {
+                callbacks.read(at as usize, into).map_err(|_| Status::Outside)
+            }
             Self::File(part) => part.read(at as usize, into).map_err(status),
         }
     }
@@ -80,8 +84,8 @@ impl Bytes {
     #[inline]
     pub fn change(&self, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
         match self {
-            Self::Memory(view) | Self::Sealed(_, view) => {
-                atomic.apply_shared(view, at as usize, result).map_err(|_| Status::Unfit)
+            Self::Memory(callbacks) | Self::Sealed(_, callbacks) => {
+                atomic.apply_shared(callbacks, at as usize, result).map_err(|_| Status::Unfit)
             }
             Self::File(part) => {
                 let mut target = vec![0; atomic.length()];
@@ -95,7 +99,7 @@ impl Bytes {
     /// Where a peer can copy these from; `None`: nowhere.
     pub fn address(&self, at: u64, length: u64) -> Option<u64> {
         match self {
-            Self::Memory(view) => Some(view.base() as u64 + at),
+            Self::Memory(callbacks) => Some(callbacks.base() as u64 + at),
             Self::File(part) | Self::Sealed(part, _) => part.address(at as usize, length as usize),
         }
     }
@@ -103,7 +107,7 @@ impl Bytes {
     /// Copies bytes out of another process's memory; returns how many. `None`: not in this way.
     pub fn copy_from(&self, pid: u32, from: u64, at: u64, length: usize) -> Option<usize> {
         match self {
-            Self::Memory(view) => copy::read_into(pid, from, &view.part(at as usize, length).ok()?).ok(),
+            Self::Memory(callbacks) => copy::read_into(pid, from, &callbacks.part(at as usize, length).ok()?).ok(),
             Self::File(part) | Self::Sealed(part, _) => part.copy_from(pid, from, at as usize, length).ok(),
         }
     }

@@ -5,11 +5,11 @@
 //! An address is one or more ways to a node, separated by commas, each `DRIVER://WHERE`; a bare word is a name on this host. Every
 //! way that a driver offers is tried, the fastest first; the reason of the last one that fails is the call's.
 
-use super::core::{Call, Core, Guard, Service};
-use super::desk::Phase;
-use super::medium::NodeId;
+use super::core::{Core, Guard, PendingConnect, Service};
 use super::operations::{Completion, Group, GroupId};
 use super::sheet::How;
+use super::state::Phase;
+use super::transport::NodeId;
 use super::{Channel, Context, Error, Handler, LinkId, Node, OperationId, Serve, Task};
 use crate::driver::Driver;
 use crate::reason::Reason;
@@ -98,7 +98,7 @@ impl Node {
         while let Some((driver, place)) = ways.pop_front() {
             match driver.call(&core.identity, &place) {
                 Ok(calling) => {
-                    let call = Call { calling: Some(calling), driver, rest: ways, how, result: None };
+                    let call = PendingConnect { calling: Some(calling), driver, rest: ways, how, result: None };
                     let number = core.calls.insert(call).ok_or(Error::Full)?;
                     self.step_calls(&mut core);
                     return Ok(number);
@@ -125,18 +125,18 @@ impl Node {
         use motet_proto::message::{Packets, packet};
         let mut core = self.core()?;
         let eager = core.limits.eager;
-        let (joined, desk) = core.link(link)?;
-        let eager = eager[usize::from(joined.lanes().is_none())] as usize;
-        let largest = joined.with(link, desk, |_, way, _| way.largest());
-        let (records, window) = joined.proto.bytes();
+        let (link_state, state) = core.link(link)?;
+        let eager = eager[usize::from(link_state.shm().is_none())] as usize;
+        let largest = link_state.with(link, state, |_, way, _| way.largest());
+        let (records, window) = link_state.proto.bytes();
         Ok(LinkInfo {
-            peer: joined.peer,
-            driver: joined.driver,
-            gone: joined.gone,
+            peer: link_state.peer,
+            driver: link_state.driver,
+            gone: link_state.gone,
             inject: (largest - packet::MESSAGE).min(eager),
-            counts: joined.proto.counts(),
+            counts: link_state.proto.counts(),
             bytes: [records, window],
-            copied: [joined.copies.done[0], joined.copies.helped],
+            copied: [link_state.copies.done[0], link_state.copies.helped],
         })
     }
 
@@ -153,13 +153,13 @@ impl Node {
 
     /// A context, for receives from any of its channels.
     pub fn context(&self) -> Result<Context, Error> {
-        self.core()?.desk.table.context().map(Context).ok_or(Error::Full)
+        self.core()?.state.table.context().map(Context).ok_or(Error::Full)
     }
 
     /// Forgets a context. [`Error::WouldBlock`], and nothing is done, while channels or receives are in it.
     pub fn remove_context(&self, context: Context) -> Result<(), Error> {
         let mut core = self.core()?;
-        let table = &mut core.desk.table;
+        let table = &mut core.state.table;
         match table.knows(context.0) {
             false => Err(Error::Unknown),
             true if table.leave(Source::Any(context.0)) => Ok(()),
@@ -249,9 +249,9 @@ impl Node {
     /// Waits for the end of one operation; it is forgotten then.
     #[inline]
     pub fn wait_for(&self, operation: OperationId, deadline: Option<u64>) -> Result<Completion, Error> {
-        self.wait(self.core()?, deadline, |core| match core.desk.operations.take(operation) {
+        self.wait(self.core()?, deadline, |core| match core.state.operations.take(operation) {
             Some(completion) => Some(Ok(completion)),
-            None if core.desk.operations.has_ended(operation) => Some(Err(Error::Unknown)),
+            None if core.state.operations.has_ended(operation) => Some(Err(Error::Unknown)),
             None => None,
         })?
     }
@@ -261,10 +261,10 @@ impl Node {
         self.wait(self.core()?, deadline, |core| {
             let mut known = false;
             for (at, &operation) in operations.iter().enumerate() {
-                if let Some(completion) = core.desk.operations.take(operation) {
+                if let Some(completion) = core.state.operations.take(operation) {
                     return Some(Ok((at, completion)));
                 }
-                known |= !core.desk.operations.has_ended(operation);
+                known |= !core.state.operations.has_ended(operation);
             }
             if known { None } else { Some(Err(Error::Unknown)) }
         })?
@@ -273,20 +273,20 @@ impl Node {
     /// Waits for the next end in a group. [`Error::Interrupted`] after [`Node::signal_group`].
     #[inline]
     pub fn wait_group(&self, group: GroupId, deadline: Option<u64>) -> Result<Completion, Error> {
-        self.wait(self.core()?, deadline, |core| match core.desk.operations.next_end(group) {
-            Ok(None) => core.desk.operations.group(group).and_then(Group::interrupted),
+        self.wait(self.core()?, deadline, |core| match core.state.operations.next_end(group) {
+            Ok(None) => core.state.operations.group(group).and_then(Group::interrupted),
             end => end.transpose(),
         })?
     }
 
     /// The next end in a group, if there is one; progress is not made.
     pub fn test_group(&self, group: GroupId) -> Result<Option<Completion>, Error> {
-        self.core()?.desk.operations.next_end(group)
+        self.core()?.state.operations.next_end(group)
     }
 
     /// Waits until `done` operations of a group have ended as asked, or more than `failed` otherwise.
     pub fn wait_counts(&self, group: GroupId, done: u64, failed: u64, deadline: Option<u64>) -> Result<(), Error> {
-        self.wait(self.core()?, deadline, |core| match core.desk.operations.group(group) {
+        self.wait(self.core()?, deadline, |core| match core.state.operations.group(group) {
             Some(known) if known.counts[0] >= done || known.counts[1] > failed => Some(Ok(())),
             Some(known) => known.interrupted(),
             None => Some(Err(Error::Unknown)),
@@ -296,7 +296,7 @@ impl Node {
     /// Has one thread that waits for a group, or the next that would, stop.
     pub fn signal_group(&self, group: GroupId) -> Result<(), Error> {
         let mut core = self.core()?;
-        core.desk.operations.group(group).ok_or(Error::Unknown)?.signalled = true;
+        core.state.operations.group(group).ok_or(Error::Unknown)?.signalled = true;
         core.alert();
         Ok(())
     }
@@ -327,27 +327,27 @@ impl Node {
     /// The end of an operation, if it has ended; progress is not made.
     pub fn test(&self, operation: OperationId) -> Result<Option<Completion>, Error> {
         let mut core = self.core()?;
-        match core.desk.operations.take(operation) {
-            None if core.desk.operations.has_ended(operation) => Err(Error::Unknown),
+        match core.state.operations.take(operation) {
+            None if core.state.operations.has_ended(operation) => Err(Error::Unknown),
             completion => Ok(completion),
         }
     }
 
     /// A completion group, for one thread to wait on.
     pub fn add_group(&self) -> Result<GroupId, Error> {
-        self.core()?.desk.operations.add_group().ok_or(Error::Full)
+        self.core()?.state.operations.add_group().ok_or(Error::Full)
     }
 
     /// Operations of a group that ended as asked, that did not, and that are under way.
     pub fn group_counts(&self, group: GroupId) -> Result<[u64; 3], Error> {
         let mut core = self.core()?;
-        let known = core.desk.operations.group(group).ok_or(Error::Unknown)?;
+        let known = core.state.operations.group(group).ok_or(Error::Unknown)?;
         Ok([known.counts[0], known.counts[1], known.under_way])
     }
 
     /// Ends a group. [`Error::WouldBlock`] while operations in it are under way.
     pub fn remove_group(&self, group: GroupId) -> Result<(), Error> {
-        self.core()?.desk.operations.remove_group(group)
+        self.core()?.state.operations.remove_group(group)
     }
 
     /// A descriptor that is readable when [`Node::progress`] would do something, once [`Node::prepare_sleep`] has said yes.
@@ -391,9 +391,9 @@ impl Core {
     /// Puts what a link owes. What finds no room goes when there is some: of a link at which nobody looks, nobody would be told.
     #[inline]
     pub(super) fn settle(&mut self, link: LinkId) {
-        let Ok((joined, desk)) = self.link(link) else { return };
-        joined.flush(link, desk);
-        if joined.proto.is_due() && joined.medium.is_some() {
+        let Ok((link_state, state)) = self.link(link) else { return };
+        link_state.flush(link, state);
+        if link_state.proto.is_due() && link_state.transport.is_some() {
             self.attend_to(link);
         }
     }

@@ -1,7 +1,7 @@
 //! What a program calls to open channels and to close them.
 
 use super::core::Core;
-use super::desk::{self, Phase, Place};
+use super::state::{self, Phase, Place};
 use super::{Channel, Error, LinkId, Node, Serve};
 use motet_proto::message::{Reception, Refusal};
 
@@ -16,7 +16,7 @@ impl Node {
     ) -> Result<Channel, Error> {
         let opened = self.wait(self.core()?, deadline, |core| {
             let gone = core.gone(link);
-            if core.link(link).is_ok_and(|(joined, _)| !joined.proto.is_met() && gone.is_none()) {
+            if core.link(link).is_ok_and(|(link_state, _)| !link_state.proto.is_met() && gone.is_none()) {
                 return None; // the peer has not said yet how many it allows
             }
             Some(self.begin_channel(core, link, service, serve))
@@ -35,17 +35,17 @@ impl Node {
         let gone = core.gone(link);
         core.link(link)?;
         let reception = core.reception(serve)?;
-        let (joined, desk) = core.link(link)?;
-        match joined.proto.open(service, reception) {
+        let (link_state, state) = core.link(link)?;
+        match link_state.proto.open(service, reception) {
             Ok(id) => {
                 let handler = if let Serve::Handler(number) = serve { number } else { u32::MAX };
-                joined.back.put(id, Place { phase: Phase::Opening, reception, handler, taken: true });
+                link_state.callback_state.put(id, Place { phase: Phase::Opening, reception, handler, taken: true });
                 core.settle(link);
                 Ok(Channel { link, id })
             }
             Err(refusal) => {
                 if let Reception::Matched(scope) = reception {
-                    desk::abandon(desk, scope);
+                    state::abandon(state, scope);
                 }
                 Err(if refusal == Refusal::WouldBlock { Error::Full } else { Error::of(refusal, gone) })
             }
@@ -57,8 +57,8 @@ impl Node {
         let mut core = self.core()?;
         core.place(channel.link, channel.id).ok_or(Error::Unknown)?;
         let gone = core.gone(channel.link);
-        let (joined, _) = core.link(channel.link)?;
-        joined.proto.close(channel.id).map_err(|refusal| Error::of(refusal, gone))?;
+        let (link_state, _) = core.link(channel.link)?;
+        link_state.proto.close(channel.id).map_err(|refusal| Error::of(refusal, gone))?;
         core.settle(channel.link);
         Ok(())
     }
@@ -68,11 +68,11 @@ impl Node {
         let mut core = self.core()?;
         core.place(channel.link, channel.id).ok_or(Error::Unknown)?;
         let gone = core.gone(channel.link);
-        let (joined, desk) = core.link(channel.link)?;
-        let released = joined.with(channel.link, desk, |proto, _, view| proto.release(view, channel.id));
+        let (link_state, state) = core.link(channel.link)?;
+        let released = link_state.with(channel.link, state, |proto, _, callbacks| proto.release(callbacks, channel.id));
         released.map_err(|refusal| Error::of(refusal, gone))?;
-        joined.back.forget(channel.id);
-        joined.note_end(channel.link, desk);
+        link_state.callback_state.forget(channel.id);
+        link_state.note_end(channel.link, state);
         core.settle(channel.link);
         core.alert();
         Ok(())

@@ -6,9 +6,9 @@
 //!
 //! What it is not: which way is taken is [`super::choice`]'s matter.
 
-use super::desk::{Desk, View};
-use super::links::{COPY, GONE, Joined};
+use super::links::{COPY, GONE, LinkState};
 use super::operations::Operation;
+use super::state::{Callbacks, MessageState};
 use super::{LinkId, regions};
 use crate::reason::Reason;
 use motet_proto::message::{CopyRequest, ShareRequest};
@@ -73,111 +73,111 @@ fn chunk(at: u32, length: u64) -> (u64, usize) {
     (begin, (length - begin).min(chunk_of(length)) as usize)
 }
 
-impl Joined {
+impl LinkState {
     /// Goes on with copies between the processes. False: there was nothing to do but to wait.
     #[cold]
-    pub fn copy(&mut self, id: LinkId, desk: &mut Desk) -> bool {
-        if self.lend(id, desk) {
+    pub fn copy(&mut self, id: LinkId, state: &mut MessageState) -> bool {
+        if self.lend(id, state) {
             return true;
         }
-        let message = self.copy_message(id, desk);
-        let remote = self.copy_remote(id, desk);
-        self.help(desk) | message | remote
+        let message = self.copy_message(id, state);
+        let remote = self.copy_remote(id, state);
+        self.help(state) | message | remote
     }
 
-    fn copy_message(&mut self, id: LinkId, desk: &mut Desk) -> bool {
-        let Some(&front) = self.back.copies.front() else { return false };
-        if front.help && self.back.sharing.is_none() {
-            self.begin_sharing(id, desk, &front.request);
+    fn copy_message(&mut self, id: LinkId, state: &mut MessageState) -> bool {
+        let Some(&front) = self.callback_state.copies.front() else { return false };
+        if front.help && self.callback_state.sharing.is_none() {
+            self.begin_sharing(id, state, &front.request);
         }
-        let step = match self.back.sharing {
-            Some(sharing) => self.copy_shared(desk, &front.request, sharing),
-            None => self.copy_alone(desk, front),
+        let step = match self.callback_state.sharing {
+            Some(sharing) => self.copy_shared(state, &front.request, sharing),
+            None => self.copy_alone(state, front),
         };
         if self.is_given_up() {
-            self.lose(id, desk, Reason::PEER_GONE, GONE);
+            self.lose(id, state, Reason::PEER_GONE, GONE);
             return true;
         }
-        self.back.awaits_help = matches!(step, Step::Waiting);
+        self.callback_state.awaits_help = matches!(step, Step::Waiting);
         match step {
             Step::More => {}
             Step::Waiting => return false,
             Step::Over(copied) => {
-                self.back.copies.pop_front();
+                self.callback_state.copies.pop_front();
                 self.copies.note(copied, front.request.length);
                 // Memory that was taken away from its receive says nothing.
                 let there = |operation: &mut Operation| !operation.detached;
-                if !copied && desk.operations.get(front.request.operation).is_some_and(there) {
-                    self.back.choice.no_copies();
+                if !copied && state.operations.get(front.request.operation).is_some_and(there) {
+                    self.callback_state.choice.no_copies();
                 }
-                let mut view = View::of(desk, &mut self.back, id);
-                self.proto.copied(&mut view, front.request.record, copied);
+                let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+                self.proto.copied(&mut callbacks, front.request.record, copied);
             }
         }
         true
     }
 
-    fn copy_alone(&mut self, desk: &mut Desk, Copying { request, done, .. }: Copying) -> Step {
+    fn copy_alone(&mut self, state: &mut MessageState, Copying { request, done, .. }: Copying) -> Step {
         let length = (request.length - done).min(COPY as u64) as usize;
-        let pid = self.lanes().map_or(0, |lanes| lanes.pid);
-        let seen = self.copy_seen(desk, &request, done, length);
-        let Some(more) = seen.or_else(|| copy_some(desk, pid, &request, done, length)) else {
+        let pid = self.shm().map_or(0, |shm| shm.pid);
+        let seen = self.copy_seen(state, &request, done, length);
+        let Some(more) = seen.or_else(|| copy_some(state, pid, &request, done, length)) else {
             return Step::Over(false);
         };
         if done + more >= request.length {
             return Step::Over(true);
         }
-        if let Some(front) = self.back.copies.front_mut() {
+        if let Some(front) = self.callback_state.copies.front_mut() {
             front.done += more;
         }
         Step::More
     }
 
     /// Says where the bytes are wanted.
-    fn begin_sharing(&mut self, id: LinkId, desk: &mut Desk, request: &CopyRequest) {
-        let memory = desk.operations.get(request.operation).map(|operation| &operation.memory);
+    fn begin_sharing(&mut self, id: LinkId, state: &mut MessageState, request: &CopyRequest) {
+        let memory = state.operations.get(request.operation).map(|operation| &operation.memory);
         let address = memory.filter(|memory| memory.len() as u64 >= request.length).map(Memory::address);
-        let (Some(lanes), Some(address)) = (self.lanes(), address) else { return };
-        let claims = lanes.bulk.1.claims();
-        self.back.stamp = self.back.stamp.wrapping_add(1).max(1);
-        let (stamp, chunks) = (self.back.stamp, chunks_of(request.length));
+        let (Some(shm), Some(address)) = (self.shm(), address) else { return };
+        let claims = shm.bulk.1.claims();
+        self.callback_state.stamp = self.callback_state.stamp.wrapping_add(1).max(1);
+        let (stamp, chunks) = (self.callback_state.stamp, chunks_of(request.length));
         claims.begin(stamp);
         let &CopyRequest { record, operation, .. } = request;
-        self.back.sharing = Some(Sharing { claims, operation, stamp, chunks, mine: 0 });
+        self.callback_state.sharing = Some(Sharing { claims, operation, stamp, chunks, mine: 0 });
         self.proto.share(record, address, stamp);
-        self.flush(id, desk);
+        self.flush(id, state);
     }
 
     /// Copies the next chunk that nobody has claimed.
-    fn copy_shared(&mut self, desk: &mut Desk, request: &CopyRequest, sharing: Sharing) -> Step {
+    fn copy_shared(&mut self, state: &mut MessageState, request: &CopyRequest, sharing: Sharing) -> Step {
         let Sharing { claims, stamp, chunks, mine, .. } = sharing;
         if let Some(next) = claims.claim(stamp, chunks) {
-            let pid = self.lanes().map_or(0, |lanes| lanes.pid);
+            let pid = self.shm().map_or(0, |shm| shm.pid);
             let (mut at, mut left) = chunk(next, request.length);
             while left > 0 {
-                let Some(copied) = copy_some(desk, pid, request, at, left) else {
+                let Some(copied) = copy_some(state, pid, request, at, left) else {
                     self.end_sharing();
                     return Step::Over(false);
                 };
                 (at, left) = (at + copied, left - copied as usize);
             }
-            if let Some(sharing) = &mut self.back.sharing {
+            if let Some(sharing) = &mut self.callback_state.sharing {
                 sharing.mine += 1;
             }
             return Step::More;
         }
         match claims.helped(stamp) {
             Helped::Chunks(helped) if helped >= chunks - mine => {
-                self.back.sharing = None;
+                self.callback_state.sharing = None;
                 self.copies.helped += u64::from(helped > 0);
                 Step::Over(true)
             }
             Helped::Chunks(_) => Step::Waiting,
             Helped::Failed => {
                 // What it has claimed is not there: all of it once more, and never again like this.
-                self.back.sharing = None;
-                self.back.choice.no_help();
-                if let Some(front) = self.back.copies.front_mut() {
+                self.callback_state.sharing = None;
+                self.callback_state.choice.no_help();
+                if let Some(front) = self.callback_state.copies.front_mut() {
                     (front.done, front.help) = (0, false);
                 }
                 Step::More
@@ -187,9 +187,9 @@ impl Joined {
 
     /// Ends a copy that both make, if it is for this operation.
     pub fn end_sharing_of(&mut self, operation: u64) {
-        if self.back.sharing.is_some_and(|sharing| sharing.operation == operation) {
+        if self.callback_state.sharing.is_some_and(|sharing| sharing.operation == operation) {
             self.end_sharing();
-            if let Some(front) = self.back.copies.front_mut() {
+            if let Some(front) = self.callback_state.copies.front_mut() {
                 front.help = false;
             }
         }
@@ -200,10 +200,10 @@ impl Joined {
     /// there keeps us until it goes on: whether it has yet to write cannot be known. (It may write our memory anyway, so one that does this
     /// on purpose has simpler ways.)
     pub fn end_sharing(&mut self) {
-        let Some(Sharing { claims, stamp, chunks, mine, .. }) = self.back.sharing.take() else { return };
+        let Some(Sharing { claims, stamp, chunks, mine, .. }) = self.callback_state.sharing.take() else { return };
         let theirs = claims.close(stamp).min(chunks).saturating_sub(mine);
-        let Some(lanes) = self.lanes() else { return };
-        let (control, process) = (lanes.control.as_fd().as_raw_fd(), lanes.process.as_ref());
+        let Some(shm) = self.shm() else { return };
+        let (control, process) = (shm.control.as_fd().as_raw_fd(), shm.process.as_ref());
         let is_done = || match claims.helped(stamp) {
             Helped::Chunks(helped) => helped >= theirs,
             Helped::Failed => true,
@@ -219,38 +219,38 @@ impl Joined {
     }
 
     /// Goes on with what the peer copies from us: the next chunk that nobody has claimed. True: there was one.
-    fn help(&mut self, desk: &mut Desk) -> bool {
-        let Some(&Helping { request, .. }) = self.back.helps.front() else { return false };
+    fn help(&mut self, state: &mut MessageState) -> bool {
+        let Some(&Helping { request, .. }) = self.callback_state.helps.front() else { return false };
         let ShareRequest { operation, shared } = request;
-        let Some(lanes) = self.lanes() else {
-            self.back.helps.clear();
+        let Some(shm) = self.shm() else {
+            self.callback_state.helps.clear();
             return false;
         };
-        let (pid, claims) = (lanes.pid, lanes.bulk.0.claims());
+        let (pid, claims) = (shm.pid, shm.bulk.0.claims());
         let chunks = chunks_of(shared.length);
-        let there = pid != 0 && socket::alive(lanes.control.as_fd().as_raw_fd());
-        let next = match desk.operations.get(operation) {
+        let there = pid != 0 && socket::alive(shm.control.as_fd().as_raw_fd());
+        let next = match state.operations.get(operation) {
             Some(_) if there => claims.claim(shared.stamp, chunks),
             _ => None, // it has ended, or we may not
         };
         let Some(next) = next else {
-            self.back.helps.pop_front();
+            self.callback_state.helps.pop_front();
             return true;
         };
         let (at, length) = chunk(next, shared.length);
-        let memory = desk.operations.get(operation).map(|operation| &operation.memory);
+        let memory = state.operations.get(operation).map(|operation| &operation.memory);
         let written = memory.is_some_and(|memory| {
             let body = memory.bytes(at as usize, length);
             body.len() == length && write_all(pid, shared.address + at, body)
         });
-        let last = match (written, self.back.helps.front_mut()) {
+        let last = match (written, self.callback_state.helps.front_mut()) {
             (true, Some(helping)) => {
                 helping.done += 1;
                 claims.help(shared.stamp, helping.done, chunks)
             }
             _ => {
                 claims.fail(shared.stamp);
-                self.back.helps.pop_front();
+                self.callback_state.helps.pop_front();
                 true
             }
         };
@@ -260,24 +260,24 @@ impl Joined {
         true
     }
 
-    fn copy_remote(&mut self, id: LinkId, desk: &mut Desk) -> bool {
-        let Some((request, done)) = self.back.remote_copy() else { return false };
-        let pid = self.lanes().map_or(0, |lanes| lanes.pid);
+    fn copy_remote(&mut self, id: LinkId, state: &mut MessageState) -> bool {
+        let Some((request, done)) = self.callback_state.remote_copy() else { return false };
+        let pid = self.shm().map_or(0, |shm| shm.pid);
         let length = (request.length - done).min(COPY as u64) as usize;
-        let copied = regions::copy_some(desk, pid, &request, done, length);
+        let copied = regions::copy_some(state, pid, &request, done, length);
         if self.is_given_up() {
-            self.lose(id, desk, Reason::PEER_GONE, GONE);
+            self.lose(id, state, Reason::PEER_GONE, GONE);
             return true;
         }
         let ends = copied.is_none_or(|more| done + more >= request.length);
-        if let (Some(more), Some(first)) = (copied, self.back.remote_copies.front_mut()) {
+        if let (Some(more), Some(first)) = (copied, self.callback_state.remote_copies.front_mut()) {
             first.1 += more;
         }
         if ends {
-            self.back.remote_copies.pop_front();
+            self.callback_state.remote_copies.pop_front();
             self.copies.note(copied.is_some(), request.length);
-            let mut view = View::of(desk, &mut self.back, id);
-            self.proto.copied_remote(&mut view, request.record, copied.is_some());
+            let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+            self.proto.copied_remote(&mut callbacks, request.record, copied.is_some());
         }
         true
     }
@@ -285,13 +285,13 @@ impl Joined {
     /// Whether the peer has closed the link. Asked behind each copy out of its memory: before a peer uses memory again that it has
     /// announced, without word that we have let go of it, it closes the link; so what was copied while the link stood is what was announced.
     fn is_given_up(&mut self) -> bool {
-        self.lanes().is_some_and(|lanes| !socket::alive(lanes.control.as_fd().as_raw_fd()))
+        self.shm().is_some_and(|shm| !socket::alive(shm.control.as_fd().as_raw_fd()))
     }
 }
 
 /// Copies the next bytes of a request from the peer's memory; `None`: the system does not let us.
-fn copy_some(desk: &mut Desk, pid: u32, request: &CopyRequest, done: u64, length: usize) -> Option<u64> {
-    let operation = desk.operations.get(request.operation)?;
+fn copy_some(state: &mut MessageState, pid: u32, request: &CopyRequest, done: u64, length: usize) -> Option<u64> {
+    let operation = state.operations.get(request.operation)?;
     let from = request.address.checked_add(done)?;
     if pid == 0 {
         return None;

@@ -1,12 +1,12 @@
 //! What a node is made of, behind its lock.
 
-use super::desk::Desk;
-use super::links::Joined;
+use super::links::LinkState;
 use super::loans::Returns;
-use super::medium::{Calling, Frames, Identity, Listening, Medium, Met};
 use super::pace::Pace;
-use super::packets::Landing;
+use super::packets::RxPacket;
 use super::sheet::{How, Sheet};
+use super::state::MessageState;
+use super::transport::{Connected, Connector, Identity, Listener, PacketTransport, Transport};
 use super::{Channel, Context, Error, Handler, LinkId, MessageLimits, Task};
 use crate::driver::Driver;
 use crate::reason::Reason;
@@ -37,9 +37,9 @@ pub struct Core {
     /// What our links allow.
     pub limits: MessageLimits,
     /// Shared by all links.
-    pub desk: Desk,
+    pub state: MessageState,
     /// By number.
-    pub links: Pool<Box<Joined>>,
+    pub links: Pool<Box<LinkState>>,
     /// Those that are looked at in every round; the others ring, and one of them is looked at now and then.
     pub hot: Vec<LinkId>,
     /// Those that a sleep on our descriptor has let go: busy again when it is over.
@@ -55,13 +55,13 @@ pub struct Core {
     /// When descriptors were last asked.
     pub asked: u64,
     /// Where the packet lies that is being looked at; away while a handler has it.
-    pub landing: Option<Box<Landing>>,
+    pub rx_packet: Option<Box<RxPacket>>,
     /// Who waits for others, with the driver's name.
-    pub listeners: Vec<(&'static dyn Driver, Box<dyn Listening>)>,
+    pub listeners: Vec<(&'static dyn Driver, Box<dyn Listener>)>,
     /// What still has to be delivered over links that are closed here.
-    pub leaving: Vec<Box<dyn Frames>>,
+    pub leaving: Vec<Box<dyn PacketTransport>>,
     /// On the way to others.
-    pub calls: Pool<Call>,
+    pub calls: Pool<PendingConnect>,
     /// What peers may open channels to.
     pub services: HashMap<u64, Service>,
     /// Handlers by number.
@@ -98,9 +98,9 @@ pub struct Core {
 }
 
 /// On the way to another node.
-pub struct Call {
+pub struct PendingConnect {
     /// What is done at present.
-    pub calling: Option<Box<dyn Calling>>,
+    pub calling: Option<Box<dyn Connector>>,
     /// Whose that is.
     pub driver: &'static dyn Driver,
     /// What else there is to try: driver and address.
@@ -139,8 +139,8 @@ pub enum Source {
     Ear(LinkId),
     /// A peer's process has ended, or it has closed the link.
     End(LinkId),
-    /// A medium that is no memory.
-    Frames(LinkId),
+    /// A packet transport.
+    Packet(LinkId),
     /// The peer says something of its memory, or has gone.
     Control(LinkId),
     /// Somebody knocks, or answers.
@@ -153,7 +153,7 @@ impl Source {
             Self::Kick => (0, 0),
             Self::Ear(link) => (1, link.0),
             Self::End(link) => (2, link.0),
-            Self::Frames(link) => (3, link.0),
+            Self::Packet(link) => (3, link.0),
             Self::Meeting => (4, 0),
             Self::Control(link) => (5, link.0),
         };
@@ -174,7 +174,7 @@ impl Source {
             0 => Self::Kick,
             1 => Self::Ear(link),
             2 => Self::End(link),
-            3 => Self::Frames(link),
+            3 => Self::Packet(link),
             5 => Self::Control(link),
             _ => Self::Meeting,
         }
@@ -183,9 +183,15 @@ impl Source {
 
 impl Core {
     /// Of a node that knows nobody yet.
-    pub fn new(identity: Identity, limits: MessageLimits, mut desk: Desk, poll: PrivateFd, kick: PrivateFd) -> Self {
+    pub fn new(
+        identity: Identity,
+        limits: MessageLimits,
+        mut state: MessageState,
+        poll: PrivateFd,
+        kick: PrivateFd,
+    ) -> Self {
         let kick = Arc::new(kick);
-        desk.operations.returns = Some(Arc::new(Returns::new(kick.clone())));
+        state.operations.returns = Some(Arc::new(Returns::new(kick.clone())));
         let (links, calls) = (Pool::default(), Pool::default());
         let (hot, dozing, listeners, waiters) = Default::default();
         let handlers = Pool::default();
@@ -194,7 +200,7 @@ impl Core {
             identity,
             drivers: Vec::new(),
             limits,
-            desk,
+            state,
             links,
             hot,
             dozing,
@@ -203,7 +209,7 @@ impl Core {
             rounds: 0,
             now: clock::nanoseconds(),
             asked: 0,
-            landing: Some(Box::default()),
+            rx_packet: Some(Box::default()),
             listeners,
             leaving: Vec::new(),
             calls,
@@ -249,7 +255,7 @@ impl Core {
     pub fn can_serve(&self, serve: Serve) -> Result<(), Error> {
         let known = match serve {
             Serve::Queue => true,
-            Serve::Tagged(context) => self.desk.table.knows(context.0),
+            Serve::Tagged(context) => self.state.table.knows(context.0),
             Serve::Handler(handler) => self.handlers.find(Number(handler)).is_some(),
         };
         if known { Ok(()) } else { Err(Error::Unknown) }
@@ -259,8 +265,8 @@ impl Core {
     pub fn reception(&mut self, serve: Serve) -> Result<Reception, Error> {
         self.can_serve(serve)?;
         let scope = match serve {
-            Serve::Queue => self.desk.table.join_ordered(),
-            Serve::Tagged(context) => self.desk.table.join(Some(context.0)),
+            Serve::Queue => self.state.table.join_ordered(),
+            Serve::Tagged(context) => self.state.table.join(Some(context.0)),
             Serve::Handler(_) => return Ok(Reception::Handler),
         };
         scope.map(Reception::Matched).ok_or(Error::Full)
@@ -274,54 +280,54 @@ impl Core {
 
     /// The peer may say more on the control connection of a link.
     pub fn watch_control_again(&mut self, link: LinkId) {
-        let Some(joined) = self.links.named(Number(link.0)) else { return };
-        let Some(lanes) = joined.lanes() else { return };
+        let Some(link_state) = self.links.named(Number(link.0)) else { return };
+        let Some(shm) = link_state.shm() else { return };
         let source = Source::Control(link);
         // Without it, its end is seen when the peer's process ends.
-        let _ = epoll::modify(&self.poll, lanes.control.as_fd(), source.encode(), source.flags());
+        let _ = epoll::modify(&self.poll, shm.control.as_fd(), source.encode(), source.flags());
     }
 
     /// A link.
     #[inline(always)]
-    pub fn link(&mut self, link: LinkId) -> Result<(&mut Joined, &mut Desk), Error> {
+    pub fn link(&mut self, link: LinkId) -> Result<(&mut LinkState, &mut MessageState), Error> {
         match self.links.named(Number(link.0)) {
-            Some(joined) => Ok((joined, &mut self.desk)),
+            Some(link_state) => Ok((link_state, &mut self.state)),
             None => Err(Error::Unknown),
         }
     }
 
     /// Why a link is gone, if it is.
     pub fn gone(&mut self, link: LinkId) -> Option<Reason> {
-        self.links.named(Number(link.0)).and_then(|joined| joined.gone)
+        self.links.named(Number(link.0)).and_then(|link_state| link_state.gone)
     }
 
-    /// A medium has come up: a link.
-    pub fn join(&mut self, met: Met, driver: &'static str, how: &How) -> Result<LinkId, Reason> {
+    /// Makes a link over a new transport.
+    pub fn join(&mut self, met: Connected, driver: &'static str, how: &How) -> Result<LinkId, Reason> {
         use std::os::fd::AsRawFd;
         // The protocol must know the number before the record is there.
-        let Met { peer, medium } = met;
-        let number = self.links.insert(Box::new(Joined::empty(peer, driver))).ok_or(Reason::NO_MEMORY)?;
+        let Connected { peer, transport } = met;
+        let number = self.links.insert(Box::new(LinkState::empty(peer, driver))).ok_or(Reason::NO_MEMORY)?;
         let link = LinkId(number.0);
-        let watched = match &medium {
-            Medium::Lanes(lanes) => {
+        let watched = match &transport {
+            Transport::SharedMemory(shm) => {
                 let process =
-                    lanes.process.as_ref().map_or(Ok(()), |process| self.watch(raw(process), Source::End(link)));
-                let control = self.watch(raw(&lanes.control), Source::Control(link));
-                process.and(control).and(self.watch(raw(&lanes.ear), Source::Ear(link)))
+                    shm.process.as_ref().map_or(Ok(()), |process| self.watch(raw(process), Source::End(link)));
+                let control = self.watch(raw(&shm.control), Source::Control(link));
+                process.and(control).and(self.watch(raw(&shm.ear), Source::Ear(link)))
             }
-            Medium::Frames(frames) => self.watch(frames.descriptor(), Source::Frames(link)),
+            Transport::Packet(packet_transport) => self.watch(packet_transport.descriptor(), Source::Packet(link)),
         };
         if watched.is_err() {
             self.links.remove(number.index());
             return Err(Reason::NO_MEMORY);
         }
-        if let Some(joined) = self.links.named(number) {
-            **joined = Joined::new(link, peer, medium, driver, &self.limits);
-            joined.hot = true;
+        if let Some(link_state) = self.links.named(number) {
+            **link_state = LinkState::new(link, peer, transport, driver, &self.limits);
+            link_state.hot = true;
             self.hot.push(link);
-            self.sheet.joined(number.index(), link.0, joined, how);
+            self.sheet.link_state(number.index(), link.0, link_state, how);
         }
-        self.desk.stirred = true;
+        self.state.stirred = true;
         return Ok(link);
 
         fn raw(fd: &PrivateFd) -> RawFd {
@@ -356,11 +362,11 @@ impl Core {
 
     /// A link is looked at in every round from now on: its peer need not ring.
     pub fn warm(&mut self, link: LinkId) {
-        let Some(joined) = self.links.named(Number(link.0)).filter(|joined| !joined.hot) else { return };
-        joined.hot = true;
-        joined.silent = 0;
-        if let Some(lanes) = joined.lanes() {
-            lanes.inward.end_sleep();
+        let Some(link_state) = self.links.named(Number(link.0)).filter(|link_state| !link_state.hot) else { return };
+        link_state.hot = true;
+        link_state.silent = 0;
+        if let Some(shm) = link_state.shm() {
+            shm.inward.end_sleep();
         }
         self.hot.push(link);
     }
@@ -372,7 +378,8 @@ impl Core {
         if !*asleep {
             dozing.clear(); // of a sleep that a wait has ended
         }
-        let mut comes_by = |link: &LinkId| links.named(Number(link.0)).is_some_and(|joined| joined.comes_by_lane());
+        let mut comes_by =
+            |link: &LinkId| links.named(Number(link.0)).is_some_and(|link_state| link_state.comes_by_lane());
         for link in hot {
             if dozing.len() < MOST && comes_by(link) && !dozing.contains(link) {
                 dozing.push(*link);
@@ -384,10 +391,10 @@ impl Core {
     pub fn wake_up(&mut self) {
         let Self { hot, links, dozing, .. } = self;
         for link in dozing.drain(..) {
-            let Some(joined) = links.named(Number(link.0)).filter(|joined| !joined.hot) else { continue };
-            let Some(lanes) = joined.lanes() else { continue };
-            lanes.inward.end_sleep();
-            joined.hot = true; // how long it has been silent stays: it is let go for that
+            let Some(link_state) = links.named(Number(link.0)).filter(|link_state| !link_state.hot) else { continue };
+            let Some(shm) = link_state.shm() else { continue };
+            shm.inward.end_sleep();
+            link_state.hot = true; // how long it has been silent stays: it is let go for that
             hot.push(link);
         }
     }
@@ -398,18 +405,18 @@ impl Core {
         let Some(index) = self.links.find(number) else { return };
         self.hot.retain(|known| *known != link);
         self.sheet.left(index);
-        let Some(mut joined) = self.links.remove(index) else { return };
-        joined.came = false; // nothing of it is left to be looked at
-        let mut medium = None;
-        if joined.gone.is_none() {
-            joined.flush(link, &mut self.desk);
-            joined.end_sharing();
-            medium = joined.medium.take();
-            joined.lose(link, &mut self.desk, Reason::PEER_GONE, Broken("the link was closed here"));
+        let Some(mut link_state) = self.links.remove(index) else { return };
+        link_state.came = false; // nothing of it is left to be looked at
+        let mut transport = None;
+        if link_state.gone.is_none() {
+            link_state.flush(link, &mut self.state);
+            link_state.end_sharing();
+            transport = link_state.transport.take();
+            link_state.lose(link, &mut self.state, Reason::PEER_GONE, Broken("the link was closed here"));
         }
-        joined.release_all(link, &mut self.desk);
-        if let Some(Medium::Frames(frames)) = medium {
-            self.see_off(frames);
+        link_state.release_all(link, &mut self.state);
+        if let Some(Transport::Packet(packet_transport)) = transport {
+            self.see_off(packet_transport);
         }
         for service in self.services.values_mut() {
             service.opened.retain(|channel| channel.link != link);
@@ -420,28 +427,28 @@ impl Core {
     /// behind. Where messages wait to be received it stays until they are.
     #[cold]
     pub fn forget_ended(&mut self) {
-        for link in std::mem::take(&mut self.desk.ended) {
-            let Ok((joined, _)) = self.link(link) else { continue };
-            let (Some(reason), true) = (joined.gone, joined.came) else { continue };
-            if !joined.is_held() {
+        for link in std::mem::take(&mut self.state.ended) {
+            let Ok((link_state, _)) = self.link(link) else { continue };
+            let (Some(reason), true) = (link_state.gone, link_state.came) else { continue };
+            if !link_state.is_held() {
                 if matches!(reason, Reason::BROKEN | Reason::GUESSED) {
                     self.sheet.failed(reason); // its row goes with it
                 }
                 self.forget(link);
-            } else if !joined.back.is_held() && !self.lingering.contains(&link) {
+            } else if !link_state.callback_state.is_held() && !self.lingering.contains(&link) {
                 self.lingering.push(link);
             }
         }
     }
 
-    /// Says goodbye over a medium that takes its time to deliver what was put.
-    fn see_off(&mut self, mut frames: Box<dyn Frames>) {
-        if frames.close(clock::nanoseconds()) {
+    /// Ends a packet transport once it has delivered what was put.
+    fn see_off(&mut self, mut packet_transport: Box<dyn PacketTransport>) {
+        if packet_transport.close(clock::nanoseconds()) {
             return;
         }
-        let _ = epoll::delete(&self.poll, fds::borrow(frames.descriptor()));
-        if self.watch(frames.descriptor(), Source::Meeting).is_ok() {
-            self.leaving.push(frames);
+        let _ = epoll::delete(&self.poll, fds::borrow(packet_transport.descriptor()));
+        if self.watch(packet_transport.descriptor(), Source::Meeting).is_ok() {
+            self.leaving.push(packet_transport);
         }
     }
 
@@ -461,16 +468,16 @@ impl Core {
     #[cold]
     pub fn see_all_off(&mut self) {
         let now = clock::nanoseconds();
-        self.leaving.retain_mut(|frames| !frames.close(now));
+        self.leaving.retain_mut(|packet_transport| !packet_transport.close(now));
     }
 
     /// Puts what is owed to all peers, as far as there is room: they may wait for nothing else.
     pub fn take_leave(&mut self) {
-        let Self { links, desk, .. } = self;
+        let Self { links, state, .. } = self;
         for index in links.indices() {
             let link = LinkId(links.number(index).0);
-            if let Some(joined) = links.get_mut(index) {
-                joined.flush(link, desk);
+            if let Some(link_state) = links.get_mut(index) {
+                link_state.flush(link, state);
             }
         }
     }
@@ -485,8 +492,8 @@ impl Core {
         self.ways(|listening| listening.place())
     }
 
-    fn ways(&self, say: impl Fn(&dyn Listening) -> String) -> String {
-        let way = |(driver, listening): &(&'static dyn Driver, Box<dyn Listening>)| {
+    fn ways(&self, say: impl Fn(&dyn Listener) -> String) -> String {
+        let way = |(driver, listening): &(&'static dyn Driver, Box<dyn Listener>)| {
             format!("{}://{}", driver.name(), say(&**listening))
         };
         self.listeners.iter().map(way).collect::<Vec<_>>().join(",")
@@ -496,8 +503,8 @@ impl Core {
     pub fn publish(&self) {
         for &link in &self.hot {
             let Some(index) = self.links.find(Number(link.0)) else { continue };
-            if let Some(joined) = self.links.get(index) {
-                self.sheet.counts(index, joined);
+            if let Some(link_state) = self.links.get(index) {
+                self.sheet.counts(index, link_state);
             }
         }
     }
@@ -509,14 +516,14 @@ impl Core {
 
     /// What is kept of a channel.
     #[inline(always)]
-    pub fn place(&mut self, link: LinkId, channel: ChannelId) -> Option<&mut super::desk::Place> {
-        self.links.named(Number(link.0))?.back.place(channel)
+    pub fn place(&mut self, link: LinkId, channel: ChannelId) -> Option<&mut super::state::Place> {
+        self.links.named(Number(link.0))?.callback_state.place(channel)
     }
 
     /// Wakes the threads that wait for what another one drives.
     #[inline(always)]
     pub fn stir(&mut self) {
-        self.desk.stirred = false;
+        self.state.stirred = false;
         if !self.waiters.is_empty() {
             self.wake_waiters();
         }

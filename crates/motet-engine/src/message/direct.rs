@@ -63,26 +63,28 @@ impl Node {
     pub fn alloc_region(&self, size: usize, rights: Rights) -> Result<(Shared, Key), Error> {
         let mut core = self.core()?;
         let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
-        let segment = core.desk.pool.segment(size, writable).map_err(|_| Error::Full)?;
+        let segment = core.state.pool.segment(size, writable).map_err(|_| Error::Full)?;
         let view = segment.view(size).ok_or(Error::Full)?;
         let host = Host { bytes: Bytes::Memory(view), first: 0, keep: None, segment: Some(segment) };
-        core.desk.hosts.add(host, rights).map(|key| (view, key))
+        core.state.hosts.add(host, rights).map(|key| (view, key))
     }
 
     /// Asks the peer where a region lies. True: it is used directly from now on, until the peer revokes it. False: where the peer or the
     /// system does not let us see it, everything goes by packets as before.
     pub fn open_region(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<bool, Error> {
         let mut core = self.core()?;
-        let (joined, _) = core.link(link)?;
-        if joined.lanes().is_none() || joined.back.segments.directs.iter().any(|direct| direct.key == key) {
-            return Ok(joined.lanes().is_some());
+        let (link_state, _) = core.link(link)?;
+        if link_state.shm().is_none()
+            || link_state.callback_state.segments.directs.iter().any(|direct| direct.key == key)
+        {
+            return Ok(link_state.shm().is_some());
         }
-        joined.back.segments.looks.push((key, true));
+        link_state.callback_state.segments.looks.push((key, true));
         drop(core);
         let seen = self.look(link, key, deadline);
         let mut core = self.core()?;
-        let (joined, _) = core.link(link)?;
-        let segments = &mut joined.back.segments;
+        let (link_state, _) = core.link(link)?;
+        let segments = &mut link_state.callback_state.segments;
         let look = segments.looks.iter().position(|look| look.0 == key);
         let stands = look.is_some_and(|at| segments.looks.swap_remove(at).1);
         let Sight { place, length, mut rights } = seen?;
@@ -103,8 +105,8 @@ impl Node {
     /// A region that is used directly, for those who go by its address; `None`: it is not, or not any more.
     pub fn mapped(&self, link: LinkId, key: Key) -> Result<Option<Mapped>, Error> {
         let mut core = self.core()?;
-        let (joined, _) = core.link(link)?;
-        let direct = joined.back.segments.directs.iter().find(|direct| direct.key == key);
+        let (link_state, _) = core.link(link)?;
+        let direct = link_state.callback_state.segments.directs.iter().find(|direct| direct.key == key);
         Ok(direct.map(|direct| Mapped {
             link,
             key,
@@ -118,7 +120,7 @@ impl Node {
         let operation = self.wait(self.core()?, deadline, |core| {
             let memory = Memory::Owned(vec![0; SIGHT]);
             let operation = Operation::new(memory, Kind::Send(None), None, Notice::default());
-            let name = match core.desk.operations.begin(operation) {
+            let name = match core.state.operations.begin(operation) {
                 Ok(name) => name,
                 Err(error) => return Some(Err(error)),
             };
@@ -192,9 +194,9 @@ impl Core {
         offset: u64,
         length: usize,
     ) -> Option<Result<Shared, Error>> {
-        let (joined, _) = self.link(link).ok()?;
-        let direct = joined.back.segments.directs.iter().find(|direct| direct.key == key)?;
-        if joined.proto.requests()[0] != 0 {
+        let (link_state, _) = self.link(link).ok()?;
+        let direct = link_state.callback_state.segments.directs.iter().find(|direct| direct.key == key)?;
+        if link_state.proto.requests()[0] != 0 {
             return None;
         }
         let end = offset.checked_add(length as u64);
@@ -207,14 +209,14 @@ impl Core {
 
     /// Ends an operation that was done at once.
     fn done_directly(&mut self, operation: Operation, length: usize, result: Result<(), Error>) -> Begun {
-        let name = self.desk.operations.begin(operation).map_err(|error| (error, Memory::Owned(Vec::new())))?;
+        let name = self.state.operations.begin(operation).map_err(|error| (error, Memory::Owned(Vec::new())))?;
         let (status, length) = match result {
             Ok(()) => (Status::Done, length as u64),
             Err(Error::Denied) => (Status::Denied, 0),
             Err(Error::Unfit) => (Status::Unfit, 0),
             Err(_) => (Status::Outside, 0),
         };
-        self.desk.operations.complete(u64::from(name.0), Outcome { status, length });
+        self.state.operations.complete(u64::from(name.0), Outcome { status, length });
         self.stir();
         Ok(name)
     }

@@ -5,11 +5,11 @@
 //! back. This works only for receives from one channel, where the next message is known to be this one.
 
 use super::Channel;
-use super::desk::View;
-use super::medium::Lanes;
 use super::operations::{Buffer, GroupId, Kind, Operation, Operations, Seen, Teller};
 use super::packets::chunk_of;
 use super::posted::Taken;
+use super::state::Callbacks;
+use super::transport::ShmTransport;
 use motet_proto::message::expected::Awaited;
 use motet_proto::message::matching::Receive;
 use motet_proto::message::{Broken, Link, stack};
@@ -47,24 +47,28 @@ pub fn follow(inward: &Consumer, packet: &Packet, run: Run, mut place: impl FnMu
 /// another one, or not all of it has come in time.
 #[inline(never)]
 pub fn tell(
-    lanes: &mut Lanes,
+    shm: &mut ShmTransport,
     proto: &mut Link,
-    view: &mut View<'_>,
+    callbacks: &mut Callbacks<'_>,
     (packet, bytes): (&Packet, &[u8]),
     (group, now): (GroupId, u64),
     teller: &mut impl Teller,
 ) -> Taken {
-    let Lanes { inward, bulk: (_, ring), .. } = lanes;
+    let ShmTransport { inward, bulk: (_, ring), .. } = shm;
     let place = ring.head();
     let front = ring.behind(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)));
-    let Some((front, run)) = front.filter(|_| view.back.late != Some(place)) else { return Taken::Other };
-    let Some(awaited) = proto.awaits(&view.desk.table, packet.kind, front, run.len()) else { return Taken::Other };
+    let Some((front, run)) = front.filter(|_| callbacks.callback_state.late != Some(place)) else {
+        return Taken::Other;
+    };
+    let Some(awaited) = proto.awaits(&callbacks.state.table, packet.kind, front, run.len()) else {
+        return Taken::Other;
+    };
     let mut headers = [0; stack::MOST];
     let headers = &mut headers[..awaited.message.headers];
     run.read(headers); // they are shown with the first part
     let (span, body) = (awaited.receive.buffer.span, awaited.body);
     let told = Operations::is_bare(&awaited.receive, group) && teller.takes(false, body <= span.len(), headers);
-    if !told || view.desk.operations.nothing_has_ended(group) != Ok(true) {
+    if !told || callbacks.state.operations.nothing_has_ended(group) != Ok(true) {
         return Taken::Other;
     }
     let mut begun = false;
@@ -72,17 +76,17 @@ pub fn tell(
         begun = true;
         place_part(&span, headers.len(), run, part);
     });
-    if !whole || proto.take_expected(view, &awaited.message, now).is_err() {
-        if let Some(operation) = name(view, &awaited) {
+    if !whole || proto.take_expected(callbacks, &awaited.message, now).is_err() {
+        if let Some(operation) = name(callbacks, &awaited) {
             operation.begun = begun;
         }
-        view.back.late = Some(place);
+        callbacks.callback_state.late = Some(place);
         return Taken::Other;
     }
-    let channel = Channel { link: view.link, id: awaited.message.channel };
+    let channel = Channel { link: callbacks.link, id: awaited.message.channel };
     let message = (&awaited.receive, channel, awaited.message.tag, &*headers);
-    view.desk.operations.tell_message(message, body, group, teller, |_| body);
-    view.desk.table.cancel(awaited.ticket);
+    callbacks.state.operations.tell_message(message, body, group, teller, |_| body);
+    callbacks.state.table.cancel(awaited.ticket);
     inward.consume(packet);
     ring.release(run.len());
     inward.freed();
@@ -98,37 +102,37 @@ fn place_part(span: &Span, headers: usize, run: Run, part: Range<usize>) {
 }
 
 /// The operation of a receive that gets part of its message, and stays posted. One without a record has one from now on.
-fn name<'a>(view: &'a mut View<'_>, awaited: &Awaited<Buffer>) -> Option<&'a mut Operation> {
-    let name = view.desk.operations.name_of(awaited.receive);
+fn name<'a>(callbacks: &'a mut Callbacks<'_>, awaited: &Awaited<Buffer>) -> Option<&'a mut Operation> {
+    let name = callbacks.state.operations.name_of(awaited.receive);
     if name != awaited.receive.operation {
-        view.desk.table.rename(awaited.ticket, Receive { operation: name, ..awaited.receive });
-        let operation = view.desk.operations.get(name)?;
+        callbacks.state.table.rename(awaited.ticket, Receive { operation: name, ..awaited.receive });
+        let operation = callbacks.state.operations.get(name)?;
         operation.kind = Kind::Receive(Some(awaited.ticket));
     }
-    view.desk.operations.get(name)
+    callbacks.state.operations.get(name)
 }
 
 /// Takes the open message that is the next packet, if a posted receive will get it. False: not yet.
 #[inline(never)]
 pub fn take(
-    lanes: &mut Lanes,
+    shm: &mut ShmTransport,
     proto: &mut Link,
-    view: &mut View<'_>,
+    callbacks: &mut Callbacks<'_>,
     packet: &Packet,
     bytes: &[u8],
     now: u64,
 ) -> Result<bool, Broken> {
-    let Lanes { inward, bulk: (_, ring), .. } = lanes;
+    let ShmTransport { inward, bulk: (_, ring), .. } = shm;
     let place = ring.head();
-    if view.back.late == Some(place) {
+    if callbacks.callback_state.late == Some(place) {
         return Ok(false);
     }
     let Some((front, run)) = ring.behind(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)))
     else {
         return Ok(false); // it is broken, and found to be once it is whole
     };
-    let Some(awaited) = proto.awaits(&view.desk.table, packet.kind, front, run.len()) else { return Ok(false) };
-    let Some(operation) = name(view, &awaited) else { return Ok(false) };
+    let Some(awaited) = proto.awaits(&callbacks.state.table, packet.kind, front, run.len()) else { return Ok(false) };
+    let Some(operation) = name(callbacks, &awaited) else { return Ok(false) };
     if !matches!(operation.seen(), Seen::Nothing) {
         return Ok(false); // room for a copy is made when all of the message is known
     }
@@ -141,13 +145,13 @@ pub fn take(
         }
     });
     if !whole {
-        view.back.late = Some(place);
+        callbacks.callback_state.late = Some(place);
         return Ok(false);
     }
     let mut headers = [0; stack::MOST];
     let headers = &mut headers[..before];
     run.read(headers);
-    let result = proto.take_awaited(view, &awaited, headers, now);
+    let result = proto.take_awaited(callbacks, &awaited, headers, now);
     inward.consume(packet);
     ring.release(run.len());
     inward.freed();

@@ -5,15 +5,15 @@
 //! group until a look reports it.
 
 use super::core::{Core, Guard};
-use super::desk::{Desk, View};
 use super::error::Error;
-use super::links::Joined;
-use super::medium::Medium;
+use super::links::LinkState;
 use super::operations::{Calls, Ended, GroupId, Teller};
-use super::packets::Landing;
+use super::packets::RxPacket;
 use super::posted::{self, Taken};
 use super::progress::{SLOW, SWEEP};
-use super::{LinkId, Node, Pin};
+use super::state::{Callbacks, MessageState};
+use super::transport::Transport;
+use super::{Bias, LinkId, Node};
 use motet_proto::message::pool::Number;
 
 /// Most messages taken in one look.
@@ -28,24 +28,24 @@ impl Node {
         self.take_ends_by(group, most, &mut Calls(tell), None)
     }
 
-    /// Tells ends as [`Node::take_ends`] does, through a [`Teller`] that the compiler can inline. `pin` is the caller's, if it has one.
+    /// Tells ends as [`Node::take_ends`] does, through a [`Teller`] that the compiler can inline. `bias` is the caller's, if it has one.
     #[inline(always)]
     pub fn take_ends_by(
         &self,
         group: GroupId,
         most: usize,
         teller: &mut impl Teller,
-        pin: Option<&mut Pin>,
+        bias: Option<&mut Bias>,
     ) -> Result<(usize, bool), Error> {
-        let (mut core, quiet) = self.core_by(pin)?;
+        let (mut core, quiet) = self.core_by(bias)?;
         let (told, more) = if is_of(quiet, group) {
             match core.next_busy() {
                 Next::Nothing => (0, false),
                 Next::Link(link) => take_from(&mut core, link, (group, most), teller),
                 Next::Due => (0, true),
             }
-        } else if core.driving || !core.desk.operations.nothing_has_ended(group)? {
-            return core.desk.operations.tell_ends(group, most, teller);
+        } else if core.driving || !core.state.operations.nothing_has_ended(group)? {
+            return core.state.operations.tell_ends(group, most, teller);
         } else {
             let looked = look_at_lanes(&mut core, (group, most), teller);
             if looked == (most.min(TURN), false) {
@@ -56,7 +56,7 @@ impl Node {
         };
         if more {
             self.look_everywhere(&mut core);
-            return if told > 0 { Ok((told, false)) } else { core.desk.operations.tell_ends(group, most, teller) };
+            return if told > 0 { Ok((told, false)) } else { core.state.operations.tell_ends(group, most, teller) };
         }
         core.quiet = group;
         core.release();
@@ -71,9 +71,9 @@ impl Node {
         group: GroupId,
         most: usize,
         teller: &mut impl Teller,
-        pin: Option<&mut Pin>,
+        bias: Option<&mut Bias>,
     ) -> Result<bool, Error> {
-        let (mut core, quiet) = self.core_by(pin)?;
+        let (mut core, quiet) = self.core_by(bias)?;
         if !is_of(quiet, group) {
             return self.take_anyhow(core, (group, most), teller);
         }
@@ -98,8 +98,8 @@ impl Node {
         (group, most): (GroupId, usize),
         teller: &mut impl Teller,
     ) -> Result<bool, Error> {
-        if !core.desk.operations.nothing_has_ended(group)? {
-            return core.desk.operations.tell_ends(group, most, teller).map(|(_, others)| others);
+        if !core.state.operations.nothing_has_ended(group)? {
+            return core.state.operations.tell_ends(group, most, teller).map(|(_, others)| others);
         }
         if core.driving {
             return Ok(false);
@@ -128,7 +128,7 @@ impl Node {
         if told > 0 {
             return Ok(false);
         }
-        core.desk.operations.tell_ends(group, most, teller).map(|(_, others)| others)
+        core.state.operations.tell_ends(group, most, teller).map(|(_, others)| others)
     }
 }
 
@@ -143,11 +143,11 @@ impl Core {
     /// for a [round](Node::round).
     #[inline(always)]
     fn must_stir(&mut self) -> bool {
-        if self.desk.queued && !self.desk.stirred {
+        if self.state.queued && !self.state.stirred {
             self.stir();
         }
-        self.desk.queued = false;
-        self.desk.stirred
+        self.state.queued = false;
+        self.state.stirred
     }
 }
 
@@ -171,9 +171,9 @@ impl Core {
         }
         *rounds = round;
         let has_come = |link: &LinkId| {
-            let joined = links.known(Number(link.0));
-            joined.is_none_or(|joined| match &joined.medium {
-                Some(Medium::Lanes(lanes)) => lanes.inward.has_begun(),
+            let link_state = links.known(Number(link.0));
+            link_state.is_none_or(|link_state| match &link_state.transport {
+                Some(Transport::SharedMemory(shm)) => shm.inward.has_begun(),
                 _ => true,
             })
         };
@@ -195,9 +195,10 @@ pub(super) fn take_from(
     (group, most): (GroupId, usize),
     teller: &mut impl Teller,
 ) -> (usize, bool) {
-    let Core { links, desk, landing, now, .. } = core;
-    let (Some(joined), Some(landing)) = (links.named(Number(link.0)), landing) else { return (0, true) };
-    let (told, more) = joined.tell_messages(link, (desk, landing), (group, *now), (most.min(TURN), true), teller);
+    let Core { links, state, rx_packet, now, .. } = core;
+    let (Some(link_state), Some(rx_packet)) = (links.named(Number(link.0)), rx_packet) else { return (0, true) };
+    let (told, more) =
+        link_state.tell_messages(link, (state, rx_packet), (group, *now), (most.min(TURN), true), teller);
     (told, more | core.must_stir())
 }
 
@@ -209,11 +210,11 @@ pub(super) fn look_at_lanes(
     (group, most): (GroupId, usize),
     teller: &mut impl Teller,
 ) -> (usize, bool) {
-    let Core { hot, links, desk, landing, rounds, turn, now, asleep, tasks, .. } = core;
+    let Core { hot, links, state, rx_packet, rounds, turn, now, asleep, tasks, .. } = core;
     let (round, most) = (rounds.wrapping_add(1), most.min(TURN));
     let until = if links.count() as usize > hot.len() { SWEEP } else { SLOW };
-    let busy = *asleep || desk.is_left_something() || !tasks.is_empty();
-    let (Some(landing), false) = (landing, busy || round.is_multiple_of(until)) else { return (0, true) };
+    let busy = *asleep || state.is_left_something() || !tasks.is_empty();
+    let (Some(rx_packet), false) = (rx_packet, busy || round.is_multiple_of(until)) else { return (0, true) };
     *rounds = round;
     let (mut told, mut more) = (0, false);
     for _ in 0..hot.len() {
@@ -222,8 +223,8 @@ pub(super) fn look_at_lanes(
         }
         let link = hot[turn.0];
         *turn = (turn.0 + 1, 0);
-        let Some(joined) = links.named(Number(link.0)) else { return (told, true) };
-        let looked = joined.tell_messages(link, (desk, landing), (group, *now), (most - told, false), teller);
+        let Some(link_state) = links.named(Number(link.0)) else { return (told, true) };
+        let looked = link_state.tell_messages(link, (state, rx_packet), (group, *now), (most - told, false), teller);
         told += looked.0;
         more |= looked.1;
         if told >= most {
@@ -233,36 +234,38 @@ pub(super) fn look_at_lanes(
     (told, more | core.must_stir())
 }
 
-impl Joined {
+impl LinkState {
     /// Takes whole messages from the lane of this link, and tells the ends of their receives. How many; and whether there is more to do.
     #[inline(always)]
     fn tell_messages(
         &mut self,
         id: LinkId,
-        (desk, landing): (&mut Desk, &mut Landing),
+        (state, rx_packet): (&mut MessageState, &mut RxPacket),
         (group, now): (GroupId, u64),
         (most, quiet): (usize, bool),
         teller: &mut impl Teller,
     ) -> (usize, bool) {
-        let Self { medium: Some(Medium::Lanes(lanes)), proto, back, silent, .. } = self else { return (0, true) };
-        let mut view = View::of(desk, back, id);
+        let Self { transport: Some(Transport::SharedMemory(shm)), proto, callback_state, silent, .. } = self else {
+            return (0, true);
+        };
+        let mut callbacks = Callbacks::of(state, callback_state, id);
         let (mut told, mut queued) = (0, 0);
         let more = loop {
-            match posted::tell(lanes, proto, &mut view, landing, (group, now), teller) {
+            match posted::tell(shm, proto, &mut callbacks, rx_packet, (group, now), teller) {
                 Taken::Told => told += 1,
                 Taken::Queued => queued += 1,
                 Taken::Nothing => break false,
                 Taken::Kept | Taken::Other => break true, // behind one whose end lies in its group come others
             }
-            if told == most || queued == TURN || !lanes.inward.goes_on() {
+            if told == most || queued == TURN || !shm.inward.goes_on() {
                 break false;
             }
         };
         if told + queued > 0 {
             *silent = 0;
         }
-        if lanes.inward.take_wake() {
-            lanes.ring();
+        if shm.inward.take_wake() {
+            shm.ring();
         }
         // Messages that were told have changed nothing but what the peer has to send.
         let quiet = if quiet && !more { !proto.owes_credit() } else { self.is_quiet() };

@@ -43,7 +43,7 @@ impl Node {
         if atomics && !offset.is_multiple_of(8) {
             return Err(Error::Unfit);
         }
-        self.core()?.desk.hosts.add(Host { bytes: Bytes::of(part), first: 0, keep: None, segment: None }, rights)
+        self.core()?.state.hosts.add(Host { bytes: Bytes::of(part), first: 0, keep: None, segment: None }, rights)
     }
 
     /// Waits until bytes of a region over a file are on the disk, with all that is needed to find them again (fdatasync): those of every put and
@@ -54,8 +54,8 @@ impl Node {
     pub fn sync_region(&self, key: Key, offset: u64, length: u64) -> Result<(), Error> {
         let part = {
             let mut core = self.core()?;
-            let (name, _) = core.desk.hosts.regions.name(key).ok_or(Error::Unknown)?;
-            let (bytes, _) = core.desk.hosts.place(name, 0).ok_or(Error::Unknown)?;
+            let (name, _) = core.state.hosts.regions.name(key).ok_or(Error::Unknown)?;
+            let (bytes, _) = core.state.hosts.place(name, 0).ok_or(Error::Unknown)?;
             bytes.file().ok_or(Error::Unfit)?.clone()
         };
         let inside = |n| usize::try_from(n).map_err(|_| Error::Outside);

@@ -5,10 +5,10 @@
 
 use super::Channel;
 use super::core::Core;
-use super::links::Joined;
-use super::medium::Lanes;
-use super::medium::Medium;
+use super::links::LinkState;
 use super::packets::{AT_ONCE, BEHIND_WORDS};
+use super::transport::ShmTransport;
+use super::transport::Transport;
 use motet_proto::message::packet::Kind;
 use motet_proto::message::pool::Number;
 use motet_sys::memory;
@@ -23,22 +23,24 @@ impl Core {
         if length > AT_ONCE {
             return false;
         }
-        let Some(joined) = self.links.named(Number(channel.link.0)) else { return false };
-        let Joined { medium: Some(Medium::Lanes(lanes)), proto, .. } = &mut **joined else { return false };
+        let Some(link_state) = self.links.named(Number(channel.link.0)) else { return false };
+        let LinkState { transport: Some(Transport::SharedMemory(shm)), proto, .. } = &mut **link_state else {
+            return false;
+        };
         let Some(to) = proto.outgoing(channel.id) else { return false };
         let Some(going) = proto.may_go_now(to, tag, headers.len(), length) else { return false };
         let (kind, words) = (Kind::Message as u8, going.words);
         let put = match headers.len() {
-            _ if length > BEHIND_WORDS => put_in_ring(lanes, words, [headers, body]),
-            0 => lanes.outward.try_put_line(kind, words, body),
-            _ => lanes.outward.try_put_line_of(kind, words, [headers, body]),
+            _ if length > BEHIND_WORDS => put_in_ring(shm, words, [headers, body]),
+            0 => shm.outward.try_put_line(kind, words, body),
+            _ => shm.outward.try_put_line_of(kind, words, [headers, body]),
         };
         if !matches!(put, Ok(Put::Published | Put::Wake)) {
             return false;
         }
         proto.gone(going);
         if put == Ok(Put::Wake) {
-            joined.wake();
+            link_state.wake();
         }
         true
     }
@@ -46,13 +48,13 @@ impl Core {
 
 /// Puts a message whose bytes lie in the ring.
 #[inline(never)]
-fn put_in_ring(lanes: &mut Lanes, words: [u64; 2], parts: [&[u8]; 2]) -> Result<Put, Broken> {
-    let (ring, length) = (&mut lanes.bulk.0, parts[0].len() + parts[1].len());
+fn put_in_ring(shm: &mut ShmTransport, words: [u64; 2], parts: [&[u8]; 2]) -> Result<Put, Broken> {
+    let (ring, length) = (&mut shm.bulk.0, parts[0].len() + parts[1].len());
     if !ring.has_pages(length, memory::populate_part) || !ring.fits(length)? {
         return Ok(Put::Full);
     }
     ring.write(&parts, false);
-    let put = lanes.outward.try_put_front(Kind::Message as u8, IN_RING, words, length as u32);
+    let put = shm.outward.try_put_front(Kind::Message as u8, IN_RING, words, length as u32);
     if !matches!(put, Ok(Put::Published | Put::Wake)) {
         ring.take_back(length);
     }

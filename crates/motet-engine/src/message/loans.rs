@@ -9,12 +9,12 @@
 
 use super::copying::Copying;
 use super::core::Core;
-use super::desk::{Desk, View};
-use super::links::Joined;
+use super::links::LinkState;
 use super::operations::{Kind, Operation, Seen};
 use super::receiving::From;
 pub use super::segments::LoanCounts;
 use super::sending::Outgoing;
+use super::state::{Callbacks, MessageState};
 use super::{Error, LinkId, Mode, Node, Notice, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::packet::Place;
@@ -99,7 +99,7 @@ impl Node {
     ///
     /// Errors: [`Error::Full`] when the pool is used up: blocks are lent, or in the program's hands.
     pub fn alloc(&self, length: usize) -> Result<Loan, Error> {
-        self.core()?.desk.take_block(length).ok_or(Error::Full)
+        self.core()?.state.take_block(length).ok_or(Error::Full)
     }
 
     /// The same, and waits until there is one: blocks come back. So the pool bounds how far a sender is ahead of its receivers.
@@ -108,9 +108,9 @@ impl Node {
     pub fn alloc_until(&self, length: usize, deadline: Option<u64>) -> Result<Loan, Error> {
         let holds = {
             let mut core = self.core()?;
-            match core.desk.take_block(length) {
+            match core.state.take_block(length) {
                 Some(block) => return Ok(block),
-                None => core.desk.pool.holds(length),
+                None => core.state.pool.holds(length),
             }
         };
         if !holds {
@@ -120,7 +120,7 @@ impl Node {
             // Of a block that another thread drops nobody is told.
             let look = clock::nanoseconds().saturating_add(LOOK);
             let until = deadline.map_or(look, |deadline| deadline.min(look));
-            match self.wait(self.core()?, Some(until), |core| core.desk.take_block(length)) {
+            match self.wait(self.core()?, Some(until), |core| core.state.take_block(length)) {
                 Err(Error::TimedOut) if deadline.is_none_or(|deadline| clock::nanoseconds() < deadline) => {}
                 taken => return taken,
             }
@@ -213,15 +213,15 @@ impl Node {
     /// How receives in place on a link went.
     pub fn loan_counts(&self, link: LinkId) -> Result<LoanCounts, Error> {
         let mut core = self.core()?;
-        let (joined, _) = core.link(link)?;
-        Ok(joined.back.segments.counts)
+        let (link_state, _) = core.link(link)?;
+        Ok(link_state.callback_state.segments.counts)
     }
 
     /// Segments of the pool, their bytes, and bytes of them that are lent, or in the hands of the program.
     pub fn pool_size(&self) -> Result<[usize; 3], Error> {
         let core = self.core()?;
-        let [segments, bytes, out] = core.desk.pool.size();
-        Ok([segments, bytes, out - core.desk.operations.spare_bytes()])
+        let [segments, bytes, out] = core.state.pool.size();
+        Ok([segments, bytes, out - core.state.operations.spare_bytes()])
     }
 }
 
@@ -234,23 +234,23 @@ fn in_place(most: u64, notice: Notice) -> Operation {
 impl Core {
     /// Whether an operation can have a record: one that has none takes its memory with it.
     fn has_room_for(&mut self, notice: Option<Notice>) -> Result<(), Error> {
-        if notice.and_then(|notice| notice.group).is_some_and(|group| self.desk.operations.group(group).is_none()) {
+        if notice.and_then(|notice| notice.group).is_some_and(|group| self.state.operations.group(group).is_none()) {
             return Err(Error::Unknown);
         }
-        if self.desk.operations.count() < pool::MOST { Ok(()) } else { Err(Error::Full) }
+        if self.state.operations.count() < pool::MOST { Ok(()) } else { Err(Error::Full) }
     }
 
     /// Nobody will ask for the end of an operation that has just begun.
     pub(super) fn let_go_of(&mut self, name: OperationId) {
-        if let Some(operation) = self.desk.operations.get(u64::from(name.0)) {
+        if let Some(operation) = self.state.operations.get(u64::from(name.0)) {
             operation.detached = true;
         }
     }
 
     fn give_back(&mut self, link: LinkId, record: Number) {
-        let Ok((joined, desk)) = self.link(link) else { return };
-        joined.with(link, desk, |proto, way, _| proto.give_back_now(way, record));
-        if joined.proto.is_due() {
+        let Ok((link_state, state)) = self.link(link) else { return };
+        link_state.with(link, state, |proto, way, _| proto.give_back_now(way, record));
+        if link_state.proto.is_due() {
             self.settle(link);
         }
     }
@@ -258,71 +258,73 @@ impl Core {
     /// Sends a loan of whose end nobody is told, if the peer sees it where it lies; otherwise it comes back.
     fn lend_shown(&mut self, message: &Outgoing<'_>, loan: Loan) -> Result<(), Loan> {
         let &Outgoing { channel, tag, headers, mode } = message;
-        let Ok((joined, desk)) = self.link(channel.link) else { return Err(loan) };
-        let Some(place) = joined.back.segments.show(loan.segment(), loan.address()) else { return Err(loan) };
+        let Ok((link_state, state)) = self.link(channel.link) else { return Err(loan) };
+        let Some(place) = link_state.callback_state.segments.show(loan.segment(), loan.address()) else {
+            return Err(loan);
+        };
         let length = loan.len() as u64;
-        let operation = desk.operations.keep_loan(loan)?;
+        let operation = state.operations.keep_loan(loan)?;
         let send = Send { channel: channel.id, tag, headers, body: &[], mode, operation, place };
-        let sent = joined.with(channel.link, desk, |proto, way, _| proto.announce(way, &send, length));
+        let sent = link_state.with(channel.link, state, |proto, way, _| proto.announce(way, &send, length));
         match sent {
             Ok(_) => Ok(()),
-            Err(_) => desk.operations.take_loan(operation).map_or(Ok(()), Err),
+            Err(_) => state.operations.take_loan(operation).map_or(Ok(()), Err),
         }
     }
 
     /// Gives back what was dropped.
     #[cold]
     pub(super) fn take_returns(&mut self) {
-        let returns = self.desk.operations.returns.clone();
+        let returns = self.state.operations.returns.clone();
         let dropped = returns.map(|returns| std::mem::take(&mut *returns.queue())).unwrap_or_default();
         dropped.into_iter().for_each(|(link, record)| self.give_back(link, record));
     }
 
     /// Where a peer sees a loan; `otherwise` where it does not.
     pub(super) fn place_of_loan(&mut self, link: LinkId, loan: &Loan, otherwise: Place) -> Place {
-        let Ok((joined, _)) = self.link(link) else { return otherwise };
-        joined.back.segments.show(loan.segment(), loan.address()).unwrap_or(otherwise)
+        let Ok((link_state, _)) = self.link(link) else { return otherwise };
+        link_state.callback_state.segments.show(loan.segment(), loan.address()).unwrap_or(otherwise)
     }
 
     /// The control connection of a link has something.
     #[cold]
     pub(super) fn hear(&mut self, link: LinkId) {
         use super::segments::Heard;
-        let Ok((joined, desk)) = self.link(link) else { return };
-        match joined.back.segments.hear() {
+        let Ok((link_state, state)) = self.link(link) else { return };
+        match link_state.callback_state.segments.hear() {
             Heard::All => self.watch_control_again(link),
             Heard::End => {
-                joined.ending = true;
+                link_state.ending = true;
                 self.warm(link);
             }
-            Heard::Broken => joined.lose(link, desk, Reason::BROKEN, NONSENSE),
+            Heard::Broken => link_state.lose(link, state, Reason::BROKEN, NONSENSE),
         }
     }
 
     /// Tells peers which segments have gone since this was last called.
     #[cold]
     pub(super) fn withdraw_segments(&mut self) {
-        self.gone = self.desk.pool.gone();
+        self.gone = self.state.pool.gone();
         for index in self.links.indices() {
-            if let Some(joined) = self.links.get_mut(index) {
-                joined.back.segments.withdraw();
+            if let Some(link_state) = self.links.get_mut(index) {
+                link_state.callback_state.segments.withdraw();
             }
         }
     }
 }
 
-impl Joined {
+impl LinkState {
     /// Lends the message whose copy is due to the program, if it was asked for in place and we see it. True: there is nothing to copy.
-    pub(super) fn lend(&mut self, id: LinkId, desk: &mut Desk) -> bool {
-        let Some(&Copying { request, done: 0, .. }) = self.back.copies.front() else { return false };
+    pub(super) fn lend(&mut self, id: LinkId, state: &mut MessageState) -> bool {
+        let Some(&Copying { request, done: 0, .. }) = self.callback_state.copies.front() else { return false };
         let CopyRequest { record, operation, address, key, length } = request;
-        let Some(operation) = desk.operations.get(operation) else { return false };
+        let Some(operation) = state.operations.get(operation) else { return false };
         if !matches!(operation.seen(), Seen::Wanted { .. }) {
             return false;
         }
-        let part = self.back.segments.find(Place { address, key }, 0, length as usize);
-        if self.back.segments.broken {
-            self.lose(id, desk, Reason::BROKEN, NONSENSE);
+        let part = self.callback_state.segments.find(Place { address, key }, 0, length as usize);
+        if self.callback_state.segments.broken {
+            self.lose(id, state, Reason::BROKEN, NONSENSE);
             return true;
         }
         let Some(part) = part else {
@@ -330,24 +332,24 @@ impl Joined {
             return false;
         };
         operation.sees(Seen::Lent(part, record));
-        self.back.segments.counts.lent += 1;
-        self.back.copies.pop_front();
-        let mut view = View::of(desk, &mut self.back, id);
-        self.proto.lent(&mut view, record);
+        self.callback_state.segments.counts.lent += 1;
+        self.callback_state.copies.pop_front();
+        let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+        self.proto.lent(&mut callbacks, record);
         true
     }
 
     /// Copies bytes of a message that we see into the buffer of its receive; `None`: we do not.
     pub(super) fn copy_seen(
         &mut self,
-        desk: &mut Desk,
+        state: &mut MessageState,
         request: &CopyRequest,
         done: u64,
         length: usize,
     ) -> Option<u64> {
         let place = Place { address: request.address, key: request.key };
-        let part = self.back.segments.find(place, done, length)?;
-        let operation = desk.operations.get(request.operation)?;
+        let part = self.callback_state.segments.find(place, done, length)?;
+        let operation = state.operations.get(request.operation)?;
         let copied = operation.memory.write(done as usize, length, |into| part.read(0, into));
         (copied > 0).then_some(copied as u64)
     }

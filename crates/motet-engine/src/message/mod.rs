@@ -1,8 +1,8 @@
 //! Messages: the second half of the engine, for those who think in messages and remote memory.
 //!
 //! A [`Node`] meets others by name or address, and has a *link* to each, with any number of *channels* over it. What travels and by
-//! which rules is the protocol's matter (`motet_proto::message`, docs/messages.md), how packets get across a medium's
-//! ([`medium`]); here is what joins the two to a program: operations and their ends, progress, waiting, threads.
+//! which rules is the protocol's matter (`motet_proto::message`, docs/messages.md), how packets get across a transport's
+//! ([`transport`]); here is what joins the two to a program: operations and their ends, progress, waiting, threads.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -16,12 +16,12 @@
 //! | [`stand_in`] | who drives it while the program does not |
 //! | [`port`] | what a library calls that posts receives and polls |
 //! | [`ends`], `posted` | the ends of many, told as messages arrive; the direct path of a message for a posted receive |
-//! | `core`, `links`, `desk`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
-//! | [`medium`] | what a driver brings: lanes or frames |
+//! | `core`, `links`, `state`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
+//! | [`transport`] | what a driver makes: shared memory, or a transport of packets |
 //! | `sheet` | what `motet why` reads of a node and its links |
 //!
 //! To follow a short message read downwards: [`sending`] → `links` → the protocol → `packets` → the lane; and at the
-//! other end `progress` → `links` → the protocol → `desk` → [`operations`], or the handler.
+//! other end `progress` → `links` → the protocol → `state` → [`operations`], or the handler.
 
 mod blocking;
 mod bytes;
@@ -30,7 +30,6 @@ pub mod channels;
 mod choice;
 mod copying;
 mod core;
-mod desk;
 pub mod direct;
 mod early;
 pub mod ends;
@@ -39,7 +38,6 @@ pub mod files;
 mod injecting;
 mod links;
 pub mod loans;
-pub mod medium;
 pub mod operations;
 pub mod overdue;
 mod pace;
@@ -55,6 +53,8 @@ pub mod segments;
 pub mod sending;
 mod sheet;
 pub mod stand_in;
+mod state;
+pub mod transport;
 mod wait;
 
 pub use self::core::Serve;
@@ -65,19 +65,19 @@ pub use operations::{Calls, Completion, Ended, GroupId, Notice};
 
 use self::core::{Core, Guard, Source};
 use crate::driver::Driver;
-use desk::Desk;
-use medium::{Identity, NodeId, Secret};
 use motet_proto::message::matching;
 use motet_proto::message::{ChannelId, Held, Limits};
 use motet_sys::birth::Birth;
 use motet_sys::fds::{self, PrivateFd};
-use motet_sys::lock::{Favour, Lock};
+use motet_sys::lock::{BiasToken, Lock};
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::{crowd, memory, socket};
 use sheet::Sheet;
+use state::MessageState;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use transport::{Identity, NodeId, Secret};
 
 /// A link of a node, by number. It outlives its link harmlessly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -200,10 +200,10 @@ impl Default for MessageLimits {
 
 impl MessageLimits {
     /// As the protocol wants them.
-    fn of(&self, lanes: bool) -> Limits {
+    fn of(&self, shm: bool) -> Limits {
         let &Self { window, longs, channels, eager, .. } = self;
-        let (ahead, reserve) = if lanes { (512 << 10, 1024) } else { (1 << 20, 16 << 10) };
-        let eager = eager[usize::from(!lanes)];
+        let (ahead, reserve) = if shm { (512 << 10, 1024) } else { (1 << 20, 16 << 10) };
+        let eager = eager[usize::from(!shm)];
         Limits { window, longs, channels, ahead, pulling: 4, reserve, eager, requests: 256 }
     }
 }
@@ -228,9 +228,9 @@ pub struct NodeOptions {
 /// The node has been forked from the process that has it (ECHILD).
 const INHERITED: Error = Error::NoNode(10);
 
-/// Whoever has this makes calls on a node as the one who is favoured there ([`Node::pin`]).
+/// The right to make calls on a node by its lock's biased way ([`Node::bias`]).
 #[derive(Debug)]
-pub struct Pin(Option<Favour>);
+pub struct Bias(Option<BiasToken>);
 
 /// A process that has joined: the messages' half of the engine.
 pub struct Node {
@@ -274,8 +274,8 @@ impl Node {
         };
         let secret = options.secret.map_or_else(Secret::random, Ok).map_err(Error::NoNode)?;
         let identity = Identity { id, name, listen: options.listen, secret };
-        let desk = Desk::new(motet_sys::limits::address_share(options.limits.pool))?;
-        let mut core = Core::new(identity, options.limits, desk, poll, kick);
+        let state = MessageState::new(motet_sys::limits::address_share(options.limits.pool))?;
+        let mut core = Core::new(identity, options.limits, state, poll, kick);
         core.watch(core.kick.as_fd().as_raw_fd(), Source::Kick)?;
         core.listen(&options.drivers)?;
         core.sheet = Sheet::open(&core.identity, &core.drivers, &core.shown_address());
@@ -300,31 +300,31 @@ impl Node {
         self.core_by(None).map(|(core, _)| core)
     }
 
-    /// Locks the state, without an atomic exchange for the holder of the [`Pin`]. Also returns [`Core::quiet`], which is cleared here: a call
+    /// Locks the state, without an atomic exchange for the holder of the [`Bias`]. Also returns [`Core::quiet`], which is cleared here: a call
     /// that leaves the node as quiet as it was sets it again.
     #[inline(always)]
-    fn core_by(&self, pin: Option<&mut Pin>) -> Result<(Guard<'_>, GroupId), Error> {
+    fn core_by(&self, bias: Option<&mut Bias>) -> Result<(Guard<'_>, GroupId), Error> {
         if self.is_inherited() {
             return Err(INHERITED);
         }
-        let mut core = match pin {
-            Some(Pin(Some(favour))) => self.core.lock_favoured(favour),
+        let mut core = match bias {
+            Some(Bias(Some(bias))) => self.core.lock_biased(bias),
             _ => self.core.lock(),
         };
         let quiet = std::mem::replace(&mut core.quiet, GroupId::NONE);
         Ok((core, quiet))
     }
 
-    /// Favours whoever has what this returns, for one call at a time: its calls with it pay for no exchange while nobody else uses the
-    /// node. Where there is one already, or the system has no barrier, they are as any others.
-    pub fn pin(&self) -> Result<Pin, Error> {
-        if self.is_inherited() { self.core().map(|_| Pin(None)) } else { Ok(Pin(self.core.favour())) }
+    /// Biases the node's lock to the holder of what this returns, for one call at a time: calls with it make no atomic exchange while no other
+    /// thread uses the node. If the lock is biased already, or the system has no barrier, they lock as any other call does.
+    pub fn bias(&self) -> Result<Bias, Error> {
+        if self.is_inherited() { self.core().map(|_| Bias(None)) } else { Ok(Bias(self.core.bias())) }
     }
 
-    /// Ends that.
-    pub fn unpin(&self, pin: Pin) {
-        if let (Some(favour), false) = (pin.0, self.is_inherited()) {
-            self.core.end_favour(favour);
+    /// Ends the bias.
+    pub fn end_bias(&self, bias: Bias) {
+        if let (Some(bias), false) = (bias.0, self.is_inherited()) {
+            self.core.end_bias(bias);
         }
     }
 }

@@ -27,18 +27,18 @@ impl Node {
     pub fn call_back(&self, operation: OperationId) -> Result<CalledBack, Error> {
         let mut core = self.core()?;
         let core = &mut *core;
-        let known = core.desk.operations.get(u64::from(operation.0)).ok_or(Error::Unknown)?;
+        let known = core.state.operations.get(u64::from(operation.0)).ok_or(Error::Unknown)?;
         let (Kind::Send(Some(number)), Some(channel)) = (known.kind, known.channel) else {
             return Ok(CalledBack::Asked);
         };
-        let (joined, desk) = core.link(channel.link)?;
-        if joined.gone.is_some() || joined.proto.cancel(number) || desk.operations.has_ended(operation) {
-            joined.flush(channel.link, desk);
+        let (link_state, state) = core.link(channel.link)?;
+        if link_state.gone.is_some() || link_state.proto.cancel(number) || state.operations.has_ended(operation) {
+            link_state.flush(channel.link, state);
             core.attend_to(channel.link);
             return Ok(CalledBack::Asked);
         }
         // An eager one: the peer has granted space for all of it, and has got the first packet.
-        let Some(known) = desk.operations.get(u64::from(operation.0)) else { return Ok(CalledBack::Asked) };
+        let Some(known) = state.operations.get(u64::from(operation.0)) else { return Ok(CalledBack::Asked) };
         let mut copy = Vec::new();
         let parts = std::iter::once(&known.memory).chain(known.rest());
         if copy.try_reserve_exact(parts.clone().map(Memory::len).sum()).is_err() {
@@ -54,13 +54,13 @@ impl Node {
     /// [`Reason::UNANSWERED`].
     pub fn give_up(&self, operation: OperationId) -> Result<(), Error> {
         let mut core = self.core()?;
-        let channel = core.desk.operations.get(u64::from(operation.0)).ok_or(Error::Unknown)?.channel;
-        if core.desk.operations.has_ended(operation) {
+        let channel = core.state.operations.get(u64::from(operation.0)).ok_or(Error::Unknown)?.channel;
+        if core.state.operations.has_ended(operation) {
             return Ok(()); // just in time
         }
         let Some(channel) = channel else { return Ok(()) };
-        let (joined, desk) = core.link(channel.link)?;
-        joined.lose(channel.link, desk, Reason::UNANSWERED, Broken("a message was not taken in time"));
+        let (link_state, state) = core.link(channel.link)?;
+        link_state.lose(channel.link, state, Reason::UNANSWERED, Broken("a message was not taken in time"));
         core.alert();
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! Packets on their way into a medium, and the place where one lies that has just come out.
+//! Packets on their way into a transport, and the buffer of a packet that has just come out.
 
-use super::medium::Frames;
+use super::transport::PacketTransport;
 use motet_proto::bulk::Copying;
 use motet_proto::message::packet::{self, Kind, Route};
 use motet_proto::message::{Packets, stack};
@@ -10,13 +10,13 @@ use motet_wire::lane::{Broken, Buffer, IN_LINE, MORE, Producer, Put};
 use motet_wire::record::Tx;
 use std::ops::Range;
 
-/// The sending half of a medium, as the protocol sees it. An enumeration, not a trait object: a lane is inlined.
+/// The sending half of a transport, as the protocol sees it. An enumeration, not a trait object: the shared-memory half is inlined.
 pub enum Way<'a> {
     /// Memory that both map.
-    Lane(Outward<'a>),
+    Lane(ShmTx<'a>),
     /// Anything else.
-    Frames(&'a mut dyn Frames),
-    /// The medium is gone: nothing fits.
+    Packet(&'a mut dyn PacketTransport),
+    /// The transport is lost: nothing fits.
     Nowhere,
 }
 
@@ -44,7 +44,7 @@ pub fn chunk_of(length: usize) -> usize {
 }
 
 /// The sending half of a lane.
-pub struct Outward<'a> {
+pub struct ShmTx<'a> {
     lane: &'a mut Producer,
     bulk: &'a mut BulkOut,
     copying: &'a Tx,
@@ -54,7 +54,7 @@ pub struct Outward<'a> {
     pub broken: bool,
 }
 
-impl<'a> Outward<'a> {
+impl<'a> ShmTx<'a> {
     /// Of this lane.
     #[inline(always)]
     pub fn new(lane: &'a mut Producer, bulk: &'a mut BulkOut, copying: &'a Tx) -> Self {
@@ -62,7 +62,7 @@ impl<'a> Outward<'a> {
     }
 }
 
-impl Outward<'_> {
+impl ShmTx<'_> {
     #[inline(always)]
     fn put_was(&mut self, put: Result<Put, Broken>) -> bool {
         match put {
@@ -80,7 +80,7 @@ impl Outward<'_> {
     }
 }
 
-impl Outward<'_> {
+impl ShmTx<'_> {
     /// Puts a long packet: its first bytes in a line, the others in the ring.
     #[inline(never)]
     fn put_in_ring(&mut self, kind: u8, parts: &[&[u8]], length: usize) -> bool {
@@ -127,7 +127,7 @@ impl Outward<'_> {
     }
 }
 
-impl Packets for Outward<'_> {
+impl Packets for ShmTx<'_> {
     #[inline(always)]
     fn largest(&self) -> usize {
         packet::MESSAGE + LONGEST
@@ -212,7 +212,7 @@ impl Packets for Way<'_> {
     fn largest(&self) -> usize {
         match self {
             Self::Lane(lane) => lane.largest(),
-            Self::Frames(frames) => frames.largest(),
+            Self::Packet(packet_transport) => packet_transport.largest(),
             Self::Nowhere => motet_proto::message::packet::SMALLEST,
         }
     }
@@ -221,7 +221,7 @@ impl Packets for Way<'_> {
     fn room(&mut self) -> usize {
         match self {
             Self::Lane(lane) => lane.room(),
-            Self::Frames(frames) => frames.room(),
+            Self::Packet(packet_transport) => packet_transport.room(),
             Self::Nowhere => 0,
         }
     }
@@ -229,7 +229,7 @@ impl Packets for Way<'_> {
     fn longest_piece(&self) -> usize {
         match self {
             Self::Lane(lane) => lane.longest_piece(),
-            Self::Frames(frames) => frames.longest_piece(),
+            Self::Packet(packet_transport) => packet_transport.longest_piece(),
             Self::Nowhere => self.largest() - packet::MESSAGE,
         }
     }
@@ -241,7 +241,7 @@ impl Packets for Way<'_> {
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
         match self {
             Self::Lane(lane) => lane.piece_fits(length, reserve),
-            Self::Frames(frames) => frames.piece_fits(length, reserve),
+            Self::Packet(packet_transport) => packet_transport.piece_fits(length, reserve),
             Self::Nowhere => false,
         }
     }
@@ -249,7 +249,7 @@ impl Packets for Way<'_> {
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
         match self {
             Self::Lane(lane) => lane.put_piece(head, body, route),
-            Self::Frames(frames) => frames.put_piece(head, body, route),
+            Self::Packet(packet_transport) => packet_transport.put_piece(head, body, route),
             Self::Nowhere => false,
         }
     }
@@ -258,7 +258,7 @@ impl Packets for Way<'_> {
     fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
         match self {
             Self::Lane(lane) => lane.put_words(kind, head, body),
-            Self::Frames(frames) => frames.put_words(kind, head, body),
+            Self::Packet(packet_transport) => packet_transport.put_words(kind, head, body),
             Self::Nowhere => false,
         }
     }
@@ -267,7 +267,7 @@ impl Packets for Way<'_> {
     fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
         match self {
             Self::Lane(lane) => lane.put(kind, parts),
-            Self::Frames(frames) => frames.put(kind, parts),
+            Self::Packet(packet_transport) => packet_transport.put(kind, parts),
             Self::Nowhere => false,
         }
     }
@@ -275,7 +275,7 @@ impl Packets for Way<'_> {
 
 /// Where a packet lies while somebody looks at it.
 #[derive(Default)]
-pub struct Landing {
+pub struct RxPacket {
     /// One from a lane.
     pub lane: Box<Buffer>,
     /// One that came otherwise.
@@ -284,7 +284,7 @@ pub struct Landing {
     pub is_long: bool,
 }
 
-impl Landing {
+impl RxPacket {
     /// Bytes of the packet.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         let packet = if self.is_long { &self.long } else { self.lane.as_bytes() };

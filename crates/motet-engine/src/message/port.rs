@@ -7,7 +7,7 @@
 use super::core::{Core, Guard};
 use super::operations::{Buffer, Kind, Operations};
 use super::receiving::From;
-use super::{Error, GroupId, Node, OperationId, Pin, Status};
+use super::{Bias, Error, GroupId, Node, OperationId, Status};
 use motet_proto::message::matching::{Posted, Receive, Selector};
 use motet_proto::message::pool::Number;
 use motet_proto::message::{Outcome, Reception};
@@ -20,12 +20,12 @@ impl Node {
         (from, tag, ignore): (From, u64, u64),
         buffer: Buffer,
         group: GroupId,
-        pin: Option<&mut Pin>,
+        bias: Option<&mut Bias>,
     ) -> Result<(), Error> {
-        let (mut core, quiet) = self.core_by(pin)?;
+        let (mut core, quiet) = self.core_by(bias)?;
         let selector = core.selector(from, tag, ignore)?;
-        let receive = core.desk.operations.begin_bare(group, buffer)?;
-        if core.desk.table.post_simply(selector, receive).is_none() {
+        let receive = core.state.operations.begin_bare(group, buffer)?;
+        if core.state.table.post_simply(selector, receive).is_none() {
             post_otherwise(&mut core, selector, receive);
             return Ok(());
         }
@@ -40,14 +40,14 @@ impl Node {
         let mut core = self.core()?;
         let source = core.selector(from, 0, 0)?.from;
         // One for which a message was awaited has a record.
-        let posted = core.desk.operations.nameless_of(group, |known| {
+        let posted = core.state.operations.nameless_of(group, |known| {
             matches!(known.kind, Kind::Receive(Some(_))) && (begun_too || !known.begun) && known.context() == context
         });
         let ours = |known: &Receive<Buffer>| {
             let bare = Operations::is_bare(known, group) && known.buffer.context == context;
             bare || posted.iter().any(|number| known.operation == u64::from(number.0))
         };
-        let Some(receive) = core.desk.table.cancel_one(Some(source), ours) else { return Ok(false) };
+        let Some(receive) = core.state.table.cancel_one(Some(source), ours) else { return Ok(false) };
         end(&mut core, receive, Status::Cancelled);
         Ok(true)
     }
@@ -56,18 +56,18 @@ impl Node {
     /// channel, or any of that context. Their memory is the program's again.
     pub fn abandon_bare(&self, group: GroupId, from: From) -> Result<(), Error> {
         let mut core = self.core()?;
-        let posted = core.desk.operations.nameless_of(group, |known| matches!(known.kind, Kind::Receive(Some(_))));
+        let posted = core.state.operations.nameless_of(group, |known| matches!(known.kind, Kind::Receive(Some(_))));
         let ours = |known: &Receive<Buffer>| {
             Operations::is_bare(known, group) || posted.iter().any(|number| known.operation == u64::from(number.0))
         };
         // None wait on a channel that is gone.
         let source = core.selector(from, 0, 0).map(|selector| selector.from);
         while let Ok(source) = source
-            && let Some(receive) = core.desk.table.cancel_one(Some(source), ours)
+            && let Some(receive) = core.state.table.cancel_one(Some(source), ours)
         {
             end(&mut core, receive, Status::Cancelled);
         }
-        let under_way = core.desk.operations.nameless_of(group, |known| known.channel.is_some());
+        let under_way = core.state.operations.nameless_of(group, |known| known.channel.is_some());
         let there = under_way.into_iter().filter(|&number| core.comes_by(number, from)).collect::<Vec<_>>();
         drop(core);
         there.into_iter().try_for_each(|Number(number)| self.detach(OperationId(number)))?;
@@ -78,12 +78,12 @@ impl Node {
 impl Core {
     /// Whether a message is on its way to an operation over this channel, or any of this context. Of a channel that is gone it may be.
     fn comes_by(&mut self, Number(operation): Number, from: From) -> bool {
-        let known = self.desk.operations.get(u64::from(operation)).and_then(|known| known.channel);
+        let known = self.state.operations.get(u64::from(operation)).and_then(|known| known.channel);
         let (Some(channel), From::Any(context)) = (known, from) else {
             return matches!((known, from), (Some(known), From::Channel(channel)) if known == channel);
         };
         match self.place(channel.link, channel.id).map(|place| place.reception) {
-            Some(Reception::Matched(scope)) => self.desk.table.is_in(scope, context.0),
+            Some(Reception::Matched(scope)) => self.state.table.is_in(scope, context.0),
             Some(Reception::Handler) => false,
             None => true,
         }
@@ -93,10 +93,10 @@ impl Core {
 /// Posts a receive where a message waits already, or many receives do, or none will come.
 #[inline(never)]
 pub(super) fn post_otherwise(core: &mut Guard<'_>, selector: Selector, receive: Receive<Buffer>) {
-    match core.desk.table.post(selector, receive) {
+    match core.state.table.post(selector, receive) {
         Posted::Waiting(_) => {}
         Posted::Found(held) => {
-            let name = core.desk.operations.name_of(receive);
+            let name = core.state.operations.name_of(receive);
             core.give(held, OperationId(name as u32), receive.capacity);
         }
         Posted::Ended(status) => end(core, receive, status),
@@ -105,7 +105,7 @@ pub(super) fn post_otherwise(core: &mut Guard<'_>, selector: Selector, receive: 
 
 /// Ends a receive that is out of the table.
 fn end(core: &mut Guard<'_>, receive: Receive<Buffer>, status: Status) {
-    let name = core.desk.operations.name_of(receive);
-    core.desk.operations.complete(name, Outcome { status, length: 0 });
+    let name = core.state.operations.name_of(receive);
+    core.state.operations.complete(name, Outcome { status, length: 0 });
     core.alert();
 }

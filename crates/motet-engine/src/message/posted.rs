@@ -1,12 +1,12 @@
 //! The direct path of a whole message: from the lane, or its ring, to the memory of its receive, or to the table if none waits for it.
 //!
-//! It is a step of a look for ends ([`super::ends`]), which then gets the end at once, or of any other look ([`super::links::Joined::look`]).
+//! It is a step of a look for ends ([`super::ends`]), which then gets the end at once, or of any other look ([`super::links::LinkState::look`]).
 //! Which receive gets the message is the protocol's decision. Any other packet is left untouched to [`Link::arrived`].
 
-use super::desk::{Desk, View};
-use super::medium::Lanes;
 use super::operations::{Ended, GroupId, NONE, Teller};
-use super::packets::Landing;
+use super::packets::RxPacket;
+use super::state::{Callbacks, MessageState};
+use super::transport::ShmTransport;
 use super::{Channel, early};
 use motet_proto::message::matching::Selector;
 use motet_proto::message::packet::{self, Kind};
@@ -39,23 +39,23 @@ pub enum Taken {
 /// in the group.
 #[inline(always)]
 pub fn tell(
-    lanes: &mut Lanes,
+    shm: &mut ShmTransport,
     proto: &mut Link,
-    view: &mut View<'_>,
-    landing: &mut Landing,
+    callbacks: &mut Callbacks<'_>,
+    rx_packet: &mut RxPacket,
     (group, now): (GroupId, u64),
     teller: &mut impl Teller,
 ) -> Taken {
-    let short = match lanes.inward.glance() {
+    let short = match shm.inward.glance() {
         Glance::Nothing => return Taken::Nothing,
         Glance::Short(short) => short,
-        Glance::Flagged(short) => return tell_from_ring(lanes, &short, proto, view, (group, now), teller),
-        Glance::Other => return tell_longer(lanes, proto, view, landing, (group, now), teller),
+        Glance::Flagged(short) => return tell_from_ring(shm, &short, proto, callbacks, (group, now), teller),
+        Glance::Other => return tell_longer(shm, proto, callbacks, rx_packet, (group, now), teller),
     };
-    let Some((matched, length)) = matched(&short, proto, view, (now, teller.alone())) else { return Taken::Other };
+    let Some((matched, length)) = matched(&short, proto, callbacks, (now, teller.alone())) else { return Taken::Other };
     if let Receiver::Unexpected = matched.receiver {
-        queue_short(&short, proto, view, &matched, length);
-        lanes.inward.consume_short();
+        queue_short(&short, proto, callbacks, &matched, length);
+        shm.inward.consume_short();
         return Taken::Queued;
     }
     let (words, bytes);
@@ -71,44 +71,52 @@ pub fn tell(
             bytes[..length.min(bytes.len())].split_at(headers.min(length))
         }
     };
-    let taken = end(view, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body));
+    let taken = end(callbacks, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body));
     if taken == Taken::Kept {
-        keep(view, &matched, pushed, body);
+        keep(callbacks, &matched, pushed, body);
     }
-    lanes.inward.consume_short();
+    shm.inward.consume_short();
     taken
 }
 
 /// Takes a message of which the line holds the first words, and the ring the other bytes.
 #[inline(never)]
 fn tell_from_ring(
-    lanes: &mut Lanes,
+    shm: &mut ShmTransport,
     short: &Short,
     proto: &mut Link,
-    view: &mut View<'_>,
+    callbacks: &mut Callbacks<'_>,
     (group, now): (GroupId, u64),
     teller: &mut impl Teller,
 ) -> Taken {
     if short.flags != IN_RING || short.length() != packet::MESSAGE + size_of::<u32>() {
         return Taken::Other;
     }
-    let Ok(run) = lanes.bulk.1.next(short.word(WORDS) as u32 as usize) else { return Taken::Other };
+    let Ok(run) = shm.bulk.1.next(short.word(WORDS) as u32 as usize) else { return Taken::Other };
     let words = [short.word(0), short.word(1)];
     let wanted = (now, teller.alone().map(|(selector, _)| selector));
-    let Some(matched) = proto.match_message(view, short.kind, words, run.len(), wanted) else { return Taken::Other };
-    let taken = match matched.receiver {
-        Receiver::Unexpected => queue(proto, view, &matched, Payload::Run(run)),
-        _ => tell_run(view, &matched, run, group, teller),
+    let Some(matched) = proto.match_message(callbacks, short.kind, words, run.len(), wanted) else {
+        return Taken::Other;
     };
-    lanes.inward.consume_short();
-    lanes.bulk.1.release(run.len());
-    lanes.inward.freed();
+    let taken = match matched.receiver {
+        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::Run(run)),
+        _ => tell_run(callbacks, &matched, run, group, teller),
+    };
+    shm.inward.consume_short();
+    shm.bulk.1.release(run.len());
+    shm.inward.freed();
     taken
 }
 
 /// Ends the receive of a message that lies in the ring.
 #[inline(always)]
-fn tell_run(view: &mut View<'_>, matched: &Matched, run: Run, group: GroupId, teller: &mut impl Teller) -> Taken {
+fn tell_run(
+    callbacks: &mut Callbacks<'_>,
+    matched: &Matched,
+    run: Run,
+    group: GroupId,
+    teller: &mut impl Teller,
+) -> Taken {
     let (mut word, mut bytes);
     let headers = match matched.headers {
         0 => &mut [][..],
@@ -124,13 +132,13 @@ fn tell_run(view: &mut View<'_>, matched: &Matched, run: Run, group: GroupId, te
     };
     run.read(headers);
     let body = run.behind(headers.len());
-    let taken = end(view, matched, (headers, body.len()), group, teller, |span| {
+    let taken = end(callbacks, matched, (headers, body.len()), group, teller, |span| {
         let fits = span.len().min(body.len());
         span.write(0, fits, |into| body.read(into));
         fits
     });
     if taken == Taken::Kept {
-        keep_run(view, matched, headers, body);
+        keep_run(callbacks, matched, headers, body);
     }
     taken
 }
@@ -138,51 +146,53 @@ fn tell_run(view: &mut View<'_>, matched: &Matched, run: Run, group: GroupId, te
 /// Takes a message that is longer than one line, once all of it is there.
 #[inline(never)]
 fn tell_longer(
-    lanes: &mut Lanes,
+    shm: &mut ShmTransport,
     proto: &mut Link,
-    view: &mut View<'_>,
-    landing: &mut Landing,
+    callbacks: &mut Callbacks<'_>,
+    rx_packet: &mut RxPacket,
     (group, now): (GroupId, u64),
     teller: &mut impl Teller,
 ) -> Taken {
-    let Ok(Some(packet)) = lanes.inward.peek(&mut landing.lane) else { return Taken::Other };
+    let Ok(Some(packet)) = shm.inward.peek(&mut rx_packet.lane) else { return Taken::Other };
     if packet.kind != Kind::Message as u8 {
         return Taken::Other;
     }
-    let (bytes, wanted) = (packet.bytes(&landing.lane), (now, teller.alone().map(|(selector, _)| selector)));
-    if packet.more() > 0 && lanes.inward.follows(packet.more()) != Ok(true) {
+    let (bytes, wanted) = (packet.bytes(&rx_packet.lane), (now, teller.alone().map(|(selector, _)| selector)));
+    if packet.more() > 0 && shm.inward.follows(packet.more()) != Ok(true) {
         if packet.flags != IN_RING {
             return Taken::Other;
         }
-        return early::tell(lanes, proto, view, (&packet, bytes), (group, now), teller);
+        return early::tell(shm, proto, callbacks, (&packet, bytes), (group, now), teller);
     }
     if packet.flags == 0 {
         let Some((words, rest)) = words_of(bytes) else { return Taken::Other };
-        let Some(matched) = proto.match_message(view, packet.kind, words, rest.len(), wanted) else {
+        let Some(matched) = proto.match_message(callbacks, packet.kind, words, rest.len(), wanted) else {
             return Taken::Other;
         };
         let (pushed, body) = rest.split_at(matched.headers);
         let taken = match matched.receiver {
-            Receiver::Unexpected => queue(proto, view, &matched, Payload::Here(rest)),
-            _ => end(view, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body)),
+            Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::Here(rest)),
+            _ => end(callbacks, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body)),
         };
         if taken == Taken::Kept {
-            keep(view, &matched, pushed, body);
+            keep(callbacks, &matched, pushed, body);
         }
-        lanes.inward.consume(&packet);
+        shm.inward.consume(&packet);
         return taken;
     }
-    let ring = &mut lanes.bulk.1;
+    let ring = &mut shm.bulk.1;
     let (true, Ok((front, run))) = (packet.flags == IN_RING, ring.behind(bytes)) else { return Taken::Other };
     let Some((words, [])) = words_of(front) else { return Taken::Other };
-    let Some(matched) = proto.match_message(view, packet.kind, words, run.len(), wanted) else { return Taken::Other };
-    let taken = match matched.receiver {
-        Receiver::Unexpected => queue(proto, view, &matched, Payload::Run(run)),
-        _ => tell_run(view, &matched, run, group, teller),
+    let Some(matched) = proto.match_message(callbacks, packet.kind, words, run.len(), wanted) else {
+        return Taken::Other;
     };
-    lanes.inward.consume(&packet);
+    let taken = match matched.receiver {
+        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::Run(run)),
+        _ => tell_run(callbacks, &matched, run, group, teller),
+    };
+    shm.inward.consume(&packet);
     ring.release(run.len());
-    lanes.inward.freed();
+    shm.inward.freed();
     taken
 }
 
@@ -198,28 +208,28 @@ fn words_of(bytes: &[u8]) -> Option<([u64; WORDS], &[u8])> {
 fn matched(
     short: &Short,
     proto: &mut Link,
-    view: &mut View<'_>,
+    callbacks: &mut Callbacks<'_>,
     (now, alone): (u64, Option<(&Selector, Span)>),
 ) -> Option<(Matched, usize)> {
     let length = short.length().checked_sub(packet::MESSAGE)?;
     let words = [short.word(0), short.word(1)];
     let wanted = (now, alone.map(|(selector, _)| selector));
-    proto.match_message(view, short.kind, words, length, wanted).map(|matched| (matched, length))
+    proto.match_message(callbacks, short.kind, words, length, wanted).map(|matched| (matched, length))
 }
 
 /// Ends the receive of a message, with its headers and so many bytes of body, which `fill` puts into place, and tells that.
 /// [`Taken::Kept`]: nothing has been done, as it is no receive of this group into memory of the program's.
 #[inline(always)]
 fn end(
-    view: &mut View<'_>,
+    callbacks: &mut Callbacks<'_>,
     matched: &Matched,
     (headers, length): (&[u8], usize),
     group: GroupId,
     teller: &mut impl Teller,
     fill: impl FnOnce(Span) -> usize,
 ) -> Taken {
-    let channel = Channel { link: view.link, id: matched.channel };
-    let Desk { table, operations, .. } = &mut *view.desk;
+    let channel = Channel { link: callbacks.link, id: matched.channel };
+    let MessageState { table, operations, .. } = &mut *callbacks.state;
     let Receiver::Posted(oldest) = matched.receiver else {
         end_alone((channel, matched.tag, headers), length, teller, fill);
         return Taken::Told;
@@ -249,55 +259,61 @@ fn end_alone(
 
 /// Takes the message of a line that is still to be consumed. False: it is another packet, and nothing has been done.
 #[inline(always)]
-pub fn take(short: &Short, proto: &mut Link, view: &mut View<'_>, now: u64) -> bool {
-    let Some((matched, length)) = matched(short, proto, view, (now, None)) else { return false };
+pub fn take(short: &Short, proto: &mut Link, callbacks: &mut Callbacks<'_>, now: u64) -> bool {
+    let Some((matched, length)) = matched(short, proto, callbacks, (now, None)) else { return false };
     if let Receiver::Unexpected = matched.receiver {
-        queue_short(short, proto, view, &matched, length);
-        view.desk.stirred = true;
+        queue_short(short, proto, callbacks, &matched, length);
+        callbacks.state.stirred = true;
         return true;
     }
     let bytes = short.behind::<WORDS>();
     let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
-    keep(view, &matched, pushed, body);
+    keep(callbacks, &matched, pushed, body);
     true
 }
 
 /// Keeps a message of one line that no receive waits for.
 #[inline(never)]
-fn queue_short(short: &Short, proto: &mut Link, view: &mut View<'_>, matched: &Matched, length: usize) -> Taken {
+fn queue_short(
+    short: &Short,
+    proto: &mut Link,
+    callbacks: &mut Callbacks<'_>,
+    matched: &Matched,
+    length: usize,
+) -> Taken {
     let bytes = short.behind::<WORDS>();
-    queue(proto, view, matched, Payload::Here(&bytes[..length.min(bytes.len())]))
+    queue(proto, callbacks, matched, Payload::Here(&bytes[..length.min(bytes.len())]))
 }
 
 /// Keeps a message that no receive waits for: these are its headers and its body.
-fn queue(proto: &mut Link, view: &mut View<'_>, matched: &Matched, all: Payload<'_>) -> Taken {
-    proto.keep_message(view, matched, all.to_box());
-    view.desk.queued = true;
+fn queue(proto: &mut Link, callbacks: &mut Callbacks<'_>, matched: &Matched, all: Payload<'_>) -> Taken {
+    proto.keep_message(callbacks, matched, all.to_box());
+    callbacks.state.queued = true;
     Taken::Queued
 }
 
 /// Ends the receive as an operation whose end is queued in its group.
 #[inline(never)]
-fn keep(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
+fn keep(callbacks: &mut Callbacks<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
     let &Matched { receiver, tag, channel, .. } = matched;
-    let envelope = Envelope { source: view.link.0, channel, tag, length: body.len() as u64, headers };
+    let envelope = Envelope { source: callbacks.link.0, channel, tag, length: body.len() as u64, headers };
     let Receiver::Posted(oldest) = receiver else { return };
-    let Some(receive) = view.desk.table.take(oldest) else { return };
-    let operation = view.begun(receive);
-    view.received(operation, receive.capacity, &envelope, body);
+    let Some(receive) = callbacks.state.table.take(oldest) else { return };
+    let operation = callbacks.begun(receive);
+    callbacks.received(operation, receive.capacity, &envelope, body);
 }
 
 /// Ends a receive as [`keep`] does, with a body that lies in the ring.
 #[cold]
-fn keep_run(view: &mut View<'_>, matched: &Matched, headers: &[u8], body: Run) {
+fn keep_run(callbacks: &mut Callbacks<'_>, matched: &Matched, headers: &[u8], body: Run) {
     let &Matched { receiver, tag, channel, .. } = matched;
-    let envelope = Envelope { source: view.link.0, channel, tag, length: body.len() as u64, headers };
+    let envelope = Envelope { source: callbacks.link.0, channel, tag, length: body.len() as u64, headers };
     let Receiver::Posted(oldest) = receiver else { return };
-    let Some(receive) = view.desk.table.take(oldest) else { return };
-    let operation = view.begun(receive);
-    view.matched(operation, &envelope);
+    let Some(receive) = callbacks.state.table.take(oldest) else { return };
+    let operation = callbacks.begun(receive);
+    callbacks.matched(operation, &envelope);
     let fits = receive.capacity.min(body.len() as u64);
-    view.place_run(operation, 0, body.front(fits as usize));
+    callbacks.place_run(operation, 0, body.front(fits as usize));
     let status = if fits < body.len() as u64 { Status::Truncated } else { Status::Done };
-    view.completed(operation, Outcome { status, length: fits });
+    callbacks.completed(operation, Outcome { status, length: fits });
 }

@@ -4,11 +4,11 @@
 //! they put something where nobody looks. Every so many rounds it asks the clock and the kernel. Handlers run with no lock held,
 //! one at a time.
 
-use super::core::{Call, Core, Guard, Serve, Source};
-use super::desk::{Delivered, Delivery, Phase, Place};
+use super::core::{Core, Guard, PendingConnect, Serve, Source};
 use super::links::{Look, SILENT};
-use super::medium::Met;
 use super::sheet::How;
+use super::state::{Delivered, Delivery, Phase, Place};
+use super::transport::Connected;
 use super::{Body, GroupId, LinkId, Message, Node};
 use crate::driver::Driver;
 use crate::reason::Reason;
@@ -42,7 +42,7 @@ impl Node {
         for _ in 0..core.hot.len() {
             let Some(link) = core.whose_turn() else { break };
             came |= self.attend(core, link);
-            if core.desk.operations.blocking_has_ended() {
+            if core.state.operations.blocking_has_ended() {
                 core.keep_turn();
                 break; // what the others have stays where it is until somebody waits for it: here it would have to be kept
             }
@@ -54,17 +54,17 @@ impl Node {
         if core.rounds.is_multiple_of(SLOW) {
             self.slow(core);
         }
-        if !core.desk.offers.is_empty() {
+        if !core.state.offers.is_empty() {
             self.answer_offers(core);
         }
-        if !core.desk.ended.is_empty() {
+        if !core.state.ended.is_empty() {
             core.forget_ended();
         }
-        if !core.tasks.is_empty() || !core.desk.spent.is_empty() {
+        if !core.tasks.is_empty() || !core.state.spent.is_empty() {
             self.run_tasks(core);
             came = true;
         }
-        if core.desk.stirred {
+        if core.state.stirred {
             core.stir();
         }
         came
@@ -76,20 +76,20 @@ impl Node {
         let mut came = false;
         for _ in 0..TURN {
             let now = core.now;
-            let Core { links, desk, landing, .. } = &mut **core;
-            let (Some(joined), Some(landing)) = (links.named(Number(link.0)), landing) else { return came };
-            let look = joined.look(link, desk, landing, now);
-            if look == Look::Silent && joined.ending {
-                joined.end(link, desk);
+            let Core { links, state, rx_packet, .. } = &mut **core;
+            let (Some(link_state), Some(rx_packet)) = (links.named(Number(link.0)), rx_packet) else { return came };
+            let look = link_state.look(link, state, rx_packet, now);
+            if look == Look::Silent && link_state.ending {
+                link_state.end(link, state);
             }
-            if joined.back.copies_wait() {
-                came |= joined.copy(link, desk);
+            if link_state.callback_state.copies_wait() {
+                came |= link_state.copy(link, state);
             }
-            if joined.proto.is_due() {
-                joined.flush(link, desk); // the peer may wait for this, and nobody look here again for long
+            if link_state.proto.is_due() {
+                link_state.flush(link, state); // the peer may wait for this, and nobody look here again for long
             }
-            if joined.blocked {
-                joined.look_for_room(desk);
+            if link_state.blocked {
+                link_state.look_for_room(state);
             }
             came |= look != Look::Silent;
             if look != Look::Deliver {
@@ -102,17 +102,17 @@ impl Node {
 
     /// Runs the handler of the message that has just come.
     fn deliver(&self, core: &mut Guard<'_>) {
-        let Some(Delivery { channel, tag, what }) = core.desk.delivery.take() else { return };
+        let Some(Delivery { channel, tag, what }) = core.state.delivery.take() else { return };
         let place = core.place(channel.link, channel.id).map(|place| place.handler);
         let handler = place.and_then(|number| core.handler(number));
-        let Some(landing) = core.landing.take() else { return };
+        let Some(rx_packet) = core.rx_packet.take() else { return };
         let mut left = None;
         let mut result = Ok(());
         if let Some(handler) = handler {
             let run = || match what {
                 Delivered::Whole(headers, body) => {
-                    let body = Body::Whole(landing.bytes(body));
-                    handler.message(self, Message { channel, tag, headers: landing.bytes(headers), body });
+                    let body = Body::Whole(rx_packet.bytes(body));
+                    handler.message(self, Message { channel, tag, headers: rx_packet.bytes(headers), body });
                 }
                 Delivered::Long(held) => {
                     left = Some(held);
@@ -126,10 +126,10 @@ impl Node {
         } else if let Delivered::Long(held) = what {
             left = Some(held);
         }
-        core.landing = Some(landing);
+        core.rx_packet = Some(rx_packet);
         // A message that the handler has not taken is nobody's.
-        if let (Some(held), Ok((joined, _))) = (left, core.link(channel.link)) {
-            joined.proto.discard(held);
+        if let (Some(held), Ok((link_state, _))) = (left, core.link(channel.link)) {
+            link_state.proto.discard(held);
         }
         go_on(core, result);
     }
@@ -141,14 +141,14 @@ impl Node {
             core.sweep = if core.sweep + 1 >= most { 0 } else { core.sweep + 1 };
             let sweep = core.sweep;
             let link = LinkId(core.links.number(sweep).0);
-            let Some(joined) = core.links.get_mut(sweep).filter(|joined| !joined.hot) else { continue };
-            if joined.medium.is_none() {
+            let Some(link_state) = core.links.get_mut(sweep).filter(|link_state| !link_state.hot) else { continue };
+            if link_state.transport.is_none() {
                 continue;
             }
-            let idle = joined.lanes().is_some_and(|lanes| lanes.inward.is_empty()) && !joined.proto.is_due();
+            let idle = link_state.shm().is_some_and(|shm| shm.inward.is_empty()) && !link_state.proto.is_due();
             if !idle {
                 core.warm(link);
-                return core.desk.operations.blocking_has_ended() || self.attend(core, link);
+                return core.state.operations.blocking_has_ended() || self.attend(core, link);
             }
             return false;
         }
@@ -168,16 +168,16 @@ impl Node {
         if core.hot.len() > BUSY {
             let Core { hot, links, .. } = &mut **core;
             for link in hot {
-                if let Some(joined) = links.named(Number(link.0)) {
-                    joined.count_silence(SLOW);
+                if let Some(link_state) = links.named(Number(link.0)) {
+                    link_state.count_silence(SLOW);
                 }
             }
             let silent = |core: &Core, link: &LinkId| {
                 let index = core.links.find(Number(link.0));
-                index.and_then(|index| core.links.get(index)).is_none_or(|joined| joined.silent > SILENT)
+                index.and_then(|index| core.links.get(index)).is_none_or(|link_state| link_state.silent > SILENT)
             };
             if core.hot.iter().filter(|link| silent(core, link)).count() > core.hot.len() / 2 {
-                self.let_go(core, |joined| joined.silent > SILENT);
+                self.let_go(core, |link_state| link_state.silent > SILENT);
             }
         }
     }
@@ -214,20 +214,20 @@ impl Node {
                 }
                 Source::Control(link) => core.hear(link),
                 Source::Ear(link) => {
-                    if let Ok((joined, _)) = core.link(link)
-                        && let Some(lanes) = joined.lanes()
+                    if let Ok((link_state, _)) = core.link(link)
+                        && let Some(shm) = link_state.shm()
                     {
-                        socket::drain(lanes.ear.as_fd().as_raw_fd());
+                        socket::drain(shm.ear.as_fd().as_raw_fd());
                     }
                     core.warm(link);
                 }
                 Source::End(link) => {
-                    if let Ok((joined, _)) = core.link(link) {
-                        joined.ending = true;
+                    if let Ok((link_state, _)) = core.link(link) {
+                        link_state.ending = true;
                     }
                     core.warm(link);
                 }
-                Source::Frames(link) => core.warm(link),
+                Source::Packet(link) => core.warm(link),
                 Source::Meeting => self.meet(core),
             }
         }
@@ -240,9 +240,9 @@ impl Node {
         }
         if !core.lingering.is_empty() {
             let lingering = std::mem::take(&mut core.lingering);
-            core.desk.ended.extend(lingering);
+            core.state.ended.extend(lingering);
         }
-        if core.desk.pool.gone() != core.gone {
+        if core.state.pool.gone() != core.gone {
             core.withdraw_segments();
         }
         if wait == Some(0) {
@@ -254,8 +254,8 @@ impl Node {
     pub(super) fn trim(&self, core: &mut Guard<'_>) {
         let now = core.now;
         for index in core.links.indices() {
-            if let Some(joined) = core.links.get_mut(index).filter(|joined| joined.trim.is_some()) {
-                joined.trim(now);
+            if let Some(link_state) = core.links.get_mut(index).filter(|link_state| link_state.trim.is_some()) {
+                link_state.trim(now);
             }
         }
     }
@@ -269,9 +269,9 @@ impl Node {
             while let Some((driver, met)) = core.listeners[at].1.step(now).map(|met| (core.listeners[at].0, met)) {
                 // A link that we cannot keep is closed at once, which its caller sees.
                 if let Ok(link) = core.join(met, driver.name(), &How::default())
-                    && let Ok((joined, _)) = core.link(link)
+                    && let Ok((link_state, _)) = core.link(link)
                 {
-                    joined.came = true;
+                    link_state.came = true;
                 }
             }
         }
@@ -290,43 +290,46 @@ impl Node {
                 if let Some(call) = core.calls.get_mut(index) {
                     call.result = Some(result);
                 }
-                core.desk.stirred = true;
+                core.state.stirred = true;
             }
         }
     }
 
     /// Takes or refuses the channels that peers would like.
     fn answer_offers(&self, core: &mut Guard<'_>) {
-        while let Some((channel, service)) = core.desk.offers.pop_front() {
+        while let Some((channel, service)) = core.state.offers.pop_front() {
             let serve = core.services.get(&service).map(|known| known.serve);
             let reception = serve.and_then(|serve| core.reception(serve).ok());
-            let Ok((joined, desk)) = core.link(channel.link) else { continue };
+            let Ok((link_state, state)) = core.link(channel.link) else { continue };
             let taken = match reception {
-                Some(reception) => joined.proto.accept_channel(channel.id, reception).is_ok(),
+                Some(reception) => link_state.proto.accept_channel(channel.id, reception).is_ok(),
                 None => false,
             };
             match (taken, serve, reception) {
                 (true, Some(serve), Some(reception)) => {
                     let handler = if let Serve::Handler(number) = serve { number } else { u32::MAX };
-                    joined.back.put(channel.id, Place { phase: Phase::Open, reception, handler, taken: false });
-                    joined.flush(channel.link, desk);
+                    link_state
+                        .callback_state
+                        .put(channel.id, Place { phase: Phase::Open, reception, handler, taken: false });
+                    link_state.flush(channel.link, state);
                     if let Some(service) = core.services.get_mut(&service) {
                         service.opened.push_back(channel);
                     }
                 }
                 _ => {
-                    let _ = joined.with(channel.link, desk, |proto, _, view| proto.release(view, channel.id));
+                    let _ = link_state
+                        .with(channel.link, state, |proto, _, callbacks| proto.release(callbacks, channel.id));
                     if let Some(Reception::Matched(scope)) = reception {
-                        super::desk::abandon(&mut core.desk, scope);
+                        super::state::abandon(&mut core.state, scope);
                     }
                 }
             }
-            core.desk.stirred = true;
+            core.state.stirred = true;
         }
     }
 
     fn run_tasks(&self, core: &mut Guard<'_>) {
-        let (mut tasks, spent) = (std::mem::take(&mut core.tasks), std::mem::take(&mut core.desk.spent));
+        let (mut tasks, spent) = (std::mem::take(&mut core.tasks), std::mem::take(&mut core.state.spent));
         // They may wait, so others, they among them, may drive meanwhile.
         core.driving = false;
         core.stir();
@@ -353,7 +356,7 @@ impl Node {
     /// Has peers ring from now on, on every link. False: something has come meanwhile.
     pub(super) fn arm(&self, core: &mut Guard<'_>) -> bool {
         self.let_go(core, |_| true);
-        core.hot.is_empty() && !core.desk.is_left_something() && core.tasks.is_empty() && !core.desk.stirred
+        core.hot.is_empty() && !core.state.is_left_something() && core.tasks.is_empty() && !core.state.stirred
     }
 
     /// The same for a sleep on our descriptor.
@@ -367,21 +370,21 @@ impl Node {
     }
 
     /// The peers of these links ring from now on, unless something has come meanwhile: those stay busy.
-    fn let_go(&self, core: &mut Guard<'_>, which: impl Fn(&super::links::Joined) -> bool) {
+    fn let_go(&self, core: &mut Guard<'_>, which: impl Fn(&super::links::LinkState) -> bool) {
         core.publish();
-        let Core { hot, links, desk, now, .. } = &mut **core;
+        let Core { hot, links, state, now, .. } = &mut **core;
         let mut needs_barrier = false;
         let mut chosen = Vec::with_capacity(hot.len());
         hot.retain(|&link| {
-            let Some(joined) = links.named(Number(link.0)) else { return false };
-            if joined.ending || !which(joined) {
+            let Some(link_state) = links.named(Number(link.0)) else { return false };
+            if link_state.ending || !which(link_state) {
                 return true;
             }
-            let starved = joined.proto.is_due() || joined.blocked;
-            if let Some(lanes) = joined.lanes() {
-                needs_barrier |= lanes.inward.announce_sleep();
+            let starved = link_state.proto.is_due() || link_state.blocked;
+            if let Some(shm) = link_state.shm() {
+                needs_barrier |= shm.inward.announce_sleep();
                 if starved {
-                    needs_barrier |= lanes.outward.announce_wait();
+                    needs_barrier |= shm.outward.announce_wait();
                 }
             }
             chosen.push(link);
@@ -391,21 +394,21 @@ impl Node {
             barrier::everywhere();
         }
         for link in chosen {
-            let Some(joined) = links.named(Number(link.0)) else { continue };
-            if joined.proto.is_due() {
-                joined.flush(link, desk);
+            let Some(link_state) = links.named(Number(link.0)) else { continue };
+            if link_state.proto.is_due() {
+                link_state.flush(link, state);
             }
-            if joined.trim.is_none() {
-                joined.rest(*now);
+            if link_state.trim.is_none() {
+                link_state.rest(*now);
             }
-            joined.hot = match joined.lanes() {
-                Some(lanes) => !lanes.inward.confirm_sleep(),
+            link_state.hot = match link_state.shm() {
+                Some(shm) => !shm.inward.confirm_sleep(),
                 None => false,
             };
-            joined.hot |= joined.back.must_copy();
-            if joined.hot {
-                if let Some(lanes) = joined.lanes() {
-                    lanes.inward.end_sleep();
+            link_state.hot |= link_state.callback_state.must_copy();
+            if link_state.hot {
+                if let Some(shm) = link_state.shm() {
+                    shm.inward.end_sleep();
                 }
                 hot.push(link);
             }
@@ -415,22 +418,22 @@ impl Node {
     /// How long (ns) a sleep may last; `None`: for ever.
     pub(super) fn sleep_at_most(&self, core: &Core, deadline: Option<u64>) -> Option<u64> {
         const CALLS: u64 = 1_000_000;
-        let frames = core.links.indices().filter_map(|index| core.links.get(index)?.due()).min();
+        let packet_transport = core.links.indices().filter_map(|index| core.links.get(index)?.due()).min();
         let listeners = core.listeners.iter().filter_map(|listener| listener.1.due()).min();
         let calls = (core.calls.count() > 0).then(|| core.now + CALLS);
-        let leaving = core.leaving.iter().filter_map(|frames| frames.due()).min();
-        let until = [deadline, frames, listeners, calls, leaving].into_iter().flatten().min();
+        let leaving = core.leaving.iter().filter_map(|packet_transport| packet_transport.due()).min();
+        let until = [deadline, packet_transport, listeners, calls, leaving].into_iter().flatten().min();
         until.map(|until| until.saturating_sub(clock::nanoseconds()))
     }
 }
 
-impl Call {
+impl PendingConnect {
     /// Goes on; what came of it in the end.
     fn step(
         &mut self,
-        identity: &super::medium::Identity,
+        identity: &super::transport::Identity,
         now: u64,
-    ) -> Option<(&'static dyn Driver, Result<Met, Reason>)> {
+    ) -> Option<(&'static dyn Driver, Result<Connected, Reason>)> {
         if self.result.is_some() {
             return None;
         }

@@ -1,10 +1,10 @@
 //! What a program calls to receive, to see what waits, and to take operations back.
 
 use super::core::Core;
-use super::desk::{Desk, View};
-use super::links::Joined;
+use super::links::LinkState;
 use super::operations::{Buffer, Kind, Notice, Operation};
-use super::{Channel, Context, Error, LinkId, Node, OperationId, Pin};
+use super::state::{Callbacks, MessageState};
+use super::{Bias, Channel, Context, Error, LinkId, Node, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source};
 use motet_proto::message::{Broken, Held, Outcome, Reception};
@@ -45,16 +45,16 @@ impl Node {
         self.post_by((from, tag, ignore), memory, notice, None)
     }
 
-    /// Posts a receive as [`Node::post`] does. `pin` is the caller's, if it has one.
+    /// Posts a receive as [`Node::post`] does. `bias` is the caller's, if it has one.
     #[inline(always)]
     pub fn post_by(
         &self,
         (from, tag, ignore): (From, u64, u64),
         memory: Memory,
         notice: Notice,
-        pin: Option<&mut Pin>,
+        bias: Option<&mut Bias>,
     ) -> Result<OperationId, Error> {
-        let (mut core, _) = self.core_by(pin)?;
+        let (mut core, _) = self.core_by(bias)?;
         let capacity = memory.len() as u64;
         let make = || Operation::new(memory, Kind::Receive(None), None, notice);
         let posted = core.post_here((from, tag, ignore), notice, make, capacity);
@@ -66,7 +66,7 @@ impl Node {
     pub fn peek(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
         let mut core = self.core()?;
         let selector = core.selector(from, tag, ignore)?;
-        Ok(core.desk.table.peek(selector).map(|held| Seen {
+        Ok(core.state.table.peek(selector).map(|held| Seen {
             channel: Channel { link: LinkId(held.source), id: held.channel },
             tag: held.tag,
             length: held.length,
@@ -79,7 +79,7 @@ impl Node {
     pub fn claim(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Held>, Error> {
         let mut core = self.core()?;
         let selector = core.selector(from, tag, ignore)?;
-        Ok(core.desk.table.claim(selector))
+        Ok(core.state.table.claim(selector))
     }
 
     /// Gives memory to a message that was claimed, or that a handler has taken. With an error, the message comes back.
@@ -99,7 +99,7 @@ impl Node {
             Ok(core) => core,
             Err(error) => return Err((error, held)),
         };
-        match core.desk.operations.begin(operation) {
+        match core.state.operations.begin(operation) {
             Ok(name) => {
                 core.give(held, name, capacity);
                 Ok(name)
@@ -112,8 +112,8 @@ impl Node {
     pub fn discard_body(&self, held: Held) -> Result<(), Error> {
         let mut core = self.core()?;
         let link = LinkId(held.source);
-        if let Ok((joined, _)) = core.link(link) {
-            joined.proto.discard(held);
+        if let Ok((link_state, _)) = core.link(link) {
+            link_state.proto.discard(held);
             core.settle(link);
         }
         Ok(())
@@ -135,18 +135,18 @@ impl Node {
     fn cancel_if(&self, operation: OperationId, begun_too: bool) -> Result<(), Error> {
         let mut core = self.core()?;
         let core = &mut *core;
-        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
+        let Some(known) = core.state.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
         match (known.kind, known.channel) {
             (Kind::Receive(Some(_)), _) if known.begun && !begun_too => {}
-            (Kind::Receive(Some(ticket)), _) if core.desk.table.cancel(ticket).is_some() => {
+            (Kind::Receive(Some(ticket)), _) if core.state.table.cancel(ticket).is_some() => {
                 let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
-                core.desk.operations.complete(u64::from(operation.0), outcome);
+                core.state.operations.complete(u64::from(operation.0), outcome);
                 core.alert();
             }
             (Kind::Send(Some(number)), Some(channel)) => {
-                if let Ok((joined, desk)) = core.link(channel.link) {
-                    joined.proto.cancel(number);
-                    joined.flush(channel.link, desk);
+                if let Ok((link_state, state)) = core.link(channel.link) {
+                    link_state.proto.cancel(number);
+                    link_state.flush(channel.link, state);
                     core.attend_to(channel.link);
                 }
             }
@@ -159,20 +159,20 @@ impl Node {
     /// goes nowhere; of a send that has begun nothing but the loss of its link is left.
     pub fn detach(&self, operation: OperationId) -> Result<(), Error> {
         let mut core = self.core()?;
-        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        let Some(known) = core.state.operations.get(u64::from(operation.0)) else { return Ok(()) };
         if let (Kind::Receive(_), Some(channel)) = (known.kind, known.channel)
-            && let Ok((joined, _)) = core.link(channel.link)
+            && let Ok((link_state, _)) = core.link(channel.link)
         {
-            joined.end_sharing_of(u64::from(operation.0)); // its peer may be about to write there
+            link_state.end_sharing_of(u64::from(operation.0)); // its peer may be about to write there
         }
-        let Some(known) = core.desk.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        let Some(known) = core.state.operations.get(u64::from(operation.0)) else { return Ok(()) };
         known.memory = Memory::Owned(Vec::new());
         known.exchange_rest(Vec::new());
         known.detached = true;
         if let (Kind::Send(_), Some(channel)) = (known.kind, known.channel) {
             // Its peer may be about to fetch it.
-            if let Ok((joined, desk)) = core.link(channel.link) {
-                joined.lose(channel.link, desk, Reason::PEER_GONE, Broken("a body was taken away"));
+            if let Ok((link_state, state)) = core.link(channel.link) {
+                link_state.lose(channel.link, state, Reason::PEER_GONE, Broken("a body was taken away"));
             }
         }
         core.alert();
@@ -193,7 +193,7 @@ impl Core {
         capacity: u64,
     ) -> Result<OperationId, Error> {
         let selector = self.selector(from, tag, ignore)?;
-        let Desk { operations, table, .. } = &mut self.desk;
+        let MessageState { operations, table, .. } = &mut self.state;
         let (name, record) = operations.begin_here(notice, make)?;
         let receive = Receive { operation: u64::from(name.0), capacity, buffer: Buffer::NONE };
         match table.post_simply(selector, receive) {
@@ -206,7 +206,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
         let from = match from {
-            From::Any(context) if self.desk.table.knows(context.0) => Source::Any(context.0),
+            From::Any(context) if self.state.table.knows(context.0) => Source::Any(context.0),
             From::Any(_) => return Err(Error::Unknown),
             From::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
                 Some(Reception::Matched(scope)) => Source::One(scope),
@@ -220,15 +220,15 @@ impl Core {
     /// Posts a receive that has begun, wherever others and messages wait.
     #[inline(never)]
     fn post_begun(&mut self, selector: Selector, name: OperationId, receive: Receive<Buffer>) {
-        match self.desk.table.post(selector, receive) {
+        match self.state.table.post(selector, receive) {
             Posted::Waiting(ticket) => {
-                if let Some(record) = self.desk.operations.get(u64::from(name.0)) {
+                if let Some(record) = self.state.operations.get(u64::from(name.0)) {
                     record.kind = Kind::Receive(Some(ticket));
                 }
             }
             Posted::Found(held) => self.give(held, name, receive.capacity),
             Posted::Ended(status) => {
-                self.desk.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
+                self.state.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
                 self.alert();
             }
         }
@@ -238,16 +238,16 @@ impl Core {
     pub(super) fn give(&mut self, held: Held, name: OperationId, capacity: u64) {
         let (link, whole) = (LinkId(held.source), held.is_whole());
         match self.link(link) {
-            Ok((joined, desk)) => {
-                let Joined { proto, back, .. } = joined;
-                proto.accept(&mut View::of(desk, back, link), held, u64::from(name.0), capacity);
-                if joined.proto.is_due() {
+            Ok((link_state, state)) => {
+                let LinkState { proto, callback_state, .. } = link_state;
+                proto.accept(&mut Callbacks::of(state, callback_state, link), held, u64::from(name.0), capacity);
+                if link_state.proto.is_due() {
                     self.settle(link);
                 }
             }
             Err(_) => {
                 let outcome = Outcome { status: super::Status::Broken, length: 0 };
-                self.desk.operations.complete(u64::from(name.0), outcome);
+                self.state.operations.complete(u64::from(name.0), outcome);
             }
         }
         self.alert();
@@ -256,7 +256,7 @@ impl Core {
             && self
                 .links
                 .named(motet_proto::message::pool::Number(link.0))
-                .is_some_and(|joined| joined.back.copies_wait())
+                .is_some_and(|link_state| link_state.callback_state.copies_wait())
         {
             self.warm(link);
             self.attend_to(link);

@@ -7,7 +7,7 @@
 
 use super::bytes::Bytes;
 use super::core::Core;
-use super::desk::{Back, Desk, View};
+use super::state::{CallbackState, Callbacks, MessageState};
 use super::{Error, LinkId, Node};
 pub use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 pub use motet_proto::message::regions::{Key, Rights};
@@ -79,13 +79,13 @@ impl Hosts {
     }
 }
 
-impl Remote for View<'_> {
+impl Remote for Callbacks<'_> {
     fn regions(&mut self) -> &mut Regions {
-        &mut self.desk.hosts.regions
+        &mut self.state.hosts.regions
     }
 
     fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) -> Result<(), Status> {
-        let (region, at) = self.desk.hosts.reach(region, at)?;
+        let (region, at) = self.state.hosts.reach(region, at)?;
         region.write(at, bytes)
     }
 
@@ -98,71 +98,77 @@ impl Remote for View<'_> {
                 &mut long[..]
             }
         };
-        let (region, at) = self.desk.hosts.reach(region, at)?;
+        let (region, at) = self.state.hosts.reach(region, at)?;
         region.read(at, bytes)?;
         Ok(put(&[bytes]))
     }
 
     fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
-        let (region, at) = self.desk.hosts.reach(region, at)?;
+        let (region, at) = self.state.hosts.reach(region, at)?;
         region.change(at, atomic, result)
     }
 
     fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {
-        if length < self.back.single_copy {
+        if length < self.callback_state.single_copy {
             return Place::default();
         }
-        let address = self.desk.hosts.place(region, at).and_then(|(bytes, at)| bytes.address(at, length));
+        let address = self.state.hosts.place(region, at).and_then(|(bytes, at)| bytes.address(at, length));
         address.map_or(Place::default(), |address| Place { address, key: 0 })
     }
 
     fn region_seen(&mut self, region: u64) -> Place {
-        let segment = self.desk.hosts.get(region).and_then(|host| host.segment.clone());
-        let place = segment.and_then(|segment| self.back.segments.show(&segment, segment.address()));
+        let segment = self.state.hosts.get(region).and_then(|host| host.segment.clone());
+        let place = segment.and_then(|segment| self.callback_state.segments.show(&segment, segment.address()));
         place.unwrap_or_default()
     }
 
     fn copy_remote(&mut self, request: RemoteCopy) {
-        self.back.remote_copies.push_back((request, 0));
+        self.callback_state.remote_copies.push_back((request, 0));
     }
 
     fn forget(&mut self, key: Key) -> bool {
-        self.back.segments.forget(key);
+        self.callback_state.segments.forget(key);
         true // nothing is under way: whoever uses a region directly has the node's lock meanwhile
     }
 
     fn region_ended(&mut self, region: u64) {
-        end(self.desk, region);
+        end(self.state, region);
     }
 }
 
 /// Nobody uses the memory of a revoked region any more.
-fn end(desk: &mut Desk, region: u64) {
-    let host = desk.hosts.hosts.find(Number(region as u32)).and_then(|index| desk.hosts.hosts.remove(index));
+fn end(state: &mut MessageState, region: u64) {
+    let host = state.hosts.hosts.find(Number(region as u32)).and_then(|index| state.hosts.hosts.remove(index));
     let Some(Host { bytes, keep, segment, .. }) = host else { return };
-    desk.spent.extend(keep);
+    state.spent.extend(keep);
     if bytes.file().is_some() {
-        desk.spent.push(Box::new(bytes)); // to be closed without the node's lock
+        state.spent.push(Box::new(bytes)); // to be closed without the node's lock
     }
     if segment.is_some() {
-        desk.pool.note_gone();
+        state.pool.note_gone();
     }
-    desk.stirred = true; // somebody may wait for this
+    state.stirred = true; // somebody may wait for this
 }
 
 /// Where bytes of a remote copy go: the rest of what was asked for from `done` on, `length` of it.
-pub(super) fn copy_some(desk: &mut Desk, pid: u32, request: &RemoteCopy, done: u64, length: usize) -> Option<u64> {
+pub(super) fn copy_some(
+    state: &mut MessageState,
+    pid: u32,
+    request: &RemoteCopy,
+    done: u64,
+    length: usize,
+) -> Option<u64> {
     let from = request.from.address.checked_add(done)?;
     if pid == 0 {
         return None;
     }
     let copied = match request.to {
         CopyTo::Operation(operation) => {
-            let operation = desk.operations.get(operation)?;
+            let operation = state.operations.get(operation)?;
             operation.memory.write(done as usize, length, |into| motet_sys::copy::read_from(pid, from, into)).ok()
         }
         CopyTo::Region { region, at, .. } => {
-            let (region, at) = desk.hosts.place(region, at + done)?;
+            let (region, at) = state.hosts.place(region, at + done)?;
             region.copy_from(pid, from, at, length)
         }
     };
@@ -177,13 +183,13 @@ impl Node {
         if rights.include(Rights::ATOMIC) && !memory.base().addr().is_multiple_of(8) {
             return Err(Error::Unfit);
         }
-        core.desk.hosts.add(Host { bytes: Bytes::Memory(memory), first: 0, keep, segment: None }, rights)
+        core.state.hosts.add(Host { bytes: Bytes::Memory(memory), first: 0, keep, segment: None }, rights)
     }
 
     /// As [`Node::register`], but peers count its bytes from `first` on, which may be its address. Memory may begin anywhere: an atomic
     /// is refused where its elements do not lie at multiples of their size.
     pub fn register_from(&self, memory: Shared, first: u64, rights: Rights) -> Result<Key, Error> {
-        self.core()?.desk.hosts.add(Host { bytes: Bytes::Memory(memory), first, keep: None, segment: None }, rights)
+        self.core()?.state.hosts.add(Host { bytes: Bytes::Memory(memory), first, keep: None, segment: None }, rights)
     }
 
     /// Ends a region: no access begins any more. Waits until none is under way and every peer that could have direct access has
@@ -193,34 +199,34 @@ impl Node {
     /// [`Error::Unknown`]: there is no such region, or it has ended meanwhile.
     pub fn revoke(&self, key: Key, deadline: Option<u64>) -> Result<(), Error> {
         let mut core = self.core()?;
-        let (name, revoked) = core.desk.hosts.regions.name(key).ok_or(Error::Unknown)?;
+        let (name, revoked) = core.state.hosts.regions.name(key).ok_or(Error::Unknown)?;
         if !revoked {
             core.revoke(key, name);
         }
-        self.wait(core, deadline, |core| core.desk.hosts.regions.name(key).is_none().then_some(()))
+        self.wait(core, deadline, |core| core.state.hosts.regions.name(key).is_none().then_some(()))
     }
 }
 
 impl Core {
     fn revoke(&mut self, key: Key, name: u64) {
-        let segment = self.desk.hosts.get(name).and_then(|host| host.segment.clone());
+        let segment = self.state.hosts.get(name).and_then(|host| host.segment.clone());
         for index in self.links.indices() {
             let link = LinkId(self.links.number(index).0);
-            let Ok((joined, desk)) = self.link(link) else { continue };
+            let Ok((link_state, state)) = self.link(link) else { continue };
             // Who has never been told where it lies has nothing to answer, and nobody waits for him.
-            if segment.as_ref().is_some_and(|segment| joined.back.segments.has_shown(segment)) {
+            if segment.as_ref().is_some_and(|segment| link_state.callback_state.segments.has_shown(segment)) {
                 // A link that is gone has no access.
-                let _ = joined.with(link, desk, |proto, _, view| proto.revoke(view, key));
+                let _ = link_state.with(link, state, |proto, _, callbacks| proto.revoke(callbacks, key));
                 self.settle(link);
             }
         }
-        if self.desk.hosts.regions.revoke(key) == Some(Revoked::Ended) {
-            end(&mut self.desk, name);
+        if self.state.hosts.regions.revoke(key) == Some(Revoked::Ended) {
+            end(&mut self.state, name);
         }
     }
 }
 
-impl Back {
+impl CallbackState {
     /// The copy to go on with.
     pub fn remote_copy(&self) -> Option<(RemoteCopy, u64)> {
         self.remote_copies.front().copied()

@@ -5,10 +5,10 @@
 //! [`super::direct`]'s, and the memory of our own regions [`super::regions`]'.
 
 use super::core::Core;
-use super::desk::View;
 use super::operations::{self, Kind, Notice};
 use super::packets::Way;
 use super::regions::{Atomic, COPY, Key};
+use super::state::Callbacks;
 use super::{Error, LinkId, Node, OperationId};
 use motet_proto::message::packet::Place;
 use motet_proto::message::remote::format::{AT, RESULT_MOST};
@@ -114,8 +114,8 @@ impl Node {
     pub fn fence(&self, link: LinkId, notice: Notice) -> Result<OperationId, Error> {
         let mut core = self.core()?;
         let operation = operations::Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
-        let name = core.desk.operations.begin(operation)?;
-        let begun = core.on_link(link, |proto, _, view| proto.fence(view, u64::from(name.0)));
+        let name = core.state.operations.begin(operation)?;
+        let begun = core.on_link(link, |proto, _, callbacks| proto.fence(callbacks, u64::from(name.0)));
         core.begun(name, begun)
     }
 
@@ -201,20 +201,20 @@ impl Core {
         begin: impl FnOnce(&mut Link, &mut Way<'_>, &Memory, u64) -> Result<(), Refusal>,
     ) -> Begun {
         let record = operations::Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
-        let name = match self.desk.operations.begin(record) {
+        let name = match self.state.operations.begin(record) {
             Ok(name) => name,
             Err(error) => return Err((error, memory)),
         };
         let operation = u64::from(name.0);
         match self.on_link(link, |proto, way, _| begin(proto, way, &memory, operation)) {
             Ok(()) => {
-                if let Some(record) = self.desk.operations.get(operation) {
+                if let Some(record) = self.state.operations.get(operation) {
                     record.memory = memory;
                 }
                 Ok(name)
             }
             Err(error) => {
-                self.desk.operations.withdraw(name);
+                self.state.operations.withdraw(name);
                 Err((error, memory))
             }
         }
@@ -228,16 +228,16 @@ impl Core {
 
     /// Whether this side may copy from the peer's memory, and so most likely the peer from ours.
     fn reads_memory_of(&mut self, link: LinkId) -> bool {
-        self.link(link).is_ok_and(|(joined, _)| joined.lanes().is_some_and(|lanes| lanes.pid != 0))
+        self.link(link).is_ok_and(|(link_state, _)| link_state.shm().is_some_and(|shm| shm.pid != 0))
     }
 
     pub(super) fn on_link<R>(
         &mut self,
         link: LinkId,
-        f: impl FnOnce(&mut Link, &mut Way<'_>, &mut View<'_>) -> Result<R, Refusal>,
+        f: impl FnOnce(&mut Link, &mut Way<'_>, &mut Callbacks<'_>) -> Result<R, Refusal>,
     ) -> Result<R, Error> {
-        let (joined, desk) = self.link(link)?;
-        let result = joined.with(link, desk, f);
+        let (link_state, state) = self.link(link)?;
+        let result = link_state.with(link, state, f);
         self.settle(link);
         result.map_err(|refusal| self.refused_on(link, refusal))
     }
@@ -245,7 +245,7 @@ impl Core {
     /// What has begun, or has not.
     pub(super) fn begun(&mut self, name: OperationId, begun: Result<(), Error>) -> Result<OperationId, Error> {
         if begun.is_err() {
-            self.desk.operations.withdraw(name);
+            self.state.operations.withdraw(name);
         }
         begun.map(|()| name)
     }

@@ -5,7 +5,7 @@
 
 use super::core::{Core, Guard};
 use super::operations::{Kind, Notice, Operation};
-use super::{Channel, Error, GroupId, LinkId, Mode, Node, OperationId, Pin};
+use super::{Bias, Channel, Error, GroupId, LinkId, Mode, Node, OperationId};
 use motet_proto::message::packet;
 use motet_proto::message::{Outcome, Refusal, Send, Sent};
 use motet_sys::span::Memory;
@@ -40,16 +40,16 @@ impl Node {
         place: packet::Place,
     ) -> Result<Sent, Error> {
         let &Outgoing { channel, tag, headers, mode } = message;
-        let (joined, desk) = core.link(channel.link)?;
+        let (link_state, state) = core.link(channel.link)?;
         if let (Mode::Inject, [body]) = (mode, body) {
             let sent = match headers.len() + body.len() {
-                _ if headers.is_empty() => joined.send_short(channel.link, desk, channel.id, tag, 0, body),
+                _ if headers.is_empty() => link_state.send_short(channel.link, state, channel.id, tag, 0, body),
                 length @ ..=JOINED => {
                     let mut all = [0; JOINED];
                     all[..headers.len()].copy_from_slice(headers);
                     all[headers.len()..length].copy_from_slice(body);
                     let headers = headers.len() as u16;
-                    joined.send_short(channel.link, desk, channel.id, tag, headers, &all[..length])
+                    link_state.send_short(channel.link, state, channel.id, tag, headers, &all[..length])
                 }
                 _ => return Self::send_parts(core, message, &[body], operation, place),
             };
@@ -70,9 +70,9 @@ impl Node {
         place: packet::Place,
     ) -> Result<Sent, Error> {
         let &Outgoing { channel, tag, headers, mode } = message;
-        let (joined, desk) = core.link(channel.link)?;
+        let (link_state, state) = core.link(channel.link)?;
         let send = Send { channel: channel.id, tag, headers, body, mode, operation, place };
-        let sent = joined.with(channel.link, desk, |proto, way, _| proto.send(way, &send));
+        let sent = link_state.with(channel.link, state, |proto, way, _| proto.send(way, &send));
         match sent {
             Ok(sent) => Ok(sent),
             Err(refusal) => Err(core.refused(channel, refusal)),
@@ -128,13 +128,13 @@ impl Node {
         self.try_inject_by(message, body, None)
     }
 
-    /// The same by the one who is favoured.
-    pub fn try_inject_by(&self, message: &Outgoing<'_>, body: &[&[u8]], pin: Option<&mut Pin>) -> Result<(), Error> {
+    /// [`Node::try_inject`] with the caller's bias, if it has one.
+    pub fn try_inject_by(&self, message: &Outgoing<'_>, body: &[&[u8]], bias: Option<&mut Bias>) -> Result<(), Error> {
         let &Outgoing { channel, tag, headers, .. } = message;
         match body {
-            &[body] => self.try_inject_one_by(channel, tag, headers, body, pin),
+            &[body] => self.try_inject_one_by(channel, tag, headers, body, bias),
             _ => {
-                let (mut core, _) = self.core_by(pin)?;
+                let (mut core, _) = self.core_by(bias)?;
                 self.try_inject_anyhow(&mut core, message, body)
             }
         }
@@ -148,9 +148,9 @@ impl Node {
         tag: u64,
         headers: &[u8],
         body: &[u8],
-        pin: Option<&mut Pin>,
+        bias: Option<&mut Bias>,
     ) -> Result<(), Error> {
-        let (mut core, quiet) = self.core_by(pin)?;
+        let (mut core, quiet) = self.core_by(bias)?;
         if !core.inject(channel, tag, headers, body) {
             return self.try_inject_otherwise(core, quiet, channel, tag, headers, body);
         }
@@ -236,7 +236,7 @@ impl Node {
     fn look_for_credit(&self, core: &mut Guard<'_>, message: &Outgoing<'_>, memory: &Memory, more: &[Memory]) {
         let length = more.iter().fold(memory.len(), |sum, part| sum.saturating_add(part.len())) as u64;
         let lacks = |core: &mut Core| {
-            core.link(message.channel.link).is_ok_and(|(joined, _)| joined.proto.lacks_credit(length))
+            core.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.proto.lacks_credit(length))
         };
         if !core.driving && lacks(core) {
             self.look_everywhere(core);
@@ -262,7 +262,7 @@ impl Node {
             }
         }
         let may = more.is_empty() && length as u64 >= core.limits.single_copy;
-        let shown = may && core.link(message.channel.link).is_ok_and(|(joined, _)| joined.lanes().is_some());
+        let shown = may && core.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.shm().is_some());
         let mut place = match shown {
             true => packet::Place { address: memory.address(), key: 0 },
             false => packet::Place::default(),
@@ -272,14 +272,14 @@ impl Node {
         }
         let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
         operation.exchange_rest(more);
-        let name = match core.desk.operations.begin(operation) {
+        let name = match core.state.operations.begin(operation) {
             Ok(name) => name,
             Err(error) => return Err((error, Memory::Owned(Vec::new()), Vec::new())),
         };
         let sent = self.send_begun(core, message, name, place);
         match sent {
             Ok(Sent::Pending(number)) => {
-                if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
+                if let Some(operation) = core.state.operations.get(u64::from(name.0)) {
                     operation.kind = Kind::Send(Some(number));
                 }
                 core.settle(message.channel.link);
@@ -288,14 +288,14 @@ impl Node {
             Ok(Sent::Complete) => {
                 if notice.group.is_some() {
                     let outcome = Outcome { status: super::Status::Done, length: length as u64 };
-                    core.desk.operations.complete(u64::from(name.0), outcome);
+                    core.state.operations.complete(u64::from(name.0), outcome);
                     core.alert();
                     return Ok(Some(name));
                 }
-                core.desk.operations.withdraw(name);
+                core.state.operations.withdraw(name);
                 Ok(None)
             }
-            Err(error) => match core.desk.operations.withdraw(name) {
+            Err(error) => match core.state.operations.withdraw(name) {
                 Some(mut operation) => {
                     let more = operation.exchange_rest(Vec::new());
                     Err((error, operation.memory, more))
@@ -314,14 +314,14 @@ impl Node {
         place: packet::Place,
     ) -> Result<Sent, Error> {
         // The record lends its memory for the call: nothing that the protocol does in a send touches it.
-        let Some(operation) = core.desk.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
+        let Some(operation) = core.state.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
         let memory = std::mem::replace(&mut operation.memory, Memory::Owned(Vec::new()));
         let more = operation.exchange_rest(Vec::new());
         let body: smallvec::SmallVec<[&[u8]; 8]> =
             std::iter::once(&memory).chain(&more).map(|memory| memory.bytes(0, usize::MAX)).collect();
         let sent = self.try_send(core, message, &body, u64::from(name.0), place);
         drop(body);
-        if let Some(operation) = core.desk.operations.get(u64::from(name.0)) {
+        if let Some(operation) = core.state.operations.get(u64::from(name.0)) {
             operation.memory = memory;
             operation.exchange_rest(more);
         }
@@ -340,9 +340,9 @@ fn goes_at_once(core: &mut Core, message: &Outgoing<'_>, memory: &Memory, more: 
     let body = memory.bytes(0, SHORT);
     core.inject(channel, tag, headers, body)
         || headers.is_empty()
-            && core
-                .link(channel.link)
-                .is_ok_and(|(joined, desk)| joined.send_short(channel.link, desk, channel.id, tag, 0, body).is_ok())
+            && core.link(channel.link).is_ok_and(|(link_state, state)| {
+                link_state.send_short(channel.link, state, channel.id, tag, 0, body).is_ok()
+            })
 }
 
 impl Core {
@@ -360,10 +360,10 @@ impl Core {
     pub(super) fn refused_on(&mut self, link: LinkId, refusal: Refusal) -> Error {
         let gone = self.gone(link);
         if refusal == Refusal::WouldBlock
-            && let Ok((joined, desk)) = self.link(link)
+            && let Ok((link_state, state)) = self.link(link)
         {
-            joined.blocked = true;
-            joined.flush(link, desk);
+            link_state.blocked = true;
+            link_state.flush(link, state);
             self.warm(link);
         }
         Error::of(refusal, gone)

@@ -5,8 +5,8 @@
 //! something slow (a single copy, a loan). What it is not: nothing here is on the way of a message, and a node for which there is no memory
 //! for a sheet goes without.
 
-use super::links::Joined;
-use super::medium::{Identity, Medium, NodeId};
+use super::links::LinkState;
+use super::transport::{Identity, NodeId, Transport};
 use crate::driver::Driver;
 use crate::reason::Reason;
 use motet_sys::fds::PrivateFd;
@@ -106,17 +106,17 @@ impl Sheet {
 
     /// A link has come up, with this place among the node's links.
     #[cold]
-    pub fn joined(&mut self, index: u32, link: u32, joined: &Joined, how: &How) {
+    pub fn link_state(&mut self, index: u32, link: u32, link_state: &LinkState, how: &How) {
         let Some(open) = &mut self.0 else { return };
         let Some(row) = open.row_for(index) else { return };
         row.state.store(0, Relaxed);
         row.called.store(u32::from(how.called), Relaxed);
         row.link.store(link, Relaxed);
         row.reason.store(0, Relaxed);
-        row.driver.store(sheet::word(joined.driver), Relaxed);
-        number(&row.peer, joined.peer);
-        let process = match &joined.medium {
-            Some(Medium::Lanes(lanes)) => lanes.pid,
+        row.driver.store(sheet::word(link_state.driver), Relaxed);
+        number(&row.peer, link_state.peer);
+        let process = match &link_state.transport {
+            Some(Transport::SharedMemory(shm)) => shm.pid,
             _ => 0,
         };
         row.process.store(process, Relaxed);
@@ -131,36 +131,36 @@ impl Sheet {
     }
 
     /// How a link is now.
-    pub fn counts(&self, index: u32, joined: &Joined) {
+    pub fn counts(&self, index: u32, link_state: &LinkState) {
         let Some(row) = self.0.as_ref().and_then(|open| open.row(index)) else { return };
         let put = |count: Count, value: u64| row.counts[count as usize].store(value, Relaxed);
-        match &joined.medium {
-            Some(Medium::Lanes(lanes)) => {
-                put(Count::LinesOut, lanes.outward.tail());
-                put(Count::LinesIn, lanes.inward.head());
-                put(Count::RingOut, lanes.bulk.0.tail());
-                put(Count::RingIn, lanes.bulk.1.head());
+        match &link_state.transport {
+            Some(Transport::SharedMemory(shm)) => {
+                put(Count::LinesOut, shm.outward.tail());
+                put(Count::LinesIn, shm.inward.head());
+                put(Count::RingOut, shm.bulk.0.tail());
+                put(Count::RingIn, shm.bulk.1.head());
             }
-            Some(Medium::Frames(frames)) => {
-                let [out, inward, again] = frames.counts();
+            Some(Transport::Packet(packet_transport)) => {
+                let [out, inward, again] = packet_transport.counts();
                 put(Count::FramesOut, out);
                 put(Count::FramesIn, inward);
                 put(Count::Again, again);
             }
             None => {}
         }
-        let ([copied, bytes], loans) = (joined.copies.done, joined.back.segments.counts);
+        let ([copied, bytes], loans) = (link_state.copies.done, link_state.callback_state.segments.counts);
         put(Count::Copied, copied);
         put(Count::CopiedBytes, bytes);
-        put(Count::CopyRefused, joined.copies.refused);
-        put(Count::Helped, joined.copies.helped);
+        put(Count::CopyRefused, link_state.copies.refused);
+        put(Count::Helped, link_state.copies.helped);
         put(Count::Lent, loans.lent);
         put(Count::LentCopied, loans.copied);
-        let [channels, coming, going] = joined.proto.counts().map(u64::from);
+        let [channels, coming, going] = link_state.proto.counts().map(u64::from);
         put(Count::Channels, channels);
         put(Count::LongIn, coming);
         put(Count::LongOut, going);
-        if let Some(reason) = joined.gone {
+        if let Some(reason) = link_state.gone {
             row.reason.store(reason.0, Relaxed);
             row.state.store(2, Relaxed);
         }

@@ -29,8 +29,8 @@ use motet_engine::message::operations::Buffer;
 use motet_engine::message::receiving::From;
 use motet_engine::message::sending::Outgoing;
 use motet_engine::message::{
-    Bodies, Calls, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice,
-    OperationId, Pin, Serve, Status,
+    Bias, Bodies, Calls, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice,
+    OperationId, Serve, Status,
 };
 use motet_sys::span::Memory;
 use peer::{FIRST, Peer};
@@ -139,7 +139,7 @@ struct Side {
     context: Context,
     /// Those of receives: the one that is looked at for many ends, and another.
     groups: [GroupId; 2],
-    pin: Option<Pin>,
+    bias: Option<Bias>,
     /// Writes for when an end is told: link, where, value.
     later: Vec<(usize, usize, [u8; 8])>,
     node: Node,
@@ -166,14 +166,14 @@ impl Side {
         let links = 0..settings.links();
         let (peers, channels): (Vec<_>, Vec<_>) = links.map(|number| Peer::open(&node, SERVICE, number as u8)).unzip();
         let groups = [(); 2].map(|()| node.add_group().expect("a group"));
-        let mut side = Self { peers, channels, context, groups, pin: None, later: Vec::new(), node };
+        let mut side = Self { peers, channels, context, groups, bias: None, later: Vec::new(), node };
         side.make_busy();
         if !pinned {
             // Posted first, and for something else: no message is taken without being matched with all that wait.
             let elsewhere = From::Any(side.node.context().expect("a context"));
             side.node.post(elsewhere, 0, 0, Memory::Owned(Vec::new()), Notice::default()).expect("a receive");
         }
-        side.pin = pinned.then(|| side.node.pin().expect("a pin"));
+        side.bias = pinned.then(|| side.node.bias().expect("a pin"));
         side
     }
 
@@ -198,7 +198,7 @@ impl Side {
         let mut empty = 0;
         while empty < NOTHING {
             let before = ends.len();
-            if self.pin.is_some() {
+            if self.bias.is_some() {
                 self.look(most, &mut ends, reached);
             } else {
                 self.node.progress().expect("a node");
@@ -218,7 +218,7 @@ impl Side {
     /// One for the ends of many.
     fn look(&mut self, most: usize, ends: &mut Vec<End>, reached: &mut Reached) {
         let group = self.groups[0];
-        let Self { node, pin, later, peers, .. } = &mut *self;
+        let Self { node, bias, later, peers, .. } = &mut *self;
         let before = ends.len();
         let tell = |end: &Ended<'_>| {
             ends.push(End::of(end));
@@ -227,7 +227,7 @@ impl Side {
                 reached.woven += 1;
             }
         };
-        let (told, kept) = node.take_ends_by(group, most, &mut Calls(tell), pin.as_mut()).expect("a group");
+        let (told, kept) = node.take_ends_by(group, most, &mut Calls(tell), bias.as_mut()).expect("a group");
         assert!(told == ends.len() - before && told <= most, "{told} of at most {most}");
         reached.told += u64::from(told > 0);
         reached.turns += u64::from(told > 1);
@@ -387,7 +387,7 @@ impl Game<'_> {
             (how & 1 != 0, how & 2 != 0, how & 4 != 0 && links == 1, usize::from(how >> 3) % links);
         let ignore = if ignore == 255 { u64::MAX } else { ignore.into() };
         let posted = [0, 1].map(|side| {
-            let (lent, Side { node, pin, groups, channels, context, .. }) = (&self.lent[side], &mut self.sides[side]);
+            let (lent, Side { node, bias, groups, channels, context, .. }) = (&self.lent[side], &mut self.sides[side]);
             lent.fill(number * PLACE, PLACE, UNTOUCHED);
             let memory = if owned {
                 Memory::Owned(vec![UNTOUCHED; room])
@@ -399,12 +399,12 @@ impl Game<'_> {
             let asked = (from, tag.into(), ignore);
             match memory {
                 // Every other one has no record on the side that is pinned.
-                Memory::Span(span) if pin.is_some() && number % 2 == 1 => {
-                    node.post_bare(asked, Buffer { span, context }, group, pin.as_mut()).map(|()| None)
+                Memory::Span(span) if bias.is_some() && number % 2 == 1 => {
+                    node.post_bare(asked, Buffer { span, context }, group, bias.as_mut()).map(|()| None)
                 }
                 memory => {
                     let notice = Notice { group: Some(group), context, quiet: false };
-                    node.post_by(asked, memory, notice, pin.as_mut()).map(Some)
+                    node.post_by(asked, memory, notice, bias.as_mut()).map(Some)
                 }
             }
         });
@@ -454,10 +454,10 @@ impl Game<'_> {
 
     fn send(&mut self, tag: u8, headers: usize, length: usize) {
         let content = [tag; 256];
-        let sent = self.sides.each_mut().map(|Side { node, pin, channels, .. }| {
+        let sent = self.sides.each_mut().map(|Side { node, bias, channels, .. }| {
             let (headers, mode) = (&content[..headers], Mode::Inject);
             let message = Outgoing { channel: channels[0], tag: tag.into(), headers, mode };
-            node.try_inject_by(&message, &[&content[..length]], pin.as_mut())
+            node.try_inject_by(&message, &[&content[..length]], bias.as_mut())
         });
         assert!(!self.agree || sent[0] == sent[1], "{sent:?}");
     }

@@ -76,10 +76,10 @@ fn a_panic_without_the_lock_leaves_it_held_by_nobody() {
 }
 
 #[test]
-fn the_favoured_one_and_others_take_turns() {
+fn the_biased_user_and_others_take_turns() {
     let counter = Lock::new(0u64);
-    let mut favour = counter.favour().expect("the first one, where there is a barrier");
-    assert!(counter.favour().is_none(), "one at a time");
+    let mut bias = counter.bias().expect("the first one, where there is a barrier");
+    assert!(counter.bias().is_none(), "one at a time");
     std::thread::scope(|scope| {
         for pause in [0, 1, 20] {
             let counter = &counter;
@@ -92,7 +92,7 @@ fn the_favoured_one_and_others_take_turns() {
         }
         // Its way is opened and closed all the time: there are turns enough for that between those of the others.
         for turn in 0..3_000_000u32 {
-            let mut guard = counter.lock_favoured(&mut favour);
+            let mut guard = counter.lock_biased(&mut bias);
             *guard += 1;
             match turn % 100_000 {
                 0 => guard.unlocked(|| *counter.lock() += 1),
@@ -102,15 +102,15 @@ fn the_favoured_one_and_others_take_turns() {
         }
     });
     assert_eq!(*counter.lock(), 3 * 2000 + 3_000_000 + 30);
-    counter.end_favour(favour);
+    counter.end_bias(bias);
     assert_eq!(*counter.lock(), 3_006_030);
 }
 
 #[test]
 fn a_way_is_open_after_so_many_turns_and_closed_by_anybody() {
     let value = Lock::new(0u32);
-    let mut favour = value.favour().expect("the first one, where there is a barrier");
-    let mut turn = |value: &Lock<u32>| value.lock_favoured(&mut favour).favoured;
+    let mut bias = value.bias().expect("the first one, where there is a barrier");
+    let mut turn = |value: &Lock<u32>| value.lock_biased(&mut bias).biased;
     assert!((0..TURNS).all(|_| !turn(&value)));
     assert!(turn(&value) && turn(&value));
     drop(value.lock());
@@ -118,8 +118,8 @@ fn a_way_is_open_after_so_many_turns_and_closed_by_anybody() {
     assert!((1..TURNS).all(|_| !turn(&value)) && turn(&value));
     let other = Lock::new(0u32);
     assert!(!turn(&other), "somebody else's lock is taken as by anybody");
-    value.end_favour(favour);
-    assert!(value.favour().is_some());
+    value.end_bias(bias);
+    assert!(value.bias().is_some());
 }
 
 #[test]
@@ -135,14 +135,14 @@ fn one_thread_needs_no_exchange_and_nobody_else_gets_in() {
 }
 
 #[test]
-fn who_was_favoured_by_a_lock_that_is_gone_is_anybody_to_the_next_one_in_its_place() {
+fn a_token_of_a_dropped_lock_gives_no_bias_on_the_next_one_at_its_address() {
     let mut value = Lock::new(0u32);
-    let mut before = value.favour().expect("the first one, where there is a barrier");
+    let mut before = value.bias().expect("the first one, where there is a barrier");
     value = Lock::new(0);
-    assert!((0..=TURNS).all(|_| !value.lock_favoured(&mut before).favoured), "one that favours nobody");
-    let mut favour = value.favour().expect("the first one");
-    assert!((0..=TURNS).all(|_| !value.lock_favoured(&mut before).favoured));
-    value.end_favour(before);
-    assert!((0..TURNS).all(|_| !value.lock_favoured(&mut favour).favoured));
-    assert!(value.lock_favoured(&mut favour).favoured, "it still is");
+    assert!((0..=TURNS).all(|_| !value.lock_biased(&mut before).biased), "a lock without a bias");
+    let mut bias = value.bias().expect("the first one");
+    assert!((0..=TURNS).all(|_| !value.lock_biased(&mut before).biased));
+    value.end_bias(before);
+    assert!((0..TURNS).all(|_| !value.lock_biased(&mut bias).biased));
+    assert!(value.lock_biased(&mut bias).biased, "it still is");
 }

@@ -3,7 +3,7 @@
 use super::Link;
 use crate::dial::{Dial, Dialed, Failure};
 use crate::door::reply;
-use motet_engine::message::medium::Lost;
+use motet_engine::message::transport::Lost;
 use motet_engine::reason::Reason;
 use motet_proto::message::session::Role;
 use motet_proto::message::session::greeting::{Greeting, Wish};

@@ -6,7 +6,7 @@ use crate::lost_at_once;
 use crate::nodes::{End, identity, pair, until};
 use motet_driver_tcp::Tcp;
 use motet_engine::driver::Driver;
-use motet_engine::message::medium::{Frames, Listening, Medium};
+use motet_engine::message::transport::{Listener, PacketTransport, Transport};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::greeting::{GREETING, Greeting, Wish};
 use motet_sys::clock::nanoseconds;
@@ -20,7 +20,7 @@ fn greeting(wish: Wish, epoch: u32, port: u16) -> Greeting {
 }
 
 /// A session with a caller that is a plain connection and says that it can be asked for at `port`.
-fn call(listener: &mut dyn Listening, port: u16) -> (TcpStream, Box<dyn Frames>) {
+fn call(listener: &mut dyn Listener, port: u16) -> (TcpStream, Box<dyn PacketTransport>) {
     let mut caller = TcpStream::connect(listener.place()).expect("it listens");
     caller.write_all(&greeting(Wish::New, 0, port).encode()).expect("sent");
     let mut met = None;
@@ -28,7 +28,7 @@ fn call(listener: &mut dyn Listening, port: u16) -> (TcpStream, Box<dyn Frames>)
         met = listener.step(nanoseconds());
         met.is_some()
     });
-    let Some(Medium::Frames(frames)) = met.map(|met| met.medium) else { panic!("frames") };
+    let Some(Transport::Packet(frames)) = met.map(|met| met.transport) else { panic!("frames") };
     let mut welcome = [0; GREETING];
     caller.read_exact(&mut welcome).expect("a welcome");
     assert_eq!(Greeting::decode(&welcome).map(|greeting| greeting.wish), Ok(Wish::Admitted));
@@ -40,12 +40,12 @@ fn nobody() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
-fn step(frames: &mut dyn Frames, now: u64) -> Option<Reason> {
+fn step(frames: &mut dyn PacketTransport, now: u64) -> Option<Reason> {
     frames.poll(now).err().or_else(|| frames.progress(now).err()).map(|lost| lost.0)
 }
 
 /// It stands however often it is looked at, at this time.
-fn stands(frames: &mut dyn Frames, now: u64) {
+fn stands(frames: &mut dyn PacketTransport, now: u64) {
     for _ in 0..200 {
         assert_eq!(step(frames, now), None);
         std::thread::yield_now();
@@ -148,7 +148,7 @@ fn a_caller_s_door_answers_questions_and_lets_nobody_in() {
         met = calling.step(nanoseconds());
         met.is_some()
     });
-    let Some(Ok(Medium::Frames(mut frames))) = met.map(|met| met.map(|met| met.medium)) else { panic!("frames") };
+    let Some(Ok(Transport::Packet(mut frames))) = met.map(|met| met.map(|met| met.transport)) else { panic!("frames") };
     drop(calling);
     let known = Greeting { node: [9; 16], ..said };
     for (greeting, expected) in [

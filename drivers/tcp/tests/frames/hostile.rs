@@ -3,7 +3,7 @@
 use crate::nodes::{End, identity, meet, pair, until};
 use motet_driver_tcp::Tcp;
 use motet_engine::driver::Driver;
-use motet_engine::message::medium::{Listening, Medium};
+use motet_engine::message::transport::{Listener, Transport};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::greeting::{GREETING, Greeting, VERSION, Wish};
 use motet_sys::clock::nanoseconds;
@@ -15,7 +15,7 @@ fn greeting(wish: Wish) -> Greeting {
 }
 
 /// What a listener answers to these bytes, until it ends the connection or has said a greeting.
-fn answer(listener: &mut dyn Listening, bytes: &[u8]) -> Vec<u8> {
+fn answer(listener: &mut dyn Listener, bytes: &[u8]) -> Vec<u8> {
     let mut guest = TcpStream::connect(listener.place()).expect("it listens");
     guest.write_all(bytes).expect("sent");
     guest.set_nonblocking(true).expect("nonblocking");
@@ -95,7 +95,7 @@ fn frames_that_may_not_be_break_the_link_and_no_other() {
         hostile = listener.step(nanoseconds());
         hostile.is_some()
     });
-    let Some(Medium::Frames(mut frames)) = hostile.map(|met| met.medium) else { panic!("frames") };
+    let Some(Transport::Packet(mut frames)) = hostile.map(|met| met.transport) else { panic!("frames") };
     let mut welcome = [0; GREETING];
     guest.read_exact(&mut welcome).expect("a welcome");
     assert_eq!(wish(&welcome), Some(Wish::Admitted));

@@ -15,7 +15,7 @@ mod speed;
 
 use motet_driver_tcp::Tcp;
 use motet_engine::driver::Driver;
-use motet_engine::message::medium::Frames;
+use motet_engine::message::transport::PacketTransport;
 use motet_engine::reason::Reason;
 use motet_sys::clock::nanoseconds;
 use motet_sys::socket::readable;
@@ -159,7 +159,7 @@ fn a_peer_that_has_started_again_is_another_one() {
 fn the_descriptor_says_when_there_is_something() {
     let (mut listener, mut a, mut b) = pair();
     assert!(listener.step(nanoseconds()).is_none());
-    let quiet = |frames: &mut dyn Frames| {
+    let quiet = |frames: &mut dyn PacketTransport| {
         while frames.poll(nanoseconds()).expect("it stands").is_some() {}
         frames.progress(nanoseconds()).expect("it stands");
         !readable(frames.descriptor())

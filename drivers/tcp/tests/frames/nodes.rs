@@ -2,8 +2,8 @@
 
 use motet_driver_tcp::Tcp;
 use motet_engine::driver::Driver;
-pub use motet_engine::message::medium::Identity;
-use motet_engine::message::medium::{Frames, Listening, Medium, Met, NodeId, Secret};
+pub use motet_engine::message::transport::Identity;
+use motet_engine::message::transport::{Connected, Listener, NodeId, PacketTransport, Secret, Transport};
 use motet_sys::clock::nanoseconds;
 
 /// Another one with each call, as nodes are.
@@ -25,7 +25,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// One end of a link and what it has sent and received: packet `n` has the size that `sizes` says, and bytes that `n` says.
 pub struct End {
-    pub frames: Box<dyn Frames>,
+    pub frames: Box<dyn PacketTransport>,
     pub sizes: Vec<usize>,
     pub put: u32,
     pub got: u32,
@@ -36,8 +36,8 @@ fn byte(n: u32, at: usize) -> u8 {
 }
 
 impl End {
-    fn new(met: Met) -> Self {
-        let Medium::Frames(frames) = met.medium else { panic!("frames") };
+    fn new(met: Connected) -> Self {
+        let Transport::Packet(frames) = met.transport else { panic!("frames") };
         Self { frames, sizes: vec![100], put: 0, got: 0 }
     }
 
@@ -72,7 +72,7 @@ impl End {
 }
 
 /// A caller and the node that listens, once they have met.
-pub fn meet(caller: &Identity, listener: &mut dyn Listening, address: &str) -> (End, End) {
+pub fn meet(caller: &Identity, listener: &mut dyn Listener, address: &str) -> (End, End) {
     let mut call = Tcp.call(caller, address).expect("a call");
     let (mut near, mut far) = (None, None);
     until("they meet", || {
@@ -90,7 +90,7 @@ pub fn meet(caller: &Identity, listener: &mut dyn Listening, address: &str) -> (
 }
 
 /// Two that have met.
-pub fn pair() -> (Box<dyn Listening>, End, End) {
+pub fn pair() -> (Box<dyn Listener>, End, End) {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
     let address = listener.address();
     let (a, b) = meet(&identity(1, false), &mut *listener, &address);

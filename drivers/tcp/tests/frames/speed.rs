@@ -3,7 +3,7 @@
 //! `cargo test --release -p motet-driver-tcp --test frames -- --ignored --nocapture speed`
 
 use crate::nodes::pair;
-use motet_engine::message::medium::Frames;
+use motet_engine::message::transport::PacketTransport;
 use motet_sys::clock::nanoseconds;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -53,7 +53,7 @@ fn plain_one_way([mut near, mut far]: [TcpStream; 2], size: usize, n: usize) -> 
     (size * n) as f64 / (nanoseconds() - begun) as f64
 }
 
-fn link_one_way(mut near: Box<dyn Frames>, mut far: Box<dyn Frames>, size: usize, n: usize) -> f64 {
+fn link_one_way(mut near: Box<dyn PacketTransport>, mut far: Box<dyn PacketTransport>, size: usize, n: usize) -> f64 {
     let receiver = std::thread::spawn(move || {
         let mut left = n;
         while left > 0 {
@@ -111,8 +111,13 @@ fn plain_round_trip([mut near, mut far]: [TcpStream; 2], size: usize, n: usize) 
     took as f64 / n as f64
 }
 
-fn link_round_trip(mut near: Box<dyn Frames>, mut far: Box<dyn Frames>, size: usize, n: usize) -> f64 {
-    fn receive(frames: &mut dyn Frames, size: usize) {
+fn link_round_trip(
+    mut near: Box<dyn PacketTransport>,
+    mut far: Box<dyn PacketTransport>,
+    size: usize,
+    n: usize,
+) -> f64 {
+    fn receive(frames: &mut dyn PacketTransport, size: usize) {
         loop {
             let now = nanoseconds();
             frames.progress(now).expect("the link stands");
@@ -196,7 +201,13 @@ fn plain_cost([mut near, mut far]: [TcpStream; 2], size: usize, burst: usize, n:
     (cpu_time() - begun) as f64 / (n / burst * burst) as f64
 }
 
-fn link_cost(mut near: Box<dyn Frames>, mut far: Box<dyn Frames>, size: usize, burst: usize, n: usize) -> f64 {
+fn link_cost(
+    mut near: Box<dyn PacketTransport>,
+    mut far: Box<dyn PacketTransport>,
+    size: usize,
+    burst: usize,
+    n: usize,
+) -> f64 {
     let bytes = vec![1; size];
     let begun = cpu_time();
     for _ in 0..n / burst {

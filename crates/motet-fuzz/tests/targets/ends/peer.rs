@@ -3,7 +3,7 @@
 use super::Channel;
 use motet_driver_shm::greeting::Greeting;
 use motet_engine::message::Node;
-use motet_engine::message::medium::NodeId;
+use motet_engine::message::transport::NodeId;
 use motet_sys::rustix::fd::{AsFd, OwnedFd};
 use motet_sys::rustix::io;
 use motet_sys::socket::{connect_abstract, eventfd, receive_with_fds, send_with_fds};

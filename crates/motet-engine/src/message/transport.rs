@@ -1,8 +1,8 @@
-//! What carries a link's packets, and how two nodes come to have one.
+//! Transports: what carries a link's packets, and how two nodes connect.
 //!
-//! Two kinds of medium. *Lanes* are memory that both ends map: whoever sends writes, whoever receives looks, and a count in the
-//! receiver's eventfd wakes it. *Frames* are anything else that delivers packets whole, in order and once, or says that it cannot.
-//! Which driver brought it up is no matter of the engine.
+//! There are two kinds. The shared-memory transport is memory that both ends map: the sender writes, the receiver polls, and a count in the
+//! receiver's eventfd wakes it. A packet transport is anything else that delivers packets whole, in order and once, or reports that it cannot.
+//! The engine does not know which driver has made a transport.
 
 use crate::reason::Reason;
 use motet_proto::message::Packets;
@@ -75,7 +75,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The medium is gone, and why.
+/// The transport is lost, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost(pub Reason);
 
@@ -84,15 +84,15 @@ pub struct Lost(pub Reason);
     clippy::large_enum_variant,
     reason = "each link has one, in a box; another box would be in the way of every packet"
 )]
-pub enum Medium {
-    /// Memory that both map.
-    Lanes(Lanes),
+pub enum Transport {
+    /// Memory that both ends map.
+    SharedMemory(ShmTransport),
     /// Anything else.
-    Frames(Box<dyn Frames>),
+    Packet(Box<dyn PacketTransport>),
 }
 
 /// A lane each way, with a ring of bytes beside it whose pages come into being when they are needed.
-pub struct Lanes {
+pub struct ShmTransport {
     /// To the peer.
     pub outward: Producer,
     /// From the peer.
@@ -115,7 +115,7 @@ pub struct Lanes {
     pub keep: Box<dyn std::any::Any + Send>,
 }
 
-impl Lanes {
+impl ShmTransport {
     /// Wakes the peer.
     #[cold]
     pub fn ring(&self) {
@@ -123,14 +123,14 @@ impl Lanes {
     }
 }
 
-/// Packets over something that is not memory. Putting ([`Packets::put`]) hands a packet over or refuses; what was put arrives
-/// once and in order, or the medium is lost.
-pub trait Frames: Packets + Send {
+/// A transport that is not memory. [`Packets::put`] hands a packet over or refuses it. A packet that was put arrives once and in order, or the
+/// transport is lost.
+pub trait PacketTransport: Packets + Send {
     /// The next packet that has come: its kind and its bytes.
     fn poll(&mut self, now: u64) -> Result<Option<(u8, &[u8])>, Lost>;
     /// Moves what is under way: called in every round of progress, and must cost little when there is nothing to do.
     fn progress(&mut self, now: u64) -> Result<(), Lost>;
-    /// Readable (as poll(2) has it) whenever `poll` or `progress` would do something: an epoll set of the medium's own, say.
+    /// Readable (as poll(2) has it) whenever `poll` or `progress` would do something: an epoll set of its own, for example.
     fn descriptor(&self) -> RawFd;
     /// When `progress` must be called although the descriptor is silent, CLOCK_MONOTONIC nanoseconds.
     fn due(&self) -> Option<u64> {
@@ -144,12 +144,12 @@ pub trait Frames: Packets + Send {
     fn close(&mut self, now: u64) -> bool;
 }
 
-/// Two nodes have met.
-pub struct Met {
+/// A connection to another node.
+pub struct Connected {
     /// Who the other is.
     pub peer: NodeId,
     /// What there is between them.
-    pub medium: Medium,
+    pub transport: Transport,
 }
 
 /// Who a node is, as its drivers must know it.
@@ -165,12 +165,12 @@ pub struct Identity {
     pub secret: Secret,
 }
 
-/// Waits for others. Dropping it ends that.
-pub trait Listening: Send {
+/// Accepts connections from other nodes. Dropping it stops that.
+pub trait Listener: Send {
     /// Readable when `step` would do something.
     fn descriptor(&self) -> RawFd;
-    /// Takes whoever has come; without blocking. Those that are refused are no matter of the caller's.
-    fn step(&mut self, now: u64) -> Option<Met>;
+    /// Accepts the next connection, without blocking. Refused connections are not reported.
+    fn step(&mut self, now: u64) -> Option<Connected>;
     /// When `step` must be called although the descriptor is silent.
     fn due(&self) -> Option<u64> {
         None
@@ -183,10 +183,10 @@ pub trait Listening: Send {
     }
 }
 
-/// On the way to another node. Dropping it gives up.
-pub trait Calling: Send {
+/// A connection attempt. Dropping it gives up.
+pub trait Connector: Send {
     /// Goes on, without blocking; `None`: not yet.
-    fn step(&mut self, now: u64) -> Option<Result<Met, Reason>>;
+    fn step(&mut self, now: u64) -> Option<Result<Connected, Reason>>;
     /// Readable when `step` would do something, if there is such a descriptor; otherwise it is called now and then.
     fn descriptor(&self) -> Option<RawFd>;
 }

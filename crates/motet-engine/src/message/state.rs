@@ -1,7 +1,7 @@
-//! Where packets turn into what a program sees: the protocol's [`Owner`] for all links of a node.
+//! The state of messages that all links of a node share, and the callbacks of the protocol ([`Owner`]) that change it.
 //!
-//! What it is: the matching table, the operations under way, and what has happened that the node must act on once the protocol has
-//! returned: a message for a handler, channels that a peer would like. What it is not: it calls no user code and no link.
+//! [`MessageState`] holds the matching table, the operations, and what the node must act on once the protocol has returned: a message for a
+//! handler, channels that a peer opens. The callbacks call no user code and no link.
 
 use super::choice::{Choice, Way};
 use super::copying::{Copying, Helping, Sharing};
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// What all links share.
-pub struct Desk {
+pub struct MessageState {
     /// Receives and messages that wait for each other.
     pub table: Table<Buffer>,
     /// What the program has begun.
@@ -92,9 +92,9 @@ pub enum Phase {
     Broken,
 }
 
-/// The part of a link that the protocol's calls back need.
+/// The part of a link's state that the protocol's callbacks use.
 #[derive(Default)]
-pub struct Back {
+pub struct CallbackState {
     /// By the channel's index; a channel's number is used again.
     pub places: Vec<Option<(ChannelId, Place)>>,
     /// How long messages come.
@@ -119,14 +119,14 @@ pub struct Back {
     pub single_copy: u64,
 }
 
-impl Back {
+impl CallbackState {
     /// Whether bytes are to be copied between the processes, or are being copied by the peer.
     #[inline(always)]
     pub fn copies_wait(&self) -> bool {
         !self.copies.is_empty() || !self.remote_copies.is_empty() || !self.helps.is_empty()
     }
 
-    /// Whether some are to be copied here: nobody may sleep.
+    /// Whether some are to be copied by this process: a thread that drives progress may not sleep.
     pub fn must_copy(&self) -> bool {
         let mine = !self.copies.is_empty() && !self.awaits_help;
         mine || !self.remote_copies.is_empty() || !self.helps.is_empty()
@@ -163,7 +163,7 @@ impl Back {
     }
 }
 
-impl Desk {
+impl MessageState {
     /// With a table whose hash nobody can guess, and a pool of so many bytes.
     pub fn new(pool: usize) -> Result<Self, Error> {
         let seed = memory::nonce().map_err(Error::NoNode)?;
@@ -183,7 +183,7 @@ impl Desk {
     }
 }
 
-impl Desk {
+impl MessageState {
     /// Whether a round has more to do than to look at links.
     #[inline(always)]
     pub fn is_left_something(&self) -> bool {
@@ -203,21 +203,21 @@ impl Desk {
     }
 }
 
-/// The owner of one link, for the time of a call.
-pub struct View<'a> {
+/// The callbacks of one link, for the time of a call.
+pub struct Callbacks<'a> {
     /// Of all links.
-    pub desk: &'a mut Desk,
+    pub state: &'a mut MessageState,
     /// Of this one.
-    pub back: &'a mut Back,
+    pub callback_state: &'a mut CallbackState,
     /// Which.
     pub link: LinkId,
 }
 
-impl<'a> View<'a> {
+impl<'a> Callbacks<'a> {
     /// Of this link.
     #[inline(always)]
-    pub fn of(desk: &'a mut Desk, back: &'a mut Back, link: LinkId) -> Self {
-        Self { desk, back, link }
+    pub fn of(state: &'a mut MessageState, callback_state: &'a mut CallbackState, link: LinkId) -> Self {
+        Self { state, callback_state, link }
     }
 
     fn channel(&self, id: ChannelId) -> Channel {
@@ -225,17 +225,17 @@ impl<'a> View<'a> {
     }
 }
 
-impl Owner for View<'_> {
+impl Owner for Callbacks<'_> {
     type Buffer = Buffer;
 
     #[inline(always)]
     fn matching(&mut self) -> &mut Table<Buffer> {
-        &mut self.desk.table
+        &mut self.state.table
     }
 
     #[inline(always)]
     fn begun(&mut self, receive: Receive<Buffer>) -> u64 {
-        self.desk.operations.name_of(receive)
+        self.state.operations.name_of(receive)
     }
 
     fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>) {
@@ -246,39 +246,39 @@ impl Owner for View<'_> {
             }
             Arrival::Long(held) => Delivered::Long(held),
         };
-        self.desk.delivery = Some(Delivery { channel: self.channel(envelope.channel), tag: envelope.tag, what });
+        self.state.delivery = Some(Delivery { channel: self.channel(envelope.channel), tag: envelope.tag, what });
     }
 
     #[inline(always)]
     fn matched(&mut self, operation: u64, envelope: &Envelope<'_>) {
         let channel = self.channel(envelope.channel);
-        self.desk.operations.matched(operation, channel, envelope);
+        self.state.operations.matched(operation, channel, envelope);
     }
 
     #[inline(always)]
     fn received(&mut self, operation: u64, capacity: u64, envelope: &Envelope<'_>, body: &[u8]) {
         let channel = self.channel(envelope.channel);
-        self.desk.operations.receive((operation, capacity), channel, envelope, body);
-        self.desk.stirred = true;
+        self.state.operations.receive((operation, capacity), channel, envelope, body);
+        self.state.stirred = true;
     }
 
     #[inline(always)]
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
-        if let Some(operation) = self.desk.operations.get(operation) {
+        if let Some(operation) = self.state.operations.get(operation) {
             operation.place(at as usize, bytes);
         }
     }
 
     fn place_run(&mut self, operation: u64, at: u64, run: Run) {
-        if let Some(operation) = self.desk.operations.get(operation) {
+        if let Some(operation) = self.state.operations.get(operation) {
             operation.place_run(at as usize, run);
         }
     }
 
     fn want(&mut self, length: u64, shown: bool) -> Want {
-        let way = self.back.choice.want(length, shown, clock::ticks());
-        self.back.wants_help = way == Some(Way::Both);
-        match (way, self.back.choice.is_trying()) {
+        let way = self.callback_state.choice.want(length, shown, clock::ticks());
+        self.callback_state.wants_help = way == Some(Way::Both);
+        match (way, self.callback_state.choice.is_trying()) {
             (None, _) => Want::Pieces(Route::Any),
             (Some(Way::Through), false) => Want::Pieces(Route::Through),
             (Some(Way::Through), true) => Want::Pieces(Route::TryThrough),
@@ -289,22 +289,22 @@ impl Owner for View<'_> {
     }
 
     fn landed(&mut self, length: u64) {
-        self.back.choice.landed(length, clock::ticks(), clock::ticks_per_1024ns());
+        self.callback_state.choice.landed(length, clock::ticks(), clock::ticks_per_1024ns());
     }
 
     fn copy(&mut self, request: CopyRequest) {
-        let help = request.key == 0 && self.back.wants_help;
-        self.back.copies.push_back(Copying { request, done: 0, help });
+        let help = request.key == 0 && self.callback_state.wants_help;
+        self.callback_state.copies.push_back(Copying { request, done: 0, help });
     }
 
     fn share(&mut self, request: ShareRequest) {
-        self.back.helps.push_back(Helping { request, done: 0 });
+        self.callback_state.helps.push_back(Helping { request, done: 0 });
     }
 
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
-        match self.desk.operations.get(operation) {
+        match self.state.operations.get(operation) {
             Some(operation) => operation.body(at as usize, length, put),
-            None => match self.desk.operations.loan(operation) {
+            None => match self.state.operations.loan(operation) {
                 Some(loan) => put(&[loan.get(at as usize..).and_then(|rest| rest.get(..length)).unwrap_or(&[])]),
                 None => put(&[]),
             },
@@ -313,35 +313,35 @@ impl Owner for View<'_> {
 
     #[inline(always)]
     fn completed(&mut self, operation: u64, outcome: Outcome) {
-        self.desk.operations.complete(operation, outcome);
-        self.desk.stirred = true;
+        self.state.operations.complete(operation, outcome);
+        self.state.stirred = true;
     }
 
     fn event(&mut self, channel: ChannelId, event: Event) {
-        self.desk.stirred = true;
+        self.state.stirred = true;
         let phase = match event {
-            Event::Offered(service) => return self.desk.offers.push_back((self.channel(channel), service)),
+            Event::Offered(service) => return self.state.offers.push_back((self.channel(channel), service)),
             Event::Opened => Phase::Open,
             Event::Refused => Phase::Refused,
             Event::Broken => Phase::Broken,
             Event::Queued | Event::EndOfMessages | Event::NotReceived => return,
         };
-        if let Some(place) = self.back.place(channel) {
+        if let Some(place) = self.callback_state.place(channel) {
             place.phase = phase;
         }
     }
 
     fn unblocked(&mut self) {
-        self.desk.stirred = true;
+        self.state.stirred = true;
     }
 }
 
 /// Ends the receives that wait in a scope and forgets it: for channels that never came to be.
-pub fn abandon(desk: &mut Desk, scope: Scope) {
+pub fn abandon(state: &mut MessageState, scope: Scope) {
     use motet_proto::message::matching::Source;
-    while let Some(receive) = desk.table.end(Source::One(scope), Status::Closed) {
-        let operation = desk.operations.name_of(receive);
-        desk.operations.complete(operation, Outcome { status: Status::Closed, length: 0 });
+    while let Some(receive) = state.table.end(Source::One(scope), Status::Closed) {
+        let operation = state.operations.name_of(receive);
+        state.operations.complete(operation, Outcome { status: Status::Closed, length: 0 });
     }
-    desk.table.leave(Source::One(scope));
+    state.table.leave(Source::One(scope));
 }
