@@ -1,6 +1,7 @@
 //! What a run found: lines with figures, floors, ratios, bounds and verdicts; and curves over the size.
 
 use crate::floor::{Around, Distance, FAST};
+use crate::overview::Bar;
 use crate::stats::Spread;
 use serde::Serialize;
 
@@ -26,6 +27,8 @@ pub struct Machine {
     pub cpus: usize,
     /// One-way floor over all samples of the run, ns.
     pub floor: Option<Spread>,
+    /// One-way floor over the samples on near CPUs and on far CPUs, ns.
+    pub floor_by_distance: [Option<Spread>; 2],
     /// The same by locked exchanges, ns.
     pub exchange: Option<Spread>,
     /// Part of the samples in the fast mode, 0 to 1.
@@ -110,6 +113,18 @@ impl Quantity {
     }
 }
 
+/// Which of the two quantities of a line is measured with Motet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WithMotet {
+    /// The figure; the reference is what it is compared with.
+    #[default]
+    Figure,
+    /// The reference; the ratio says how many times better it is than the figure.
+    Reference,
+    /// Neither: the line shows another contender.
+    Neither,
+}
+
 /// An interval up to this part of its median is narrow enough to speak of equality.
 const NARROW: f64 = 0.1;
 
@@ -134,6 +149,12 @@ pub struct Line {
     pub verdict: Verdict,
     /// What one must know beside.
     pub note: Option<String>,
+    /// Which quantity is measured with Motet; for the figures pages.
+    #[serde(skip)]
+    pub with_motet: WithMotet,
+    /// Its place in the overview picture.
+    #[serde(skip)]
+    pub bar: Option<Bar>,
 }
 
 impl Line {
@@ -149,6 +170,8 @@ impl Line {
             bound: None,
             verdict: Verdict::Shown,
             note: None,
+            with_motet: WithMotet::Figure,
+            bar: None,
         }
     }
 
@@ -168,6 +191,16 @@ impl Line {
         self.reference = reference;
         self.ratio = Spread::of(ratios);
         self
+    }
+
+    /// Names the quantity that is measured with Motet.
+    pub fn with_motet(self, which: WithMotet) -> Self {
+        Self { with_motet: which, ..self }
+    }
+
+    /// Shown in the overview picture.
+    pub fn bar(self, bar: Bar) -> Self {
+        Self { bar: Some(bar), ..self }
     }
 
     /// With the floors of its repetitions.

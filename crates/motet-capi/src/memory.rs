@@ -1,7 +1,7 @@
 //! The engine's memory: the C library's, but in signal handlers.
 //!
 //! A handler may have interrupted malloc(), whose locks and lists are then in any state. The engine itself is never interrupted by one
-//! ([`motet_sys::handlers`]), so what it needs in a handler is mapped, piece by piece, and what it gives back there waits for a call
+//! ([`motet_sys::signal_handlers`]), so what it needs in a handler is mapped, piece by piece, and what it gives back there waits for a call
 //! that is not made in one. Both are rare: the way of a message allocates nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -26,7 +26,7 @@ const PAGE: usize = 4096;
 unsafe impl GlobalAlloc for Memory {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if motet_sys::handlers::inside() {
+        if motet_sys::signal_handlers::inside() {
             return map(layout);
         }
         if !LATER.load(Relaxed).is_null() {
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Memory {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if motet_sys::handlers::inside() {
+        if motet_sys::signal_handlers::inside() {
             return map(layout); // pages come with zeros
         }
         // SAFETY: the caller's promise.
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Memory {
         // SAFETY: the caller's promise, which both pass on.
         unsafe {
             let larger = Layout::from_size_align_unchecked(size, layout.align());
-            if COUNT.load(Relaxed) == 0 && !motet_sys::handlers::inside() {
+            if COUNT.load(Relaxed) == 0 && !motet_sys::signal_handlers::inside() {
                 return System.realloc(block, layout, roomy(larger).size());
             }
             let moved = self.alloc(larger);
@@ -66,7 +66,7 @@ unsafe impl GlobalAlloc for Memory {
         if COUNT.load(Relaxed) > 0 && unmap(block, layout) {
             return;
         }
-        if motet_sys::handlers::inside() {
+        if motet_sys::signal_handlers::inside() {
             free_later(block);
             return;
         }

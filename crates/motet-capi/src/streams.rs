@@ -4,7 +4,7 @@ use crate::shape::{IoVec, SockAddr, StreamInfo, UpgradeOptions, slices, slices_m
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::stream::{EBADF, Taken};
-use motet_sys::handlers::{self, Inside, Pause};
+use motet_sys::signal_handlers::{self, Inside, Pause};
 use std::ffi::{OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn motet_environment(variables: *const u8, size: usize) ->
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_handlers(inside: Option<Inside>, pause: Option<Pause>) -> i32 {
     match (inside, pause) {
-        (Some(inside), Some(pause)) if handlers::answered_by(inside, pause) => 0,
+        (Some(inside), Some(pause)) if signal_handlers::answered_by(inside, pause) => 0,
         (Some(_), Some(_)) => -EALREADY,
         _ => -EINVAL,
     }
@@ -218,12 +218,12 @@ pub unsafe extern "C" fn motet_info(s: Handle, info: *mut StreamInfo) -> i32 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_buffer_alloc(length: usize) -> *mut u8 {
-    guard(std::ptr::null_mut(), || motet_sys::pool::lend(length).unwrap_or(std::ptr::null_mut()))
+    guard(std::ptr::null_mut(), || motet_sys::buffer_pool::lend(length).unwrap_or(std::ptr::null_mut()))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_buffer_free(buffer: *mut u8) {
-    guard((), || motet_sys::pool::give_back(buffer));
+    guard((), || motet_sys::buffer_pool::give_back(buffer));
 }
 
 #[unsafe(no_mangle)]

@@ -261,10 +261,10 @@ pub extern "C" fn motet_before_exec() {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_owns_fd(fd: i32) -> i32 {
-    i32::from(motet_sys::fds::is_private(fd))
+    i32::from(motet_sys::private_fds::is_private(fd))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_next_fd(from: i32) -> i32 {
-    motet_sys::fds::next_private(from).unwrap_or(-1)
+    motet_sys::private_fds::next_private(from).unwrap_or(-1)
 }

@@ -1,6 +1,6 @@
 //! The drivers that this build knows, and what a stream's reason says about each.
 
-use motet_wire::record::State;
+use motet_wire::stream::record::State;
 use serde::Serialize;
 
 use crate::survey::{Path, Stream};

@@ -1,4 +1,4 @@
-//! Reading a node file ([`motet_wire::node`]) that any process may have made, and may be changing now.
+//! Reading a node file ([`motet_wire::stream::stats`]) that any process may have made, and may be changing now.
 //!
 //! Nothing is mapped: each part is copied with `pread` and taken apart by the offsets of the format's own structures, so
 //! that a file which lies about itself can at worst be refused.
@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use motet_wire::node::{HEAD, MAGIC, NAME, NodeHead, VERSION, bytes, offset};
-use motet_wire::record::{Events, Life, Record, Rx, SIZE, State, Tx, Who};
+use motet_wire::stream::record::{Events, Life, Record, Rx, SIZE, State, Tx, Who};
+use motet_wire::stream::stats::{HEAD, MAGIC, NAME, NodeHead, VERSION, bytes, offset};
 
 /// Most records that a node file may have room for: more than MOTET_STREAMS allows is a lie.
 const MOST: usize = 1 << 20;

@@ -9,7 +9,7 @@ use crate::failure::Outcome;
 use crate::output::{self, Lean, Table, bytes, harmless};
 use crate::survey::{self, Moved, Path, Process, Standing, Stream};
 use crate::{procfs, recent};
-use motet_wire::record::State;
+use motet_wire::stream::record::State;
 
 /// List the processes under Motet: streams, paths, bytes
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use motet_wire::record::State;
+use motet_wire::stream::record::State;
 
 use crate::survey::{self, Identity, Moved, Path, Process, Receiver, Stream};
 

@@ -12,7 +12,7 @@ use std::process::Command;
 use clap::Args;
 use motet_config::profile::Found;
 use motet_config::{Config, Loaded, Mpi, Place, SETTINGS, Setting};
-use motet_sys::append::{Appender, OWN_OUTPUT};
+use motet_sys::append_file::{Appender, OWN_OUTPUT};
 
 use crate::executable::{self, Search};
 use crate::failure::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};

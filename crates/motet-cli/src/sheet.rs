@@ -1,4 +1,4 @@
-//! Reading the sheets of nodes of messages ([`motet_wire::sheet`]), which any process may have made, and may be changing now.
+//! Reading the sheets of nodes of messages ([`motet_wire::message::stats`]), which any process may have made, and may be changing now.
 //!
 //! As with node files ([`crate::node`]) nothing is mapped: copies are taken apart by the offsets of the format's own structures, and
 //! what a sheet says is shown, never followed.
@@ -8,7 +8,9 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use motet_wire::sheet::{BYTES, COUNTS, Count, HEAD, MAGIC, NAME, REFUSED, ROW, ROWS, Row, SheetHead, VERSION, word};
+use motet_wire::message::stats::{
+    BYTES, COUNTS, Count, HEAD, MAGIC, NAME, REFUSED, ROW, ROWS, Row, SheetHead, VERSION, word,
+};
 use serde::Serialize;
 
 use crate::drivers;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 
-use motet_wire::record::State;
+use motet_wire::stream::record::State;
 use serde::{Serialize, Serializer};
 
 use crate::executable::{self, Obstacle};

@@ -9,7 +9,7 @@ use common::{finish, json, motet};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 const HEAD: usize = 4096;
-const RECORD: usize = motet_wire::record::SIZE;
+const RECORD: usize = motet_wire::stream::record::SIZE;
 
 fn node(size: u64, head: &[(usize, &[u8])]) -> File {
     let file = File::from(memfd_create("motet-node", MemfdFlags::CLOEXEC).unwrap());
@@ -22,11 +22,11 @@ fn node(size: u64, head: &[(usize, &[u8])]) -> File {
 
 /// Magic, version, bytes of a record, capacity, used.
 fn head(record: u32, capacity: u32, used: u32) -> Vec<u8> {
-    head_of(motet_wire::node::VERSION, record, capacity, used)
+    head_of(motet_wire::stream::stats::VERSION, record, capacity, used)
 }
 
 fn head_of(version: u32, record: u32, capacity: u32, used: u32) -> Vec<u8> {
-    let mut bytes = motet_wire::node::MAGIC.to_ne_bytes().to_vec();
+    let mut bytes = motet_wire::stream::stats::MAGIC.to_ne_bytes().to_vec();
     for word in [version, record, capacity, used] {
         bytes.extend(word.to_ne_bytes());
     }
@@ -54,8 +54,8 @@ fn hostile_node_files_are_reported_and_never_followed() {
         ("more used than there are", node(size(4), &[(0, &head(record, 4, 5))])),
         ("huge", node(size(u32::MAX as usize), &[(0, &head(record, u32::MAX, u32::MAX))])),
         ("records of no size", node(size(4), &[(0, &head(0, 4, 4))])),
-        ("another version", node(size(4), &[(0, &head_of(motet_wire::node::VERSION - 1, record, 4, 4))])),
-        ("a later version", node(size(4), &[(0, &head_of(motet_wire::node::VERSION + 1, record, 4, 4))])),
+        ("another version", node(size(4), &[(0, &head_of(motet_wire::stream::stats::VERSION - 1, record, 4, 4))])),
+        ("a later version", node(size(4), &[(0, &head_of(motet_wire::stream::stats::VERSION + 1, record, 4, 4))])),
         (
             "larger records under the same version",
             node((HEAD + 4 * (RECORD + 64)) as u64, &[(0, &head(record + 64, 4, 4))]),
@@ -75,9 +75,9 @@ fn hostile_node_files_are_reported_and_never_followed() {
     // A true head over records of noise, owned by this process: shown as they are, whatever they say.
     let noisy = node(size(64), &[(HEAD, &noise[..64 * RECORD]), (0, &head(record, 64, 64))]);
     for index in 0..64 {
-        let life = HEAD + index * RECORD + std::mem::offset_of!(motet_wire::record::Record, life);
-        let state = life + std::mem::offset_of!(motet_wire::record::Life, state);
-        let owner = life + std::mem::offset_of!(motet_wire::record::Life, owner);
+        let life = HEAD + index * RECORD + std::mem::offset_of!(motet_wire::stream::record::Record, life);
+        let state = life + std::mem::offset_of!(motet_wire::stream::record::Life, state);
+        let owner = life + std::mem::offset_of!(motet_wire::stream::record::Life, owner);
         noisy.write_all_at(&2u32.to_ne_bytes(), state as u64).unwrap();
         noisy.write_all_at(&std::process::id().to_ne_bytes(), owner as u64).unwrap();
     }

@@ -7,7 +7,7 @@ use motet_driver_shm::Shm;
 use motet_driver_shm::offer::Offer;
 use motet_engine::driver::{Driver, Pair, Progress};
 use motet_engine::reason::{Reason, text};
-use motet_sys::{diag, socket};
+use motet_sys::{sock_diag, socket};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -75,7 +75,7 @@ fn pair_of(tcp: &TcpStream) -> Pair {
 fn a_bad_segment_is_in_the_log() {
     let lines = log_of("segment", |tcp| {
         let pair = pair_of(&tcp);
-        let victim = diag::Diag::open().unwrap().find(pair.peer, pair.local).unwrap().unwrap();
+        let victim = sock_diag::Diag::open().unwrap().find(pair.peer, pair.local).unwrap().unwrap();
         let netns = socket::netns_cookie(pair.fd).unwrap();
         let name = format!("motet/{netns:x}/{:x}", victim.cookie);
         let offer = Offer { netns, offerer: pair.cookie, other: victim.cookie, slot: 0, nonce: [1; 16] };

@@ -4,9 +4,9 @@ use crate::engine::{Handle, Local};
 use crate::peer::Peer;
 use motet_proto::bulk::Arriving;
 use motet_proto::{Base, Errno, Patience};
-use motet_sys::{clock, copy, crowd, diag, memory, socket, thread};
+use motet_sys::{clock, cpu_contention, memory, process_vm, sock_diag, socket, thread};
 use motet_wire::mapping::Mapping;
-use motet_wire::record::Record;
+use motet_wire::stream::record::Record;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -25,7 +25,7 @@ static PATIENCE: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn keep_gates_open(ns: u64) {
     PATIENCE.store(ns, Relaxed);
     if ns > 0 {
-        crowd::ignore();
+        cpu_contention::ignore();
     }
 }
 
@@ -134,11 +134,11 @@ impl Base for Kernel<'_> {
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
-        copy::read_from(pid, address, into) == Ok(into.len())
+        process_vm::read_from(pid, address, into) == Ok(into.len())
     }
 
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
-        copy::write_to(pid, address, from) == Ok(from.len())
+        process_vm::write_to(pid, address, from) == Ok(from.len())
     }
 
     fn enter_pages(&mut self, ring: Mapping) {
@@ -180,17 +180,17 @@ impl Base for Kernel<'_> {
     }
 
     fn yield_now(&mut self) {
-        crowd::yield_now();
+        cpu_contention::yield_now();
     }
 
     #[inline(always)]
     fn is_crowded(&self) -> bool {
-        crowd::is_here()
+        cpu_contention::is_here()
     }
 
     fn nap(&mut self, ns: u64) {
         thread::nap(ns);
-        motet_sys::handlers::pause();
+        motet_sys::signal_handlers::pause();
     }
 
     fn patience(&self, record: &Record) -> Patience {
@@ -222,7 +222,7 @@ impl Base for Kernel<'_> {
 /// Whether the other end's socket is closed, rather than shut down for sending. A process that ends sends the FIN first and lets
 /// go of the socket a moment later, so the kernel is asked for a while: longer if that process, `peer`, is known to be dying.
 pub fn nobody_has_other_end(fd: i32, peer: u32) -> bool {
-    let (Ok((local, peer_address)), Ok(diag)) = (socket::addresses(fd), diag::Diag::once()) else { return false };
+    let (Ok((local, peer_address)), Ok(diag)) = (socket::addresses(fd), sock_diag::Diag::once()) else { return false };
     let longer = [1_000_000; 50].iter().take_while(|_| thread::is_dying(peer));
     for nap in [10_000, 30_000, 60_000].iter().chain(longer).chain(&[0]) {
         match diag.find(peer_address, local) {

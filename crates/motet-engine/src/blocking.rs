@@ -7,7 +7,7 @@ use crate::stream::EBADF;
 use crate::wait::{Step, Wait};
 use motet_proto::{EAGAIN, EINTR, Errno, rx, tx};
 use motet_sys::{clock, socket};
-use motet_wire::record::Record;
+use motet_wire::stream::record::Record;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -129,7 +129,7 @@ impl Engine {
                     self.recv_end(handle, count);
                     if received == Ok(0) && !peek {
                         self.heard_end(handle);
-                        if record.state() == motet_wire::record::State::Broken {
+                        if record.state() == motet_wire::stream::record::State::Broken {
                             return Err(motet_proto::ECONNRESET);
                         }
                     }
@@ -235,10 +235,10 @@ impl Engine {
         let mut fds = Vec::with_capacity(handles.len());
         for &handle in handles {
             let (_, local) = self.look_up(handle).ok_or(EBADF)?;
-            fds.push(motet_sys::fds::borrow(local.fd.load(Relaxed)));
+            fds.push(motet_sys::private_fds::borrow(local.fd.load(Relaxed)));
         }
         if bell >= 0 {
-            fds.push(motet_sys::fds::borrow(bell));
+            fds.push(motet_sys::private_fds::borrow(bell));
         }
         let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN | PollFlags::RDHUP)).collect();
         let timeout = timeout.map(|ns| motet_sys::rustix::time::Timespec {

@@ -7,7 +7,7 @@
 use crate::message::transport::{Connector, Identity, Listener};
 use crate::reason::Reason;
 use motet_sys::socket::Credentials;
-use motet_wire::slot::Slot;
+use motet_wire::stream::slot::Slot;
 use std::any::Any;
 use std::net::SocketAddr;
 

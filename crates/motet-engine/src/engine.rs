@@ -18,13 +18,13 @@ use crate::pace::Pace;
 use crate::peer::Peer;
 use crate::set::Set;
 use motet_proto::bulk::Arriving;
-use motet_sys::fds::PrivateFd;
-use motet_sys::forkable::Forkable;
+use motet_sys::fork_safe_mutex::Forkable;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::{limits, memory, thread};
-use motet_wire::node::{self, Node};
-use motet_wire::record::{Events, Exchange, Life, Record, Rx, State, Tx, Who};
-use motet_wire::slot::{Slot, SlotCell};
+use motet_wire::stream::record::{Events, Exchange, Life, Record, Rx, State, Tx, Who};
+use motet_wire::stream::slot::{Slot, SlotCell};
+use motet_wire::stream::stats::{self, Node};
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -189,7 +189,7 @@ impl Engine {
     fn new(mut options: Options) -> Result<Self, i32> {
         let (file, node) = new_node(most_streams(options.streams).next_multiple_of(CHUNK))?;
         options.streams = node.capacity();
-        motet_sys::root::remember();
+        motet_sys::process_root::remember();
         motet_sys::clock::ticks_per_1024ns();
         crate::base::keep_gates_open(options.patience);
         let log = Log::new(options.log.clone());
@@ -293,9 +293,9 @@ impl Engine {
         });
         let index = index.ok()?;
         if (index as usize).is_multiple_of(CHUNK) {
-            let size = (CHUNK * motet_wire::record::SIZE) as u64;
+            let size = (CHUNK * motet_wire::stream::record::SIZE) as u64;
             // Pages now rather than SIGBUS later.
-            memory::allocate(&self.node_file, node::offset(index as usize) as u64, size).ok()?;
+            memory::allocate(&self.node_file, stats::offset(index as usize) as u64, size).ok()?;
         }
         Some(index)
     }
@@ -334,20 +334,20 @@ impl Engine {
 /// Of so many streams as many as a node file may have records for, within the limits of the process.
 fn most_streams(wanted: usize) -> usize {
     let size = limits::address_share(usize::MAX).min(usize::try_from(limits::file_size()).unwrap_or(usize::MAX));
-    let fit = size.saturating_sub(node::bytes(0)) / (node::bytes(CHUNK) - node::bytes(0)) * CHUNK;
+    let fit = size.saturating_sub(stats::bytes(0)) / (stats::bytes(CHUNK) - stats::bytes(0)) * CHUNK;
     wanted.min(fit.max(CHUNK)) // where not even these fit the file is refused
 }
 
 fn new_node(streams: usize) -> Result<(OwnedFd, Node), i32> {
     let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
-    let (file, mapping) = memory::create(node::NAME, node::bytes(streams), &[], node::HEAD).map_err(raw)?;
+    let (file, mapping) = memory::create(stats::NAME, stats::bytes(streams), &[], stats::HEAD).map_err(raw)?;
     let node = Node::over(mapping, streams).ok_or(22)?;
     let head = node.head();
-    head.version.store(node::VERSION, Ordering::Relaxed);
-    head.record.store(motet_wire::record::SIZE as u32, Ordering::Relaxed);
+    head.version.store(stats::VERSION, Ordering::Relaxed);
+    head.record.store(motet_wire::stream::record::SIZE as u32, Ordering::Relaxed);
     head.capacity.store(streams as u32, Ordering::Relaxed);
     head.creator.store(thread::pid(), Ordering::Relaxed);
-    head.magic.store(node::MAGIC, Ordering::Release);
+    head.magic.store(stats::MAGIC, Ordering::Release);
     Ok((file, node))
 }
 

@@ -5,16 +5,16 @@
 //! as the others could not look into it.
 //!
 //! What it is not: a count. A bit is cleared by its member, or by anybody once that process has ended or become another program
-//! ([`presence`]): whatever is asked twice, or never, stays right.
+//! ([`liveness_lock`]): whatever is asked twice, or never, stays right.
 //!
 //! The order of a fork: the parent takes a number for the child and sets its bits (`expect_child`), forks, and the child
 //! writes down its pid (`become_member`). There are numbers for [`MEMBERS`] processes with streams at the same time;
 //! one that comes when they are used up takes no new streams, and never says that it has closed one.
 
 use crate::engine::Engine;
-use motet_sys::{clock, presence, thread};
-use motet_wire::node::MEMBERS;
-use motet_wire::record::Record;
+use motet_sys::{clock, liveness_lock, thread};
+use motet_wire::stream::record::Record;
+use motet_wire::stream::stats::MEMBERS;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -93,7 +93,7 @@ impl Engine {
     fn is_dead(&self, number: u32) -> bool {
         number != self.number()
             && self.node.head().members[number as usize].load(Acquire) != EXPECTED
-            && !presence::is_taken(&self.node_file, u64::from(number))
+            && !liveness_lock::is_taken(&self.node_file, u64::from(number))
     }
 
     /// A number that nobody has; it is `whose` from now on, and in no record.
@@ -116,7 +116,7 @@ impl Engine {
 
     /// A number is ours: shown for as long as this process is what it is.
     fn take(&self, number: u32) {
-        let _ = presence::enter(&self.node_file, u64::from(number));
+        let _ = liveness_lock::enter(&self.node_file, u64::from(number));
         self.node.head().members[number as usize].store(thread::pid(), Release);
         self.place.number.store(number, Relaxed);
     }

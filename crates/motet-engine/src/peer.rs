@@ -2,8 +2,8 @@
 //! given to another process once it has ended. One descriptor for each peer process, however many streams lead there, and
 //! none before the first large block.
 
-use motet_sys::fds::PrivateFd;
-use motet_sys::forkable::Forkable;
+use motet_sys::fork_safe_mutex::Forkable;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::thread;
 use std::sync::{Arc, Mutex, Weak};
 

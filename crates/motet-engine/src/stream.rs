@@ -16,7 +16,7 @@ use crate::engine::{Engine, Handle, Up};
 use crate::reason::Reason;
 use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
 use motet_sys::{socket, thread};
-use motet_wire::record::State;
+use motet_wire::stream::record::State;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 

@@ -8,7 +8,7 @@ use crate::pace::{Pace, ticks};
 use crate::set::{HotList, Set};
 use crate::stream::EVIDENCE;
 use motet_proto::{gate, rx, spin};
-use motet_sys::{clock, crowd, thread};
+use motet_sys::{clock, cpu_contention, thread};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -239,7 +239,7 @@ impl<'a> Wait<'a> {
                     return Some(Step::Probe);
                 }
                 // Anybody else who wants this CPU gets it now and then; their time is not spun away.
-                let lent = crowd::yield_now();
+                let lent = cpu_contention::yield_now();
                 if lent > hog && !self.any_ready(engine) {
                     failed();
                     return None;
@@ -255,7 +255,7 @@ impl<'a> Wait<'a> {
                 }
                 return Some(Step::Probe);
             }
-            if near() && crowd::yield_now() > hog {
+            if near() && cpu_contention::yield_now() > hog {
                 failed();
                 return None;
             }

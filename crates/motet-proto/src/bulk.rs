@@ -7,10 +7,10 @@
 //! way, as the ring's best case is several times as fast where a cache is shared.
 
 use crate::Base;
-use motet_wire::gate::READY_LARGE;
 use motet_wire::mapping::Mapping;
-use motet_wire::record::{Record, Tx};
-use motet_wire::slot::Slot;
+use motet_wire::stream::gate::READY_LARGE;
+use motet_wire::stream::record::{Record, Tx};
+use motet_wire::stream::slot::Slot;
 use motet_wire::sync::AtomicU64;
 use motet_wire::sync::Ordering::Relaxed;
 

@@ -6,7 +6,7 @@
 //! much data opens its gate whatever happens to its own sends.
 
 use crate::Base;
-use motet_wire::record::Record;
+use motet_wire::stream::record::Record;
 use motet_wire::sync::Ordering::Relaxed;
 
 /// Sends in a row that met a closed gate before the own gate stays closed, too.

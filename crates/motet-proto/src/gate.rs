@@ -1,12 +1,12 @@
 //! The consumer's side of the gate: when it opens, when it closes, and who sleeps behind it (invariants 1, 4 and 5).
 //!
-//! All of it happens under the lock of the receiving half. The words themselves are `motet_wire::gate`.
+//! All of it happens under the lock of the receiving half. The words themselves are `motet_wire::stream::gate`.
 
 use crate::lock::{Acquired, Held, acquire};
 use crate::rx::broken;
 use crate::{Base, bulk, exchange};
-use motet_wire::record::{Record, State};
-use motet_wire::slot::Slot;
+use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
 
 /// Whether the gate is open over an empty ring, nobody sleeps on this stream and nothing speaks for the large ring or for a closed gate:

@@ -25,7 +25,7 @@ pub mod transfer;
 pub mod tx;
 
 use motet_wire::mapping::Mapping;
-use motet_wire::record::Record;
+use motet_wire::stream::record::Record;
 use std::io::IoSliceMut;
 
 /// A system error number, positive.

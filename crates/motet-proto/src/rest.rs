@@ -9,8 +9,8 @@ use crate::gate::hold;
 use crate::lock::Acquired;
 use crate::rx::{Take, missing, take};
 use crate::{Base, EAGAIN, Errno};
-use motet_wire::record::{Record, State};
-use motet_wire::slot::Slot;
+use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, relax};
 use std::io::IoSliceMut;
 

@@ -10,10 +10,10 @@ use crate::gate::{
 use crate::lock::{Acquired, acquire};
 use crate::spin::{Spun, paid, should_spin, spin, spins_in_vain, woke};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EINTR, Errno, bulk, transfer};
-use motet_wire::gate::{Advance, INLINE};
-use motet_wire::record::{Record, State, UNORDERED};
-use motet_wire::ring::{Ring, scatter};
-use motet_wire::slot::Slot;
+use motet_wire::stream::gate::{Advance, INLINE};
+use motet_wire::stream::record::{Record, State, UNORDERED};
+use motet_wire::stream::ring::{Ring, scatter};
+use motet_wire::stream::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, Ordering::Release};
 use std::io::IoSliceMut;
 

@@ -4,8 +4,8 @@
 //! setting for tests says so ([`Base::patience`]), a spin that found nothing is followed by a rest behind the open gate.
 
 use crate::{Base, Patience, transfer};
-use motet_wire::record::Record;
-use motet_wire::slot::Slot;
+use motet_wire::stream::record::Record;
+use motet_wire::stream::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, relax};
 
 /// Kernel readiness is looked at this often (ns) while spinning.

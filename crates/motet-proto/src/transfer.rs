@@ -17,9 +17,9 @@
 //! the two ends, which the receiver's posted position proves to the sender.
 
 use crate::{Base, ECONNRESET, Errno, bulk};
-use motet_wire::record::{Record, State};
-use motet_wire::slot::Slot;
-use motet_wire::slot::transfer::{ACTIVE, CUT, DONE, IDLE, POSTED};
+use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::slot::Slot;
+use motet_wire::stream::slot::transfer::{ACTIVE, CUT, DONE, IDLE, POSTED};
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use motet_wire::sync::{AtomicU64, relax};
 
@@ -284,7 +284,10 @@ fn soon<B: Base>(
         if here() {
             return true;
         }
-        if !matches!(slot.outward().gate.mode(tail), Ok(motet_wire::gate::Mode::Ring | motet_wire::gate::Mode::Wide)) {
+        if !matches!(
+            slot.outward().gate.mode(tail),
+            Ok(motet_wire::stream::gate::Mode::Ring | motet_wire::stream::gate::Mode::Wide)
+        ) {
             break;
         }
         relax();

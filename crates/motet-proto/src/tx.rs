@@ -7,10 +7,10 @@
 
 use crate::lock::{Acquired, Held, acquire};
 use crate::{Base, EAGAIN, EBADF, ECONNRESET, EPIPE, Errno, bulk, exchange, transfer};
-use motet_wire::gate::{Broken, INLINE, Mode};
-use motet_wire::record::{Record, State};
-use motet_wire::ring::gather;
-use motet_wire::slot::{Lines, Slot};
+use motet_wire::stream::gate::{Broken, INLINE, Mode};
+use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::ring::gather;
+use motet_wire::stream::slot::{Lines, Slot};
 use motet_wire::sync::{Ordering::Relaxed, Ordering::Release, relax};
 use std::io::IoSlice;
 use std::sync::Mutex;

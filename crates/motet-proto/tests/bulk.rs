@@ -5,7 +5,7 @@ use motet_driver_loopback::end::End;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
 use motet_proto::bulk::Copying;
-use motet_wire::record::Tx;
+use motet_wire::stream::record::Tx;
 
 /// So many puts of 1 MiB; returns how many went through the caches and around them.
 fn puts(tx: &Tx, count: usize, rates: [u64; 2]) -> [usize; 2] {
@@ -174,7 +174,7 @@ fn a_block_is_timed_from_its_first_bytes_to_its_last() {
 
 /// Whether a stream whose messages are read so is bulk by its large takes, and by its parts, after so many messages.
 fn read_in(takes: &[usize], messages: usize) -> (bool, bool) {
-    let record = motet_wire::record::Record::default();
+    let record = motet_wire::stream::record::Record::default();
     for _ in 0..messages {
         takes.iter().for_each(|&n| motet_proto::bulk::took(&record, n));
     }

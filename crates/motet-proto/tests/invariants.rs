@@ -6,7 +6,7 @@ use motet_driver_loopback::end::End;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan};
 use motet_proto::{EAGAIN, ECONNRESET, gate, rx, tx};
-use motet_wire::record::State;
+use motet_wire::stream::record::State;
 use motet_wire::sync::Ordering::Relaxed;
 use support::prng::Prng;
 use support::{Doing, LOOK, SEND, SLEEP, World};

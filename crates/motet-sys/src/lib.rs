@@ -3,32 +3,32 @@
 //! What it is: thin, safe functions over `rustix` (whose Linux backend makes raw calls) and, where it lacks one,
 //! over `syscalls`. What it is not: no policy, no state except the calibration of the [`clock`].
 
-pub mod append;
-pub mod barrier;
-pub mod birth;
+pub mod append_file;
+pub mod biased_lock;
+pub mod buffer_pool;
 pub mod clock;
-pub mod copy;
-pub mod crowd;
-pub mod diag;
-pub mod faults;
-pub mod fds;
-pub mod files;
-pub mod forkable;
-#[cfg(feature = "ground")]
-pub mod ground;
-pub mod handlers;
-pub mod lending;
+pub mod cpu_contention;
+pub mod file_region;
+pub mod fork_detect;
+pub mod fork_safe_mutex;
 pub mod limits;
 pub mod lineage;
-pub mod lock;
+pub mod liveness_lock;
+pub mod membarrier;
 pub mod memory;
-pub mod names;
-pub mod pool;
-pub mod presence;
-pub mod root;
+pub mod private_fds;
+pub mod process_root;
+pub mod process_vm;
+pub mod shm_pool;
+pub mod signal_handlers;
+pub mod sock_diag;
+pub mod sock_list;
 pub mod socket;
-pub mod span;
+#[cfg(feature = "ground")]
+pub mod test_mappings;
 pub mod thread;
+pub mod user_memory;
+pub mod userfaultfd;
 
 pub use rustix;
 

@@ -70,7 +70,7 @@ pub fn netns_cookie(fd: RawFd) -> Result<u64, Errno> {
 
 /// The process at the other end of a Unix socket, as a descriptor that is readable once it has ended; visible to us or not.
 pub fn peer_process(fd: RawFd) -> Result<OwnedFd, Errno> {
-    option::<i32>(fd, SOL_SOCKET, SO_PEERPIDFD).map(crate::fds::own)
+    option::<i32>(fd, SOL_SOCKET, SO_PEERPIDFD).map(crate::private_fds::own)
 }
 
 /// Credentials of the process at the other end of a Unix socket.
@@ -80,7 +80,7 @@ pub fn peer_credentials(fd: impl AsFd) -> Result<Credentials, Errno> {
 
 /// Local and peer address of a connected TCP socket. `Err(ENOPROTOOPT)` when it is not TCP.
 pub fn addresses(fd: RawFd) -> Result<(SocketAddr, SocketAddr), Errno> {
-    let fd = crate::fds::borrow(fd);
+    let fd = crate::private_fds::borrow(fd);
     let protocol = rustix::net::sockopt::socket_protocol(fd).map_err(|e| e.raw_os_error())?;
     if rustix::net::sockopt::socket_type(fd).map_err(|e| e.raw_os_error())? != SocketType::STREAM
         || protocol != Some(rustix::net::ipproto::TCP)
@@ -219,26 +219,26 @@ pub fn push(fd: RawFd) {
 
 /// Sets TCP_NODELAY.
 pub fn set_nodelay(fd: RawFd, on: bool) {
-    let _ = rustix::net::sockopt::set_tcp_nodelay(crate::fds::borrow(fd), on);
+    let _ = rustix::net::sockopt::set_tcp_nodelay(crate::private_fds::borrow(fd), on);
 }
 
 /// Whether TCP_NODELAY is set.
 pub fn nodelay(fd: RawFd) -> bool {
-    rustix::net::sockopt::tcp_nodelay(crate::fds::borrow(fd)).unwrap_or(false)
+    rustix::net::sockopt::tcp_nodelay(crate::private_fds::borrow(fd)).unwrap_or(false)
 }
 
 /// Whether the descriptor is O_NONBLOCK.
 pub fn is_nonblocking(fd: RawFd) -> bool {
-    rustix::fs::fcntl_getfl(crate::fds::borrow(fd)).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
+    rustix::fs::fcntl_getfl(crate::private_fds::borrow(fd)).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
 /// sendmsg with plain buffers.
 pub fn send(fd: RawFd, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
     let flags = SendFlags::from_bits_retain(flags as u32) | SendFlags::NOSIGNAL;
     if let [one] = bufs {
-        return rustix::net::send(crate::fds::borrow(fd), one, flags).map_err(|e| e.raw_os_error()); // the kernel copies no list
+        return rustix::net::send(crate::private_fds::borrow(fd), one, flags).map_err(|e| e.raw_os_error()); // the kernel copies no list
     }
-    rustix::net::sendmsg(crate::fds::borrow(fd), bufs, &mut SendAncillaryBuffer::default(), flags)
+    rustix::net::sendmsg(crate::private_fds::borrow(fd), bufs, &mut SendAncillaryBuffer::default(), flags)
         .map_err(|e| e.raw_os_error())
 }
 
@@ -246,18 +246,18 @@ pub fn send(fd: RawFd, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno>
 pub fn receive(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usize, Errno> {
     let flags = RecvFlags::from_bits_retain(flags as u32);
     if let [one] = bufs {
-        return rustix::net::recv(crate::fds::borrow(fd), &mut **one, flags)
+        return rustix::net::recv(crate::private_fds::borrow(fd), &mut **one, flags)
             .map(|(n, _)| n)
             .map_err(|e| e.raw_os_error());
     }
-    rustix::net::recvmsg(crate::fds::borrow(fd), bufs, &mut RecvAncillaryBuffer::default(), flags)
+    rustix::net::recvmsg(crate::private_fds::borrow(fd), bufs, &mut RecvAncillaryBuffer::default(), flags)
         .map(|m| m.bytes)
         .map_err(|e| e.raw_os_error())
 }
 
 /// Dissolves the connection: receives say ENOTCONN from now on, wherever else the socket is used.
 pub fn disconnect(fd: RawFd) -> Result<(), Errno> {
-    rustix::net::connect_unspec(crate::fds::borrow(fd)).map_err(|e| e.raw_os_error())
+    rustix::net::connect_unspec(crate::private_fds::borrow(fd)).map_err(|e| e.raw_os_error())
 }
 
 /// shutdown(2).
@@ -268,7 +268,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
         2 => rustix::net::Shutdown::Both,
         _ => return Err(rustix::io::Errno::INVAL.raw_os_error()),
     };
-    rustix::net::shutdown(crate::fds::borrow(fd), how).map_err(|e| e.raw_os_error())
+    rustix::net::shutdown(crate::private_fds::borrow(fd), how).map_err(|e| e.raw_os_error())
 }
 
 /// poll(2) events, as bits of `PollFlags`.
@@ -280,14 +280,14 @@ const GONE: u16 = 0x8 | 0x10 | 0x2000; // POLLERR | POLLHUP | POLLRDHUP
 /// SO_RCVTIMEO, ns, if there is one.
 pub fn receive_limit(fd: RawFd) -> Option<u64> {
     use rustix::net::sockopt::{Timeout, socket_timeout};
-    let limit = socket_timeout(crate::fds::borrow(fd), Timeout::Recv).ok().flatten()?;
+    let limit = socket_timeout(crate::private_fds::borrow(fd), Timeout::Recv).ok().flatten()?;
     u64::try_from(limit.as_nanos()).ok()
 }
 
 /// Waits for events on descriptors; `timeout` in ns, `None` for ever. Returns their events; `Err(EINTR)` on a signal.
 pub fn poll<const N: usize>(fds: [(RawFd, u16); N], timeout: Option<u64>) -> Result<[u16; N], Errno> {
     use rustix::event::{PollFd, PollFlags};
-    let borrowed = fds.map(|(fd, _)| crate::fds::borrow(fd));
+    let borrowed = fds.map(|(fd, _)| crate::private_fds::borrow(fd));
     let mut polled: [PollFd<'_>; N] =
         std::array::from_fn(|i| PollFd::new(&borrowed[i], PollFlags::from_bits_retain(fds[i].1)));
     let timeout = timeout
@@ -330,12 +330,12 @@ pub fn eventfd() -> Result<OwnedFd, Errno> {
 
 /// Rings an eventfd.
 pub fn ring(fd: RawFd) {
-    let _ = rustix::io::write(crate::fds::borrow(fd), &1u64.to_ne_bytes());
+    let _ = rustix::io::write(crate::private_fds::borrow(fd), &1u64.to_ne_bytes());
 }
 
 /// Empties an eventfd.
 pub fn drain(fd: RawFd) {
-    let _ = rustix::io::read(crate::fds::borrow(fd), &mut [0u8; 8]);
+    let _ = rustix::io::read(crate::private_fds::borrow(fd), &mut [0u8; 8]);
 }
 
 /// Most descriptors of one message.
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn only_an_eventfd_may_be_rung() {
-        use crate::fds::is_bell;
+        use crate::private_fds::is_bell;
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         assert!(is_bell(&eventfd().unwrap()));
         assert!(!is_bell(&pipe) && !is_bell(&seqpacket().unwrap()));

@@ -39,7 +39,7 @@ pub fn generation() -> u32 {
 /// Begins the generation of a forked child.
 ///
 /// # Safety
-/// To be called in such a child only, by its only thread, while that holds no guard of a [`crate::forkable::Forkable`].
+/// To be called in such a child only, by its only thread, while that holds no guard of a [`crate::fork_safe_mutex::Forkable`].
 pub unsafe fn next_generation() {
     GENERATION.store((generation() + 1) & (u32::MAX >> 2), Ordering::Relaxed);
 }

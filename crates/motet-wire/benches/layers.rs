@@ -5,8 +5,8 @@
 #![allow(missing_docs)] // criterion_group! makes an undocumented function
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use motet_wire::gate::{Advance, ConsumerLine, GateLine, INLINE, Mode};
-use motet_wire::ring::Ring;
+use motet_wire::stream::gate::{Advance, ConsumerLine, GateLine, INLINE, Mode};
+use motet_wire::stream::ring::Ring;
 use std::hint::{black_box, spin_loop};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};

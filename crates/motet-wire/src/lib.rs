@@ -12,14 +12,8 @@
 //! bounded before use, and nothing read from a segment is ever a pointer.
 
 pub mod copy;
-pub mod gate;
-pub mod lane;
 pub mod mapping;
-pub mod node;
-pub mod record;
-pub mod ring;
-pub mod segment;
-pub mod shared;
-pub mod sheet;
-pub mod slot;
+pub mod message;
+pub mod shared_memory;
+pub mod stream;
 pub mod sync;

@@ -1,4 +1,4 @@
-//! The gate, and in `loom/lane.rs` and `loom/claims.rs` the lane and shared copies, under loom: every order of two threads' steps on the shared lines, with small
+//! The gate, and in `loom/fifo.rs` and `loom/claims.rs` the lane and shared copies, under loom: every order of two threads' steps on the shared lines, with small
 //! constants.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test -p motet-wire --release --test loom`
@@ -10,13 +10,13 @@
 
 #[path = "loom/claims.rs"]
 mod claims;
-#[path = "loom/lane.rs"]
-mod lane;
+#[path = "loom/fifo.rs"]
+mod fifo;
 
 use loom::sync::Arc;
 use loom::thread;
-use motet_wire::gate::{Advance, ConsumerLine, GateLine, INLINE, MarkLine, Mode};
-use motet_wire::record::Record;
+use motet_wire::stream::gate::{Advance, ConsumerLine, GateLine, INLINE, MarkLine, Mode};
+use motet_wire::stream::record::Record;
 use motet_wire::sync::AtomicU64;
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 

@@ -55,7 +55,7 @@ pub fn engine() -> Option<&'static Engine> {
         None => Engine::start(|| {
             let config = config();
             stats::prepare(&config);
-            motet_sys::pool::limit(usize::try_from(config.pool).unwrap_or(usize::MAX));
+            motet_sys::buffer_pool::limit(usize::try_from(config.pool).unwrap_or(usize::MAX));
             table::options(config)
         }),
     }

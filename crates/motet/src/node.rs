@@ -40,7 +40,7 @@ pub use motet_engine::message::{
     Bias, Bodies, Body, Channel, Completion, Context, Ended, Error, GroupId, Handler, LinkId, Message, MessageLimits,
     Mode, Node as Inner, NodeOptions, Notice, OperationId, Serve, Stack, Status, Task, pop,
 };
-pub use motet_sys::span::{Memory, Span};
+pub use motet_sys::user_memory::{Memory, Span};
 
 use crate::table;
 use motet_engine::now;

@@ -5,7 +5,7 @@
 
 use motet_engine::Engine;
 use motet_sys::rustix::{fs, io};
-use motet_sys::{append, root};
+use motet_sys::{append_file, process_root};
 use std::ffi::CStr;
 use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -32,11 +32,11 @@ pub fn write(engine: &Engine) {
         return;
     }
     let Ok(path) = CStr::from_bytes_until_nul(&name.bytes) else { return };
-    if !root::is_unchanged() {
+    if !process_root::is_unchanged() {
         return;
     }
     // One write, so lines of several processes do not mix.
-    let _ = append::append_once(path, text.written());
+    let _ = append_file::append_once(path, text.written());
 }
 
 fn file_name(template: &[u8], name: &mut Text) -> fmt::Result {

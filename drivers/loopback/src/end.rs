@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::pipe::Connection;
 use motet_engine::engine::lock;
 use motet_proto::{Base, Errno};
-use motet_sys::copy;
+use motet_sys::process_vm;
 use motet_wire::mapping::Mapping;
 use std::io::IoSliceMut;
 use std::sync::{Arc, Mutex};
@@ -86,11 +86,11 @@ impl Base for End {
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
-        copy::read_from(pid, address, into) == Ok(into.len())
+        process_vm::read_from(pid, address, into) == Ok(into.len())
     }
 
     fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
-        copy::write_to(pid, address, from) == Ok(from.len())
+        process_vm::write_to(pid, address, from) == Ok(from.len())
     }
 
     fn same_process(&mut self, _pid: u32) -> bool {

@@ -3,7 +3,7 @@
 use motet_engine::engine::lock;
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
-use motet_wire::slot::Slot;
+use motet_wire::stream::slot::Slot;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,7 +19,7 @@ struct Entry {
 }
 
 /// A slot as both ends see it, prepared for the connection with these cookies. It comes back once both ends have left
-/// ([`motet_wire::slot::SlotHead::left`]).
+/// ([`motet_wire::stream::slot::SlotHead::left`]).
 pub fn place(ring: usize, cookies: [u64; 2]) -> Option<[Slot; 2]> {
     let mut pool = lock(&POOL);
     let left =

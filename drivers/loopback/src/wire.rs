@@ -7,7 +7,7 @@ use motet_engine::reason::Reason;
 use motet_sys::rustix::process::getegid;
 use motet_sys::socket::Credentials;
 use motet_sys::thread;
-use motet_wire::slot::Slot;
+use motet_wire::stream::slot::Slot;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Mutex;

@@ -6,7 +6,7 @@ use motet_engine::reason::Reason;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::socket::Credentials;
 use motet_sys::{clock, thread};
-use motet_wire::slot::Slot;
+use motet_wire::stream::slot::Slot;
 use std::sync::{Mutex, MutexGuard};
 
 static LINKS: Mutex<Links> = Mutex::new(Links::new(lives));

@@ -4,7 +4,7 @@
 
 use motet_engine::message::transport::NodeId;
 use motet_engine::reason::{ALL, Reason};
-use motet_wire::segment;
+use motet_wire::stream::segment;
 
 /// Bytes of either message.
 pub const SIZE: usize = 40;

@@ -18,7 +18,7 @@ pub mod rendezvous;
 use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
 use motet_engine::message::transport::{Connector, Identity, Listener};
 use motet_engine::reason::Reason;
-use motet_wire::slot::Slot;
+use motet_wire::stream::slot::Slot;
 use std::any::Any;
 
 /// The driver.

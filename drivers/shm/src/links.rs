@@ -13,14 +13,14 @@
 //! wrong about a peer's end costs a mapping, never a byte. A *slot* is handed out again only when both ends have left it.
 
 use motet_engine::reason::Reason;
-use motet_sys::fds::PrivateFd;
 use motet_sys::limits;
 use motet_sys::memory::{self, Ranges};
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, OwnedFd};
 use motet_sys::rustix::io::Errno;
 use motet_wire::mapping::Mapping;
-use motet_wire::segment::{Geometry, HEAD, HEAD_WORDS, HUGE_PAGE, MAX_SLOTS, Refused};
-use motet_wire::slot::Slot;
+use motet_wire::stream::segment::{Geometry, HEAD, HEAD_WORDS, HUGE_PAGE, MAX_SLOTS, Refused};
+use motet_wire::stream::slot::Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;

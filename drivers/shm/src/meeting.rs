@@ -8,16 +8,16 @@ use crate::greeting::{Answer, Greeting, SIZE};
 use motet_engine::engine::lock;
 use motet_engine::message::transport::{Connected, Connector, Identity, Listener, NodeId, ShmTransport, Transport};
 use motet_engine::reason::Reason;
-use motet_sys::fds::PrivateFd;
 use motet_sys::memory::{self, Ranges};
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use motet_sys::socket::{self, Credentials};
 use motet_sys::thread::{self, euid};
-use motet_sys::{barrier, copy, fds};
-use motet_wire::lane::bulk::{self, Bulk};
-use motet_wire::lane::{Fence, LINES, Lane};
+use motet_sys::{membarrier, private_fds, process_vm};
 use motet_wire::mapping::Mapping;
+use motet_wire::message::fifo::payload_ring::{self, Bulk};
+use motet_wire::message::fifo::{Fence, LINES, Lane};
 use std::sync::Mutex;
 
 /// Users outside our user namespace all look like this one.
@@ -83,7 +83,7 @@ impl Shape {
 
     /// Bytes before the rings: what is there from the beginning.
     fn dense(&self) -> usize {
-        (2 * Lane::size(self.lines) + 2 * bulk::LINE).next_multiple_of(4096)
+        (2 * Lane::size(self.lines) + 2 * payload_ring::LINE).next_multiple_of(4096)
     }
 
     fn size(&self) -> usize {
@@ -106,7 +106,7 @@ impl Memory {
         let Shape { lines, ring } = shape;
         let way = |n: usize| {
             let lane = Lane::over(self.0, n * Lane::size(lines), lines)?;
-            let line = 2 * Lane::size(lines) + n * bulk::LINE;
+            let line = 2 * Lane::size(lines) + n * payload_ring::LINE;
             Some((lane, Bulk::over(self.0, line, shape.dense() + n * ring, ring)?))
         };
         Ok([way(0).ok_or(Reason::BAD_SEGMENT)?, way(1).ok_or(Reason::BAD_SEGMENT)?])
@@ -158,7 +158,7 @@ fn readable(pid: i32) -> u32 {
     let pid = u32::try_from(pid).unwrap_or(0);
     // Nothing is at address 0: who may not read at all is told so first.
     const EFAULT: i32 = 14;
-    if pid != 0 && copy::read_from(pid, 0, &mut [0]) == Err(EFAULT) { pid } else { 0 }
+    if pid != 0 && process_vm::read_from(pid, 0, &mut [0]) == Err(EFAULT) { pid } else { 0 }
 }
 
 /// What wakes this side of a link.
@@ -193,7 +193,7 @@ impl Host {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|_| Reason::NO_MEMORY)?;
         let (listener, poll) = (PrivateFd::alone(listener), PrivateFd::new(poll));
         watch(&poll, &listener)?;
-        barrier::join();
+        membarrier::join();
         let (id, name, guests) = (node.id, node.name.clone(), Vec::new());
         Ok(Box::new(Self { listener, poll, id, name, guests, strangers: 0, resting: None }))
     }
@@ -249,16 +249,16 @@ impl Host {
         let [Some(file), Some(bell)] = files else { return Err(Reason::BAD_OFFER) };
         let shape = Shape { lines: greeting.lines as usize, ring: greeting.ring as usize };
         let (length, sealed, ordinary) = memory::inspect(&file).map_err(|_| Reason::BAD_SEGMENT)?;
-        if !shape.is_sound() || length != shape.size() as u64 || !sealed || !ordinary || !fds::is_bell(&bell) {
+        if !shape.is_sound() || length != shape.size() as u64 || !sealed || !ordinary || !private_fds::is_bell(&bell) {
             return Err(Reason::BAD_SEGMENT);
         }
         let memory = Memory::map(&file, shape)?;
-        let fence = if greeting.barrier && barrier::join() { Fence::Asymmetric } else { Fence::Both };
+        let fence = if greeting.barrier && membarrier::join() { Fence::Asymmetric } else { Fence::Both };
         for (lane, bulk) in memory.ways(shape)? {
             lane.prepare(fence);
             bulk.prepare();
         }
-        let control = PrivateFd::alone(fds::copy(guest).map_err(|_| Reason::NO_MEMORY)?);
+        let control = PrivateFd::alone(private_fds::copy(guest).map_err(|_| Reason::NO_MEMORY)?);
         Ok((Meeting { control, peer, memory, bell, ear: ear()?, shape }, greeting.caller))
     }
 
@@ -356,7 +356,7 @@ impl Guest {
         let file = memory::make("motet-link", SHAPE.size(), &[], SHAPE.dense()).map_err(|_| Reason::NO_MEMORY)?;
         let memory = Memory::map(&file, SHAPE)?;
         let Shape { lines, ring } = SHAPE;
-        let barrier = barrier::join();
+        let barrier = membarrier::join();
         let greeting = Greeting { caller: self.caller, lines: lines as u32, ring: ring as u32, barrier };
         let ear = ear()?;
         let files = [file.as_fd(), ear.as_fd()];
@@ -379,7 +379,7 @@ impl Guest {
         }
         let Answer(answer) = Answer::decode(&bytes[..length.min(bytes.len())]);
         Some(answer.and_then(|id| {
-            let bell = bell.filter(fds::is_bell).ok_or(Reason::BAD_OFFER)?;
+            let bell = bell.filter(private_fds::is_bell).ok_or(Reason::BAD_OFFER)?;
             Meeting { control, peer, memory, bell, ear, shape: SHAPE }.end(true, id)
         }))
     }

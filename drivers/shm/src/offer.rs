@@ -5,7 +5,7 @@
 //! another version says, it is known to be one.
 
 use motet_engine::reason::{ALL, Reason};
-use motet_wire::segment;
+use motet_wire::stream::segment;
 
 /// "MOTETofr".
 const MAGIC: u64 = u64::from_le_bytes(*b"MOTETofr");

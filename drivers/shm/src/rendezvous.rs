@@ -15,9 +15,9 @@ use crate::offer::{Bad, Offer, REFUSAL_SIZE, Refusal, SIZE};
 use motet_engine::driver::{Connecting, Pair, Progress, Wire};
 use motet_engine::engine::lock;
 use motet_engine::reason::Reason;
-use motet_sys::diag::Diag;
-use motet_sys::fds::{self, PrivateFd};
+use motet_sys::private_fds::{self, PrivateFd};
 use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use motet_sys::sock_diag::Diag;
 use motet_sys::socket::{self, Credentials};
 use motet_sys::thread::{self, euid};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +55,7 @@ struct Room;
 
 impl Room {
     fn enter() -> Option<Self> {
-        if WAITING.fetch_add(1, Ordering::Relaxed) < fds::most() / PART {
+        if WAITING.fetch_add(1, Ordering::Relaxed) < private_fds::most() / PART {
             return Some(Self);
         }
         WAITING.fetch_sub(1, Ordering::Relaxed);
@@ -74,7 +74,7 @@ fn shape(pair: &Pair) -> Shape {
 }
 
 /// The cookie and owner of the socket at the other end of a connection.
-fn other_end(pair: &Pair) -> Result<Option<motet_sys::diag::Found>, Reason> {
+fn other_end(pair: &Pair) -> Result<Option<motet_sys::sock_diag::Found>, Reason> {
     let mut diag = lock(&DIAG);
     if diag.is_none() {
         *diag = Some(Diag::open().map_err(|_| Reason::NOT_PERMITTED)?);

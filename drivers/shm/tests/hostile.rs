@@ -11,7 +11,7 @@ use motet_sys::rustix::fs::{
 };
 use motet_sys::rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use motet_sys::socket;
-use motet_wire::segment::Geometry;
+use motet_wire::stream::segment::Geometry;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};

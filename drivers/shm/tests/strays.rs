@@ -7,7 +7,7 @@ use motet_engine::engine::Up;
 use motet_engine::stream::Taken;
 use motet_engine::{Engine, Handle, Options};
 use motet_proto::{EBADF, gate, rx, tx};
-use motet_wire::record::State;
+use motet_wire::stream::record::State;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;

@@ -9,7 +9,7 @@ use motet_engine::message::transport::{Connected, Connector, Identity, NodeId, S
 use motet_engine::reason::Reason;
 use motet_proto::message::session::greeting::{Greeting, Wish};
 use motet_proto::message::session::{LARGEST, Role, Session};
-use motet_sys::fds::PrivateFd;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::{clock, memory};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;

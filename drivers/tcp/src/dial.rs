@@ -2,7 +2,7 @@
 
 use crate::socket::{self, Set};
 use motet_proto::message::session::greeting::{GREETING, Greeting, Ungreeted};
-use motet_sys::fds::PrivateFd;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, AsRawFd};
 use motet_sys::rustix::io::Errno;
 use std::net::SocketAddr;

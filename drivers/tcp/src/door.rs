@@ -10,7 +10,7 @@ use crate::node::{Node, Visit};
 use crate::socket::{self, Set};
 use motet_proto::message::session::LARGEST;
 use motet_proto::message::session::greeting::{Greeting, Wish};
-use motet_sys::fds::PrivateFd;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::{Errno, Result};
 use std::net::SocketAddr;
 

@@ -21,7 +21,7 @@ pub mod trust;
 use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
 use motet_engine::message::transport::{Connector, Identity, Listener};
 use motet_engine::reason::Reason;
-use motet_wire::slot::Slot;
+use motet_wire::stream::slot::Slot;
 
 /// The driver.
 #[derive(Debug)]

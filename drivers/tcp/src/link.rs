@@ -14,7 +14,7 @@ use motet_engine::message::transport::{Lost, PacketTransport};
 use motet_engine::reason::Reason;
 use motet_proto::message::Packets;
 use motet_proto::message::session::{PIECES, RAILS, Role, Session};
-use motet_sys::fds::PrivateFd;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::{Errno, Result};
 use std::io::IoSlice;
 use std::net::SocketAddr;

@@ -8,7 +8,7 @@ use crate::guest::Guest;
 use crate::trust::{may, may_be_here, other_end};
 use motet_engine::message::transport::{Identity, NodeId, Secret};
 use motet_proto::message::session::greeting::Greeting;
-use motet_sys::fds::PrivateFd;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, AsRawFd};
 use motet_sys::rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! TCP sockets and sets of them, as this driver uses them: nonblocking, private, never through the C library.
 
-use motet_sys::fds::PrivateFd;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::event::Timespec;
 use motet_sys::rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use motet_sys::rustix::fd::{AsFd, AsRawFd};

@@ -5,7 +5,7 @@
 //! in another network namespace: there the secret of the address decides. What it is not: secret from who reads the wire.
 
 use motet_engine::message::transport::Secret;
-use motet_sys::diag::Diag;
+use motet_sys::sock_diag::Diag;
 use motet_sys::thread::euid;
 use std::net::SocketAddr;
 

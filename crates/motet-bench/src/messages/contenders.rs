@@ -136,7 +136,7 @@ fn lanes(bench: &Bench) -> Ends {
         Part::Rate => Some(rate.clone()),
         _ => None,
     };
-    Ends::Pair { program: Box::new(program), most: motet_wire::lane::MOST }
+    Ends::Pair { program: Box::new(program), most: motet_wire::message::fifo::MOST }
 }
 
 /// A pair of processes of `NAME_messages.c`.

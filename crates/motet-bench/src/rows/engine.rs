@@ -150,9 +150,9 @@ fn single_copy(bench: &Bench, turn: usize, write: bool, size: usize, buffers: us
     let copy = |i: usize| {
         let (own, there) = (&mut own[i % buffers], addresses[i % buffers]);
         let copied = if write {
-            motet_sys::copy::write_to(pid, there, own)
+            motet_sys::process_vm::write_to(pid, there, own)
         } else {
-            motet_sys::copy::read_from(pid, there, own)
+            motet_sys::process_vm::read_from(pid, there, own)
         };
         match copied {
             Ok(n) if n == size => {}

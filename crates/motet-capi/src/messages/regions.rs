@@ -7,7 +7,7 @@ use super::{Deadline, EAGAIN, EBADF, EDEADLK, EINVAL, EOPNOTSUPP, Errno, call, e
 use motet_api::node::{Key, LinkId, Mapped, Rights};
 use motet_engine::message::regions::Shared;
 use motet_engine::message::{Error, Node};
-use motet_sys::fds;
+use motet_sys::private_fds;
 
 /// enum motet_region_rights.
 const RIGHTS: u32 = Rights::ALL.0 as u32;
@@ -140,10 +140,10 @@ pub unsafe extern "C" fn motet_region_register_file(
         // SAFETY: the caller's promise.
         unsafe { shape::put(out, 0) }?;
         let (entered, rights) = (enter(node)?, rights(asked)?);
-        if file < 0 || fds::is_private(file) {
+        if file < 0 || private_fds::is_private(file) {
             return Err(EBADF); // whether another number is that of an open file is the kernel's to say
         }
-        let key = entered.node.register_file(fds::borrow(file), offset, length, rights).map_err(errno)?;
+        let key = entered.node.register_file(private_fds::borrow(file), offset, length, rights).map_err(errno)?;
         // SAFETY: as above.
         unsafe { shape::put(out, key.0) }.map(|()| 0)
     })

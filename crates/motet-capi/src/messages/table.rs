@@ -12,7 +12,7 @@ use crate::messages::holdings::Holding;
 use motet_api::node::Node;
 use motet_proto::message::Held;
 use motet_proto::message::pool::Pool;
-use motet_sys::{barrier, thread};
+use motet_sys::{membarrier, thread};
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::ptr;
@@ -213,7 +213,7 @@ pub fn enter(handle: u64) -> Result<Entered, Errno> {
 pub fn keep(node: Node, single: bool) -> Result<u64, Errno> {
     let free = |slot: &Slot| slot.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
     let at = SLOTS.iter().position(free).ok_or(EMFILE)?;
-    BARRIER.store(barrier::join_threads(), Relaxed);
+    BARRIER.store(membarrier::join_threads(), Relaxed);
     let handle = (GIVEN.fetch_add(1, Relaxed) + 1) << 8 | at as u64;
     let owner = if single { thread::token() } else { 0 };
     let (messages, holdings, handlers) = Default::default();
@@ -270,7 +270,7 @@ pub fn close(handle: u64) -> Result<(), Errno> {
     if !forked {
         fence(SeqCst);
         if BARRIER.load(Relaxed) {
-            barrier::among_threads();
+            membarrier::among_threads();
         }
         // edge: handle <-> marks
         // Marks first: who has pinned the node, or goes on as a stranger, is one before its mark goes.

@@ -5,9 +5,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 
-use motet_sys::{copy, diag, limits, memory, socket};
-use motet_wire::node;
-use motet_wire::segment::Geometry;
+use motet_sys::{limits, memory, process_vm, sock_diag, socket};
+use motet_wire::stream::segment::Geometry;
+use motet_wire::stream::stats;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use super::{Check, Verdict, squatters};
@@ -68,7 +68,7 @@ fn limits_given() -> Check {
     const NAME: &str = "limits";
     let (file, space) = (limits::file_size(), limits::address_space());
     let segment = |bulk| Geometry { slots: 1, ring: 64 << 10, bulk }.bytes();
-    let least = segment(0).max(node::bytes(64)) as u64;
+    let least = segment(0).max(stats::bytes(64)) as u64;
     let failed = if file < least {
         Some(format!("files of at most {} KiB (ulimit -f), and shared memory is a file", file >> 10))
     } else if !limits::group_has(1 << 20) {
@@ -113,7 +113,7 @@ fn connection() -> io::Result<(TcpStream, TcpStream)> {
 fn sock_diag() -> Check {
     let raw = io::Error::from_raw_os_error;
     let tried = connection().and_then(|(near, far)| {
-        let found = diag::Diag::open().map_err(raw)?.find(far.local_addr()?, near.local_addr()?).map_err(raw)?;
+        let found = sock_diag::Diag::open().map_err(raw)?.find(far.local_addr()?, near.local_addr()?).map_err(raw)?;
         let cookie = socket::cookie(far.as_raw_fd()).map_err(raw)?;
         if found.is_some_and(|f| f.cookie == cookie) { Ok(()) } else { Err(io::Error::other("finds no socket")) }
     });
@@ -164,7 +164,7 @@ fn copy_from_child() -> io::Result<()> {
     let mut child = start(What::Wait)?;
     let read = first_mapping(child.id()).and_then(|address| {
         let mut bytes = [0; 4];
-        let n = copy::read_from(child.id(), address, &mut bytes).map_err(io::Error::from_raw_os_error)?;
+        let n = process_vm::read_from(child.id(), address, &mut bytes).map_err(io::Error::from_raw_os_error)?;
         if n == 4 { Ok(()) } else { Err(io::Error::other("read too little")) }
     });
     let _ = child.kill();

@@ -5,7 +5,7 @@
 //! told who does it.
 
 use super::{Check, Verdict};
-use motet_sys::{names, socket, thread};
+use motet_sys::{sock_list, socket, thread};
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::AsRawFd;
 
@@ -50,8 +50,8 @@ fn squatters() -> Result<BTreeMap<u32, Squatter>, i32> {
     let fd = std::net::UdpSocket::bind("127.0.0.1:0").map_err(|e| e.raw_os_error().unwrap_or(0))?;
     let here = format!("motet/{:x}/", socket::netns_cookie(fd.as_raw_fd())?);
     let node = format!("motet/node/{own}/");
-    let held: Vec<_> = names::held()?.into_iter().filter(|holder| holder.uid != own).collect();
-    let connections: HashSet<(u64, u32)> = names::connections()?.into_iter().collect();
+    let held: Vec<_> = sock_list::held()?.into_iter().filter(|holder| holder.uid != own).collect();
+    let connections: HashSet<(u64, u32)> = sock_list::connections()?.into_iter().collect();
     let mut all = BTreeMap::<u32, Squatter>::new();
     for holder in held {
         let Ok(text) = std::str::from_utf8(&holder.name) else { continue };

@@ -2,7 +2,7 @@
 
 use super::{Engine, Handle, START, Totals, lock};
 use crate::log;
-use motet_sys::pool;
+use motet_sys::buffer_pool;
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ impl Engine {
 /// Keeps every lock, of the engine and below it, whose contents a forked child needs, from before the fork until after it.
 ///
 /// The fields are in the order in which the locks are taken, here and elsewhere: who holds one takes only later ones. Before all of
-/// them come those of a stream and of a set ([`Forkable`](motet_sys::forkable::Forkable)): they are not held for a fork, so there is no order among the
+/// them come those of a stream and of a set ([`Forkable`](motet_sys::fork_safe_mutex::Forkable)): they are not held for a fork, so there is no order among the
 /// thousands of them to keep.
 pub struct Quiet {
     _start: MutexGuard<'static, ()>,
@@ -55,7 +55,7 @@ impl Quiet {
             _drivers: engine.iter().flat_map(|e| e.options.drivers).map(|driver| driver.quiet()).collect(),
             _ended: engine.map(|e| lock(&e.ended)),
             _log: engine.map(|e| e.log.hold()),
-            _pool: Box::new(pool::quiet()),
+            _pool: Box::new(buffer_pool::quiet()),
         };
         engine.inspect(|e| e.expect_child());
         quiet

@@ -3,7 +3,7 @@
 use super::{Engine, Local, lock};
 use crate::reason::Reason;
 use motet_sys::thread;
-use motet_wire::record::Record;
+use motet_wire::stream::record::Record;
 use std::sync::atomic::Ordering;
 
 /// Counts over the streams of a process.
@@ -67,7 +67,7 @@ impl Engine {
         let head = self.node.head();
         let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
         head.segment_bytes.store(bytes as u64, Ordering::Relaxed);
-        head.descriptors.store(motet_sys::fds::private_ones() as u64, Ordering::Relaxed);
+        head.descriptors.store(motet_sys::private_fds::private_ones() as u64, Ordering::Relaxed);
         // What is new since the last time, as forked relatives count in the same words.
         for ((total, told), shown) in self.driver_links().into_iter().zip(&self.told).zip(&head.links) {
             shown.fetch_add(total.wrapping_sub(told.swap(total, Ordering::AcqRel)), Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Which streams have bytes that the peer may not have read: few of many, found at once (invariant 6 asks before every sleep).
 
 use super::{CHUNK, Engine, Handle, Local};
-use motet_wire::record::Record;
+use motet_wire::stream::record::Record;
 use std::sync::atomic::Ordering;
 
 impl Engine {

@@ -11,7 +11,7 @@ use super::port::post_otherwise;
 use super::receiving::From;
 use super::{Error, GroupId, Node};
 use motet_proto::message::matching::Selector;
-use motet_sys::span::Span;
+use motet_sys::user_memory::Span;
 
 impl Node {
     /// Receives the next message whose tag is `tag` but for the bits in `ignore`, and waits for it. The message's headers, the outermost first,

@@ -8,8 +8,8 @@
 
 use super::regions::{Atomic, Shared};
 use motet_proto::message::Status;
-use motet_sys::copy;
-use motet_sys::files::{FilePart, Lost};
+use motet_sys::file_region::{FilePart, Lost};
+use motet_sys::process_vm;
 use std::sync::Arc;
 
 /// What lies behind a region.
@@ -107,7 +107,9 @@ impl Bytes {
     /// Copies bytes out of another process's memory; returns how many. `None`: not in this way.
     pub fn copy_from(&self, pid: u32, from: u64, at: u64, length: usize) -> Option<usize> {
         match self {
-            Self::Memory(callbacks) => copy::read_into(pid, from, &callbacks.part(at as usize, length).ok()?).ok(),
+            Self::Memory(callbacks) => {
+                process_vm::read_into(pid, from, &callbacks.part(at as usize, length).ok()?).ok()
+            }
             Self::File(part) | Self::Sealed(part, _) => part.copy_from(pid, from, at as usize, length).ok(),
         }
     }

@@ -1,7 +1,7 @@
 //! Single copies: bodies that the receiver copies out of the sender's process, alone or with the sender's help.
 //!
 //! With help, the receiver says where it wants the bytes, and both copy chunks that they claim from words beside the ring
-//! ([`motet_wire::lane::claims`]), the sender whenever it makes progress; one that does not is not waited for. Before the receiver's memory
+//! ([`motet_wire::message::fifo::chunk_claims`]), the sender whenever it makes progress; one that does not is not waited for. Before the receiver's memory
 //! is the program's again, the sender has said that its chunks are copied, or is gone.
 //!
 //! What it is not: which way is taken is [`super::choice`]'s matter.
@@ -12,9 +12,9 @@ use super::state::{Callbacks, MessageState};
 use super::{LinkId, regions};
 use crate::reason::Reason;
 use motet_proto::message::{CopyRequest, ShareRequest};
-use motet_sys::span::Memory;
-use motet_sys::{copy, socket, thread};
-use motet_wire::lane::claims::{Claims, Helped};
+use motet_sys::user_memory::Memory;
+use motet_sys::{process_vm, socket, thread};
+use motet_wire::message::fifo::chunk_claims::{Claims, Helped};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// A body that the receiver copies.
@@ -296,7 +296,7 @@ fn copy_some(state: &mut MessageState, pid: u32, request: &CopyRequest, done: u6
     if pid == 0 {
         return None;
     }
-    let copied = operation.memory.write(done as usize, length, |into| copy::read_from(pid, from, into));
+    let copied = operation.memory.write(done as usize, length, |into| process_vm::read_from(pid, from, into));
     copied.ok().filter(|&copied| copied > 0).map(|copied| copied as u64)
 }
 
@@ -304,7 +304,7 @@ fn copy_some(state: &mut MessageState, pid: u32, request: &CopyRequest, done: u6
 fn write_all(pid: u32, address: u64, mut body: &[u8]) -> bool {
     let mut at = address;
     while !body.is_empty() {
-        match copy::write_to(pid, at, body) {
+        match process_vm::write_to(pid, at, body) {
             Ok(written @ 1..) if written <= body.len() => (at, body) = (at + written as u64, &body[written..]),
             _ => return false,
         }

@@ -12,10 +12,10 @@ use crate::driver::Driver;
 use crate::reason::Reason;
 use motet_proto::message::pool::{Number, Pool};
 use motet_proto::message::{Broken, ChannelId, Reception};
-use motet_sys::fds::PrivateFd;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
-use motet_sys::{clock, fds, lock, thread};
+use motet_sys::{biased_lock, clock, private_fds, thread};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const PARTING: u64 = 1_000_000_000;
 const NAP: u64 = 50_000;
 
 /// The lock, while it is held.
-pub type Guard<'a> = lock::Guard<'a, Core>;
+pub type Guard<'a> = biased_lock::Guard<'a, Core>;
 
 /// Everything of a node that changes.
 pub struct Core {
@@ -274,7 +274,7 @@ impl Core {
 
     /// Has a descriptor wake the sleeper.
     pub fn watch(&self, fd: RawFd, source: Source) -> Result<(), Error> {
-        epoll::add(&self.poll, fds::borrow(fd), source.encode(), source.flags())
+        epoll::add(&self.poll, private_fds::borrow(fd), source.encode(), source.flags())
             .map_err(|e| Error::NoNode(e.raw_os_error()))
     }
 
@@ -446,7 +446,7 @@ impl Core {
         if packet_transport.close(clock::nanoseconds()) {
             return;
         }
-        let _ = epoll::delete(&self.poll, fds::borrow(packet_transport.descriptor()));
+        let _ = epoll::delete(&self.poll, private_fds::borrow(packet_transport.descriptor()));
         if self.watch(packet_transport.descriptor(), Source::Meeting).is_ok() {
             self.leaving.push(packet_transport);
         }

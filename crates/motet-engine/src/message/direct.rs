@@ -18,8 +18,8 @@ use super::segments::Direct;
 use super::{Error, LinkId, Node, Notice, OperationId, Status};
 use motet_proto::message::Outcome;
 use motet_proto::message::remote::format::{SIGHT, Sight};
-use motet_sys::lending::Window;
-use motet_sys::span::Memory;
+use motet_sys::shm_pool::Window;
+use motet_sys::user_memory::Memory;
 use std::sync::Arc;
 
 /// A region of a peer's that is mapped here as long as this, revoked or not.

@@ -13,9 +13,9 @@ use super::transport::ShmTransport;
 use motet_proto::message::expected::Awaited;
 use motet_proto::message::matching::Receive;
 use motet_proto::message::{Broken, Link, stack};
-use motet_sys::span::Span;
-use motet_wire::lane::bulk::Run;
-use motet_wire::lane::{Consumer, Packet};
+use motet_sys::user_memory::Span;
+use motet_wire::message::fifo::payload_ring::Run;
+use motet_wire::message::fifo::{Consumer, Packet};
 use std::ops::Range;
 
 /// Looks for each next part of a message whose sender is putting it there.

@@ -12,7 +12,7 @@
 use super::bytes::Bytes;
 use super::regions::{Host, Key, Rights};
 use super::{Error, Node};
-use motet_sys::files::{FilePart, Lost};
+use motet_sys::file_region::{FilePart, Lost};
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::rustix::io::Errno;
 

@@ -12,8 +12,8 @@ use super::transport::Transport;
 use motet_proto::message::packet::Kind;
 use motet_proto::message::pool::Number;
 use motet_sys::memory;
-use motet_wire::lane::bulk::IN_RING;
-use motet_wire::lane::{Broken, Put};
+use motet_wire::message::fifo::payload_ring::IN_RING;
+use motet_wire::message::fifo::{Broken, Put};
 
 impl Core {
     /// Sends a message. False, and nothing is done: it goes another way, or not at all.

@@ -12,8 +12,8 @@ use super::{LinkId, MessageLimits, early, posted, regions};
 use crate::reason::Reason;
 use motet_proto::message::{Broken, ChannelId, GUESSED, Link, Refusal};
 use motet_sys::{memory, socket};
-use motet_wire::lane::bulk::{BulkOut, IN_RING};
-use motet_wire::lane::{Glance, Packet};
+use motet_wire::message::fifo::payload_ring::{BulkOut, IN_RING};
+use motet_wire::message::fifo::{Glance, Packet};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Packets taken from one link before others have their turn.

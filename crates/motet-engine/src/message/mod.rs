@@ -67,12 +67,12 @@ use self::core::{Core, Guard, Source};
 use crate::driver::Driver;
 use motet_proto::message::matching;
 use motet_proto::message::{ChannelId, Held, Limits};
-use motet_sys::birth::Birth;
-use motet_sys::fds::{self, PrivateFd};
-use motet_sys::lock::{BiasToken, Lock};
+use motet_sys::biased_lock::{BiasToken, Lock};
+use motet_sys::fork_detect::Birth;
+use motet_sys::private_fds::{self, PrivateFd};
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
-use motet_sys::{crowd, memory, socket};
+use motet_sys::{cpu_contention, memory, socket};
 use sheet::Sheet;
 use state::MessageState;
 use std::net::SocketAddr;
@@ -265,7 +265,7 @@ impl Node {
         let birth = Birth::mark().map_err(Error::NoNode)?;
         let system = |e: motet_sys::rustix::io::Errno| Error::NoNode(e.raw_os_error());
         let poll = PrivateFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
-        let outer = PrivateFd::new(fds::copy(&poll).map_err(system)?);
+        let outer = PrivateFd::new(private_fds::copy(&poll).map_err(system)?);
         let kick = PrivateFd::new(socket::eventfd().map_err(Error::NoNode)?);
         let id = NodeId(memory::nonce().map_err(Error::NoNode)?);
         let name = match options.name.as_str() {
@@ -286,7 +286,7 @@ impl Node {
     /// Longest wait outside the kernel now, ns.
     #[inline(always)]
     fn spin(&self) -> u64 {
-        if crowd::is_here() { 0 } else { self.spin }
+        if cpu_contention::is_here() { 0 } else { self.spin }
     }
 
     /// Whether a fork lies between the process that made it and ours.

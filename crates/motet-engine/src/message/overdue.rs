@@ -9,7 +9,7 @@ use super::operations::Kind;
 use super::{Error, Node, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::Broken;
-use motet_sys::span::Memory;
+use motet_sys::user_memory::Memory;
 
 /// What is left to do for a send that was called back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! It spins while that pays, yields now and then, at once where the last yields met somebody, and sleeps when neither has helped.
 //! Waits that would have been better asleep are followed by waits that sleep at once, twice as many each time.
 
-use motet_sys::{clock, crowd};
+use motet_sys::{clock, cpu_contention};
 
 /// Looks before the first one at the clock: a peer that runs answers within these.
 const EAGER: u32 = 256;
@@ -93,7 +93,7 @@ impl Pace {
 
     /// Yields, and remembers whom it met. True: somebody who computes, so that it is better to sleep.
     pub fn lend(&mut self) -> bool {
-        let took = crowd::yield_now();
+        let took = cpu_contention::yield_now();
         self.lent = took > ticks(LENT) && took <= ticks(HOG);
         took > ticks(HOG)
     }

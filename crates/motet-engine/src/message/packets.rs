@@ -5,9 +5,9 @@ use motet_proto::bulk::Copying;
 use motet_proto::message::packet::{self, Kind, Route};
 use motet_proto::message::{Packets, stack};
 use motet_sys::{clock, memory};
-use motet_wire::lane::bulk::{BulkOut, IN_RING};
-use motet_wire::lane::{Broken, Buffer, IN_LINE, MORE, Producer, Put};
-use motet_wire::record::Tx;
+use motet_wire::message::fifo::payload_ring::{BulkOut, IN_RING};
+use motet_wire::message::fifo::{Broken, Buffer, IN_LINE, MORE, Producer, Put};
+use motet_wire::stream::record::Tx;
 use std::ops::Range;
 
 /// The sending half of a transport, as the protocol sees it. An enumeration, not a trait object: the shared-memory half is inlined.

@@ -13,9 +13,9 @@ use motet_proto::message::packet::{self, Kind};
 use motet_proto::message::posted::{Matched, Receiver};
 use motet_proto::message::rendezvous::Payload;
 use motet_proto::message::{Envelope, Link, Outcome, Owner, Status, stack};
-use motet_sys::span::Span;
-use motet_wire::lane::bulk::{IN_RING, Run};
-use motet_wire::lane::{Glance, Short};
+use motet_sys::user_memory::Span;
+use motet_wire::message::fifo::payload_ring::{IN_RING, Run};
+use motet_wire::message::fifo::{Glance, Short};
 
 /// Words of a line that every message has.
 const WORDS: usize = packet::MESSAGE / 8;

@@ -16,7 +16,7 @@ use motet_proto::message::Reception;
 use motet_proto::message::pool::Number;
 use motet_sys::rustix::event::{Timespec, epoll};
 use motet_sys::rustix::fd::AsFd;
-use motet_sys::{barrier, clock, socket};
+use motet_sys::{clock, membarrier, socket};
 use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -192,7 +192,7 @@ impl Node {
             wait.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
         let poll = core.poll.as_fd().as_raw_fd();
         let mut sleep = || {
-            let poll = motet_sys::fds::borrow(poll);
+            let poll = motet_sys::private_fds::borrow(poll);
             epoll::wait(poll, &mut events[..], timeout.as_ref()).unwrap_or(0)
         };
         let count = if wait == Some(0) {
@@ -391,7 +391,7 @@ impl Node {
             false
         });
         if needs_barrier {
-            barrier::everywhere();
+            membarrier::everywhere();
         }
         for link in chosen {
             let Some(link_state) = links.named(Number(link.0)) else { continue };

@@ -8,7 +8,7 @@ use super::{Bias, Channel, Context, Error, LinkId, Node, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source};
 use motet_proto::message::{Broken, Held, Outcome, Reception};
-use motet_sys::span::Memory;
+use motet_sys::user_memory::Memory;
 
 /// Where a receive looks for its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

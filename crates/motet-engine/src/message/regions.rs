@@ -17,9 +17,9 @@ use motet_proto::message::packet::Place;
 use motet_proto::message::pool::{Number, Pool};
 use motet_proto::message::regions::{Regions, Revoked};
 use motet_proto::message::remote::{CopyTo, Memory as Remote, PutBytes, RemoteCopy};
-use motet_sys::lending::Segment;
 use motet_sys::memory;
-pub use motet_wire::shared::Shared;
+use motet_sys::shm_pool::Segment;
+pub use motet_wire::shared_memory::Shared;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -165,7 +165,7 @@ pub(super) fn copy_some(
     let copied = match request.to {
         CopyTo::Operation(operation) => {
             let operation = state.operations.get(operation)?;
-            operation.memory.write(done as usize, length, |into| motet_sys::copy::read_from(pid, from, into)).ok()
+            operation.memory.write(done as usize, length, |into| motet_sys::process_vm::read_from(pid, from, into)).ok()
         }
         CopyTo::Region { region, at, .. } => {
             let (region, at) = state.hosts.place(region, at + done)?;

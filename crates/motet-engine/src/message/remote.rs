@@ -13,7 +13,7 @@ use super::{Error, LinkId, Node, OperationId};
 use motet_proto::message::packet::Place;
 use motet_proto::message::remote::format::{AT, RESULT_MOST};
 use motet_proto::message::{Get, Link, Packets, Put, Refusal, Update};
-use motet_sys::span::Memory;
+use motet_sys::user_memory::Memory;
 
 /// Bytes of a region of a peer's, from there on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Memory of one node that the other end of a link sees: what is said of it, and what each end keeps.
 //!
-//! What it is: a node's pool consists of segments, each a memfd (`motet_sys::lending`). Before a packet refers to one, its owner says so on
+//! What it is: a node's pool consists of segments, each a memfd (`motet_sys::shm_pool`). Before a packet refers to one, its owner says so on
 //! the link's control connection and hands the descriptor over ([`News`]); whoever meets a number that it does not know reads what has been
 //! said there. A place ([`Place`]) in a segment is an address in its owner's process with the segment's number as its key, so a peer that
 //! cannot map it copies from that address, or has the bytes sent, as of any other memory.
@@ -9,11 +9,11 @@
 
 use motet_proto::message::packet::Place;
 use motet_proto::message::regions::{Key, Rights};
-use motet_sys::fds;
-use motet_sys::lending::{Part, SEGMENTS, Segment, Window};
+use motet_sys::private_fds;
 use motet_sys::rustix::fd::OwnedFd;
+use motet_sys::shm_pool::{Part, SEGMENTS, Segment, Window};
 use motet_sys::socket;
-use motet_wire::shared::Shared;
+use motet_wire::shared_memory::Shared;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
@@ -180,7 +180,7 @@ impl Segments {
         let (true, Some(control), Some(file)) = (self.withdraw(), self.control, segment.file()) else { return false };
         let (number, writable) = (segment.number(), segment.is_writable());
         let news = News::Shown { number, writable, address: segment.address(), length: segment.length() as u64 };
-        let sent = socket::send_with_fd(fds::borrow(control), &news.encode(), file).is_ok();
+        let sent = socket::send_with_fd(private_fds::borrow(control), &news.encode(), file).is_ok();
         if sent {
             self.told.push((number, Arc::downgrade(segment)));
         }
@@ -192,7 +192,7 @@ impl Segments {
         let Some(control) = self.control else { return true };
         self.told.retain(|(number, segment)| {
             let news = News::Gone { number: *number };
-            segment.strong_count() > 0 || socket::send_message(fds::borrow(control), &news.encode()).is_err()
+            segment.strong_count() > 0 || socket::send_message(private_fds::borrow(control), &news.encode()).is_err()
         });
         self.told.iter().all(|(_, segment)| segment.strong_count() > 0)
     }
@@ -234,7 +234,7 @@ impl Segments {
         let Some(control) = self.control else { return Heard::All };
         for _ in 0..TURN {
             let mut bytes = [0; NEWS + 1];
-            match socket::receive_with_fd(fds::borrow(control), &mut bytes) {
+            match socket::receive_with_fd(private_fds::borrow(control), &mut bytes) {
                 Ok((0, _)) => return Heard::End,
                 Ok((length, file)) => {
                     if !self.note(&bytes[..length.min(bytes.len())], file) {
@@ -325,7 +325,7 @@ mod tests {
     fn who_meets_an_unknown_number_learns_where_that_is() {
         let [here, there] = connection();
         let (mut ours, mut theirs) = (Segments::over(here.as_raw_fd()), Segments::over(there.as_raw_fd()));
-        let pool = motet_sys::lending::Pool::new(1 << 30);
+        let pool = motet_sys::shm_pool::Pool::new(1 << 30);
         let mut loan = pool.take(5000).unwrap();
         loan.fill(7);
         let place = ours.show(loan.segment(), loan.address()).unwrap();
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_says_what_cannot_be_is_found_out() {
-        let pool = motet_sys::lending::Pool::new(1 << 30);
+        let pool = motet_sys::shm_pool::Pool::new(1 << 30);
         let segment = pool.segment(4096, true).unwrap();
         let sealed = pool.take(100).unwrap();
         let file = || segment.file().unwrap();

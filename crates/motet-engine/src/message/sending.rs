@@ -8,7 +8,7 @@ use super::operations::{Kind, Notice, Operation};
 use super::{Bias, Channel, Error, GroupId, LinkId, Mode, Node, OperationId};
 use motet_proto::message::packet;
 use motet_proto::message::{Outcome, Refusal, Send, Sent};
-use motet_sys::span::Memory;
+use motet_sys::user_memory::Memory;
 
 /// A body that most likely goes in one packet, bytes.
 const SHORT: usize = 16 << 10;

@@ -1,4 +1,4 @@
-//! What a node tells `motet why` of itself: the writing side of [`motet_wire::sheet`].
+//! What a node tells `motet why` of itself: the writing side of [`motet_wire::message::stats`].
 //!
 //! What it is: a page for the node and a row for each link, in memory that no peer has. Who and why is written when a link comes up or
 //! goes, counts when the kernel is asked or a sleep begins: they are numbers that exist anyway (positions of lanes and rings) or belong to
@@ -9,10 +9,10 @@ use super::links::LinkState;
 use super::transport::{Identity, NodeId, Transport};
 use crate::driver::Driver;
 use crate::reason::Reason;
-use motet_sys::fds::PrivateFd;
 use motet_sys::memory::{self, Ranges};
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::{clock, thread};
-use motet_wire::sheet::{self, BYTES, Count, HEAD, REFUSED, ROW};
+use motet_wire::message::stats::{self, BYTES, Count, HEAD, REFUSED, ROW};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -34,7 +34,7 @@ pub struct How {
 impl How {
     /// This way was in vain.
     pub fn refused(&mut self, driver: &str, reason: Reason) {
-        self.refused.push((sheet::word(driver), reason));
+        self.refused.push((stats::word(driver), reason));
     }
 }
 
@@ -67,7 +67,7 @@ pub struct Sheet(Option<Open>);
 
 #[derive(Debug)]
 struct Open {
-    sheet: sheet::Sheet,
+    sheet: stats::Sheet,
     /// Bytes for which there are pages.
     pages: usize,
     /// For others to find it.
@@ -77,22 +77,22 @@ struct Open {
 impl Sheet {
     /// Of this node.
     pub fn open(identity: &Identity, drivers: &[&'static dyn Driver], address: &str) -> Self {
-        let Ok(file) = memory::make(sheet::NAME, BYTES, &[], HEAD) else { return Self(None) };
+        let Ok(file) = memory::make(stats::NAME, BYTES, &[], HEAD) else { return Self(None) };
         let file = PrivateFd::new(file);
         let mapping = RANGES.lock().unwrap_or_else(PoisonError::into_inner).map(&file, BYTES, PAGE);
-        let Some(sheet) = mapping.ok().and_then(sheet::Sheet::over) else { return Self(None) };
+        let Some(sheet) = mapping.ok().and_then(stats::Sheet::over) else { return Self(None) };
         let head = sheet.head();
-        head.version.store(sheet::VERSION, Relaxed);
+        head.version.store(stats::VERSION, Relaxed);
         head.row.store(ROW as u32, Relaxed);
-        head.rows.store(sheet::ROWS as u32, Relaxed);
+        head.rows.store(stats::ROWS as u32, Relaxed);
         head.process.store(thread::real_pid(), Relaxed);
         number(&head.node, identity.id);
-        sheet::write_text(&head.name, &identity.name);
-        sheet::write_text(&head.address, address);
+        stats::write_text(&head.name, &identity.name);
+        stats::write_text(&head.address, address);
         for (place, driver) in head.drivers.iter().zip(drivers) {
-            place.store(sheet::word(driver.name()), Relaxed);
+            place.store(stats::word(driver.name()), Relaxed);
         }
-        head.magic.store(sheet::MAGIC, Relaxed);
+        head.magic.store(stats::MAGIC, Relaxed);
         Self(Some(Open { sheet, pages: HEAD, _file: file }))
     }
 
@@ -113,7 +113,7 @@ impl Sheet {
         row.called.store(u32::from(how.called), Relaxed);
         row.link.store(link, Relaxed);
         row.reason.store(0, Relaxed);
-        row.driver.store(sheet::word(link_state.driver), Relaxed);
+        row.driver.store(stats::word(link_state.driver), Relaxed);
         number(&row.peer, link_state.peer);
         let process = match &link_state.transport {
             Some(Transport::SharedMemory(shm)) => shm.pid,
@@ -177,13 +177,13 @@ impl Sheet {
 
 impl Open {
     /// A row that has a page.
-    fn row(&self, index: u32) -> Option<&sheet::Row> {
+    fn row(&self, index: u32) -> Option<&stats::Row> {
         let index = index as usize;
         (HEAD + (index + 1) * ROW <= self.pages).then(|| self.sheet.row(index)).flatten()
     }
 
     /// The same, with a page if there is memory for one: storing would end the process otherwise.
-    fn row_for(&mut self, index: u32) -> Option<&sheet::Row> {
+    fn row_for(&mut self, index: u32) -> Option<&stats::Row> {
         let head = self.sheet.head();
         let end = HEAD + (index as usize + 1) * ROW;
         while self.pages < end.min(BYTES) && memory::populate_part(self.sheet.mapping(), self.pages, PAGE) {

@@ -16,9 +16,9 @@ use motet_proto::message::{
     Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, ShareRequest, Status, Table,
     Want,
 };
-use motet_sys::lending::{Block, Pool};
+use motet_sys::shm_pool::{Block, Pool};
 use motet_sys::{clock, memory};
-use motet_wire::lane::bulk::Run;
+use motet_wire::message::fifo::payload_ring::Run;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;

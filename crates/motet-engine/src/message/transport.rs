@@ -6,11 +6,11 @@
 
 use crate::reason::Reason;
 use motet_proto::message::Packets;
-use motet_sys::fds::PrivateFd;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::{memory, socket};
-use motet_wire::lane::bulk::{BulkIn, BulkOut};
-use motet_wire::lane::{Consumer, Producer};
-use motet_wire::record::Tx;
+use motet_wire::message::fifo::payload_ring::{BulkIn, BulkOut};
+use motet_wire::message::fifo::{Consumer, Producer};
+use motet_wire::stream::record::Tx;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 /// A node's number: random, another one for each node that ever was.

@@ -8,8 +8,8 @@ use crate::reason::Reason;
 use motet_proto::lock::acquire;
 use motet_proto::{ECONNRESET, Errno, gate, tx};
 use motet_sys::socket;
-use motet_wire::record::{Record, State, UNORDERED};
-use motet_wire::slot::Slot;
+use motet_wire::stream::record::{Record, State, UNORDERED};
+use motet_wire::stream::slot::Slot;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 impl Engine {

@@ -7,9 +7,9 @@ use crate::reason::Reason;
 use crate::route;
 use motet_proto::lock::{Acquired, acquire};
 use motet_sys::{clock, limits, memory, socket, thread};
-use motet_wire::gate::{READY, READY_LARGE};
-use motet_wire::record::{Record, State};
-use motet_wire::slot::Slot;
+use motet_wire::stream::gate::{READY, READY_LARGE};
+use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::slot::Slot;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 

@@ -2,7 +2,7 @@
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
 use motet_engine::message::registrations::{Cache, Limits, Refused, Standing};
-use motet_sys::ground::{Ground, Heap, PAGE, deny_userfaultfd, in_child};
+use motet_sys::test_mappings::{Ground, Heap, PAGE, deny_userfaultfd, in_child};
 
 #[test]
 fn a_child_has_none_and_its_parent_keeps_its_own() {
@@ -62,7 +62,7 @@ fn a_program_that_closes_all_descriptors_is_noticed() {
     let mut ground = Ground::new(8).unwrap();
     assert!((0..8).all(|page| ground.write(page, page)));
     assert_sees_memory(&cache, ground.address(0), 8);
-    assert!(motet_sys::ground::close_private() > 0);
+    assert!(motet_sys::test_mappings::close_private() > 0);
     assert!(ground.unmap(1, 1) && ground.map(1, 1) && ground.write(1, 77));
     assert_sees_memory(&cache, ground.address(0), 8);
     assert_eq!((cache.standing(), cache.size().0, cache.driver().size().0), (Standing::Lost, 0, 0));

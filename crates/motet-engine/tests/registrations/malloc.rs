@@ -2,7 +2,7 @@
 
 use crate::support::{assert_sees_memory, cache};
 use motet_engine::message::registrations::Limits;
-use motet_sys::ground::{Ground, PAGE};
+use motet_sys::test_mappings::{Ground, PAGE};
 
 /// The whole pages within.
 fn inside(block: &[u64]) -> (u64, u64) {

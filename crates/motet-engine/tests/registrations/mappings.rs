@@ -2,7 +2,7 @@
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
 use motet_engine::message::registrations::{Cache, Limits, Range, Refused, Register, Standing};
-use motet_sys::ground::{Ground, PAGE};
+use motet_sys::test_mappings::{Ground, PAGE};
 
 /// Eight pages with their numbers in them, registered and kept; in a process of its own, as addresses that are unmapped for a
 /// moment would be anybody's.

@@ -2,7 +2,7 @@
 
 use crate::support::{alone, assert_sees_memory, cache};
 use motet_engine::message::registrations::Limits;
-use motet_sys::ground::Ground;
+use motet_sys::test_mappings::Ground;
 use proptest::prelude::*;
 
 const PAGES: u64 = 48;

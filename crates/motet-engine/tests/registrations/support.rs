@@ -1,7 +1,7 @@
 //! A driver whose registrations hold pages, as a network card's do: what it sees through them is what was registered.
 
 use motet_engine::message::registrations::{Cache, Lease, Limits, Range, Register, Standing};
-use motet_sys::ground::Held;
+use motet_sys::test_mappings::Held;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -93,7 +93,7 @@ pub fn assert_sees_memory(cache: &Cache<Pins>, address: u64, pages: u64) {
     let seen = cache.driver().seen(&lease);
     let skip = (address - lease.range().start) / 4096;
     for page in 0..pages {
-        let there = motet_sys::ground::peek(address + page * 4096);
+        let there = motet_sys::test_mappings::peek(address + page * 4096);
         assert_eq!(seen.get((skip + page) as usize).copied(), there, "page {page} of {:x?}", lease.range());
     }
 }

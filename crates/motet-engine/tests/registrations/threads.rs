@@ -2,7 +2,7 @@
 
 use crate::support::{alone, assert_sees_memory, cache};
 use motet_engine::message::registrations::{Limits, watch::Watch};
-use motet_sys::ground::{Ground, PAGE};
+use motet_sys::test_mappings::{Ground, PAGE};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Each thread maps memory where the kernel likes, which is where another has just unmapped, writes, acquires, looks, unmaps. None

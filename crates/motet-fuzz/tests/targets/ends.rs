@@ -32,7 +32,7 @@ use motet_engine::message::{
     Bias, Bodies, Calls, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice,
     OperationId, Serve, Status,
 };
-use motet_sys::span::Memory;
+use motet_sys::user_memory::Memory;
 use peer::{FIRST, Peer};
 
 /// Operations of one input, and receives.

@@ -10,7 +10,7 @@
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::rustix::io::pwrite;
-use motet_wire::lane::{Broken, Buffer, Consumer, Fence, IN_LINE, Lane, MORE, MOST, Packet, Producer, Put};
+use motet_wire::message::fifo::{Broken, Buffer, Consumer, Fence, IN_LINE, Lane, MORE, MOST, Packet, Producer, Put};
 use std::collections::VecDeque;
 
 /// Few, so that positions meet.

@@ -19,8 +19,8 @@ use motet_driver_shm::offer::{Offer, REFUSAL_SIZE, Refusal};
 use motet_engine::message::segments::News;
 use motet_engine::message::transport::{NodeId, Secret};
 use motet_engine::reason::Reason;
-use motet_sys::{diag, names};
-use motet_wire::segment::{Geometry, HEAD_WORDS};
+use motet_sys::{sock_diag, sock_list};
+use motet_wire::stream::segment::{Geometry, HEAD_WORDS};
 
 /// A parser under test.
 #[derive(Clone, Copy)]
@@ -92,7 +92,7 @@ pub fn segment_head(input: &[u8]) {
     assert_eq!(geometry.bytes() as u64, size, "a geometry that fits its file");
     assert!(geometry.slot(geometry.slots).is_err());
     let last = geometry.slot(geometry.slots - 1).expect("a slot of the segment");
-    assert!((last + motet_wire::slot::Slot::size(geometry.ring)) as u64 <= size, "every slot lies in the file");
+    assert!((last + motet_wire::stream::slot::Slot::size(geometry.ring)) as u64 <= size, "every slot lies in the file");
     assert!((geometry.bulk(geometry.slots - 1) + 2 * geometry.bulk) as u64 <= size, "and so do its large rings");
 }
 
@@ -141,15 +141,15 @@ fn place_seeds() -> Vec<Vec<u8>> {
 /// The kernel's answer to a look-up, and to a question for all sockets.
 pub fn diag_answer(input: &[u8]) {
     let mut bytes = 0;
-    let _ = names::messages(input, &mut |message| {
+    let _ = sock_list::messages(input, &mut |message| {
         bytes += message.len();
-        let _ = names::connection(message);
-        if let Some(holder) = names::holder(message) {
+        let _ = sock_list::connection(message);
+        if let Some(holder) = sock_list::holder(message) {
             assert!(holder.name.len() < message.len());
         }
     });
     assert!(bytes <= input.len());
-    if let Ok(Some(found)) = diag::decode(input) {
+    if let Ok(Some(found)) = sock_diag::decode(input) {
         assert!(input.len() >= 88, "{found:?} out of too few bytes");
     }
 }

@@ -15,8 +15,8 @@ use motet_proto::message::packet::Kind;
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::rustix::io::pwrite;
-use motet_wire::lane::bulk::{Bulk, BulkIn, BulkOut, IN_RING};
-use motet_wire::lane::{Buffer, Consumer, Fence, Lane, Producer};
+use motet_wire::message::fifo::payload_ring::{Bulk, BulkIn, BulkOut, IN_RING};
+use motet_wire::message::fifo::{Buffer, Consumer, Fence, Lane, Producer};
 
 /// Lines of the lane, and bytes of each ring: few, so that positions meet.
 const LINES: usize = 64;

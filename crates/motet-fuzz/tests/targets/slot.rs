@@ -27,8 +27,8 @@ use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
 use motet_proto::spin::{Spun, spin};
 use motet_proto::{EAGAIN, ECONNRESET, EINTR, EPIPE, bulk, gate, rx, tx};
-use motet_wire::record::{Record, State};
-use motet_wire::slot::transfer;
+use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::slot::transfer;
 use motet_wire::sync::Ordering::Relaxed;
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
@@ -138,7 +138,7 @@ fn interpret(input: &[u8], memory: &Exposed) -> Reached {
     let clock = Clock::new(if settings.has(Settings::SLOWLY) { 400 } else { 2_000 });
     let [end, peer] = End::pair(Connection::new(clock.clone(), 3000, Plan::new()), &clock);
     let record = record(&settings);
-    memory.ends[1].outward().mark.ready.store(motet_wire::gate::READY_LARGE, Relaxed);
+    memory.ends[1].outward().mark.ready.store(motet_wire::stream::gate::READY_LARGE, Relaxed);
     if settings.has(Settings::COPIES) {
         memory.ends[1].outward().transfer.proof.store(PROOF, Relaxed);
     }

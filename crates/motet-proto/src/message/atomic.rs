@@ -10,7 +10,7 @@
 //! Values are little-endian. Integers wrap. Of numbers that cannot be compared (NaN) none is less, greater or equal. The
 //! comparisons are libfabric's (fi_atomic(3)): the *given* value is on the left, the target's on the right.
 
-use motet_wire::shared::Shared;
+use motet_wire::shared_memory::Shared;
 
 /// What is done to each element of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

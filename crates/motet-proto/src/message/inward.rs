@@ -13,7 +13,7 @@ use super::{
     Arrival, Broken, ChannelId, Envelope, Event, Held, Link, Outcome, Owner, Reception, ShareRequest, Status, credit,
     stack,
 };
-use motet_wire::lane::bulk::Run;
+use motet_wire::message::fifo::payload_ring::Run;
 
 impl Link {
     /// A packet has come. An error breaks the link: everything on it has completed then.

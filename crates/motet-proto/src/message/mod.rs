@@ -38,7 +38,7 @@ pub mod stack;
 pub use channels::Reception;
 pub use link::Link;
 pub use matching::{Held, Table};
-use motet_wire::lane::bulk::Run;
+use motet_wire::message::fifo::payload_ring::Run;
 pub use outward::{Mode, Send, Sent};
 use pool::Number;
 pub use regions::{Key, Regions, Rights};

@@ -17,8 +17,8 @@ use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
 use motet_proto::{Base, EAGAIN, EINTR, Errno, Patience, gate, rx, transfer, tx};
-use motet_wire::record::{Record, State};
-use motet_wire::slot::Slot;
+use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
 use prng::Prng;
 use std::cell::{Cell, RefCell};
@@ -135,7 +135,7 @@ pub fn attach(record: &Record, slot: &Slot, side: usize, single_copy: bool) {
     record.who.pid.store(std::process::id(), Relaxed);
     record.who.cookies[0].store(10 + side as u64, Relaxed);
     record.who.cookies[1].store(11 - side as u64, Relaxed);
-    slot.outward().mark.ready.store(motet_wire::gate::READY_LARGE, Relaxed);
+    slot.outward().mark.ready.store(motet_wire::stream::gate::READY_LARGE, Relaxed);
     if single_copy {
         slot.outward().transfer.proof.store(transfer::proof(record), Relaxed);
     }

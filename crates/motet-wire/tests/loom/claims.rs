@@ -3,7 +3,7 @@
 use super::model;
 use loom::sync::Arc;
 use loom::thread;
-use motet_wire::lane::claims::{Claims, Helped};
+use motet_wire::message::fifo::chunk_claims::{Claims, Helped};
 use motet_wire::sync::AtomicU32;
 use motet_wire::sync::Ordering::Relaxed;
 

@@ -7,7 +7,7 @@
 use super::{Completion, Error, From, Got, Inner, Memory, Notice, OperationId, Outgoing, Status};
 use motet_engine::message::overdue::CalledBack;
 use motet_engine::message::regions::Shared;
-use motet_sys::span::Span;
+use motet_sys::user_memory::Span;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 

@@ -7,7 +7,7 @@ use motet_engine::message::transport::Lost;
 use motet_engine::reason::Reason;
 use motet_proto::message::session::Role;
 use motet_proto::message::session::greeting::{Greeting, Wish};
-use motet_sys::fds::PrivateFd;
+use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::Errno;
 
 /// The door is looked at so often, ns.

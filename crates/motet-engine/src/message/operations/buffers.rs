@@ -8,7 +8,7 @@ use super::{BARE, GroupId, Kind, LOAN, Notice, Operation, Operations};
 use crate::message::Error;
 use motet_proto::message::matching::Receive;
 use motet_proto::message::pool::{MOST, Number};
-use motet_sys::span::{Memory, Span};
+use motet_sys::user_memory::{Memory, Span};
 
 /// What is kept with a posted receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::{Receive, Selector};
 use motet_proto::message::pool::{self, Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
-use motet_sys::span::{Memory, Span};
+use motet_sys::user_memory::{Memory, Span};
 use std::sync::Arc;
 
 /// What to do when an operation ends.

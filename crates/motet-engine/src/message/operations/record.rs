@@ -6,8 +6,8 @@ use crate::message::loans::Part;
 use motet_proto::message::matching::Ticket;
 use motet_proto::message::pool::Number;
 use motet_proto::message::{Outcome, Status};
-use motet_sys::span::Memory;
-use motet_wire::lane::bulk::Run;
+use motet_sys::user_memory::Memory;
+use motet_wire::message::fifo::payload_ring::Run;
 use smallvec::SmallVec;
 
 /// What the node must know to cancel it.

@@ -20,7 +20,7 @@ fn a_gathered_body_is_shown_from_anywhere() {
 
 #[test]
 fn a_loan_of_whose_end_nobody_is_told_is_kept_until_then_and_used_again() {
-    let pool = motet_sys::lending::Pool::new(1 << 30);
+    let pool = motet_sys::shm_pool::Pool::new(1 << 30);
     let mut operations = Operations::new();
     let take = |length| {
         let mut loan = pool.take(length).unwrap();
@@ -53,7 +53,7 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
         let notice = Notice { group: Some(group), context, quiet: false };
         operations.begin(Operation::new(memory, Kind::Receive(None), None, notice)).unwrap()
     };
-    let plain = || Memory::Span(motet_sys::span::Span::EMPTY);
+    let plain = || Memory::Span(motet_sys::user_memory::Span::EMPTY);
     let begun = [begin(1, plain()), begin(2, plain()), begin(3, Memory::Owned(vec![0; 4])), begin(4, plain())];
     assert!(operations.nothing_has_ended(group).unwrap());
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
@@ -95,7 +95,7 @@ fn a_message_that_is_told_ends_as_any_other_does() {
             let (mut begun, mut ends) = (Vec::new(), Vec::new());
             for pushed in headers {
                 let notice = Notice { group, context: pushed.len() as u64, quiet: false };
-                let memory = Memory::Span(motet_sys::span::Span::EMPTY);
+                let memory = Memory::Span(motet_sys::user_memory::Span::EMPTY);
                 let make = || Operation::new(memory, Kind::Receive(None), None, notice);
                 let (name, record) = operations.begin_here(notice, make).unwrap();
                 assert_eq!(record.memory.len(), 0);
@@ -133,7 +133,7 @@ fn only_receives_of_the_group_are_told() {
     let mut operations = Operations::new();
     let group = operations.add_group();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
-    let plain = || Memory::Span(motet_sys::span::Span::EMPTY);
+    let plain = || Memory::Span(motet_sys::user_memory::Span::EMPTY);
     let tells = |operations: &mut Operations, receive| {
         let mut told = Calls(|_: &Ended<'_>| panic!("nothing is told"));
         operations.tell_message((&receive, channel, 1, b""), 0, group.unwrap(), &mut told, |_| 0)

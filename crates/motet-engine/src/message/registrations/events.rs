@@ -6,7 +6,7 @@
 //!
 //! Edges (both ends carry the label): **E1** an event's words before its stamp; **E2** all of it before the count.
 
-use motet_sys::faults::Taken;
+use motet_sys::userfaultfd::Taken;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 

@@ -1,6 +1,6 @@
 //! The process's one watch over memory that caches have registered.
 //!
-//! What it is: a descriptor of [`motet_sys::faults`], the thread that reads it, and the [`Events`] into which that writes. A page
+//! What it is: a descriptor of [`motet_sys::userfaultfd`], the thread that reads it, and the [`Events`] into which that writes. A page
 //! can be watched through one descriptor only, so all caches of a process share one watch, which stays until the process ends: a
 //! descriptor without its reader would hold threads for ever.
 //!
@@ -15,10 +15,10 @@
 use super::events::Events;
 use super::watched::Watched;
 use crate::engine::lock;
-use motet_sys::faults::{BATCH, Faults, Taken};
-use motet_sys::forkable::Forkable;
+use motet_sys::fork_safe_mutex::Forkable;
 use motet_sys::lineage::Lineage;
 use motet_sys::thread;
+use motet_sys::userfaultfd::{BATCH, Faults, Taken};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -3,7 +3,7 @@
 //! The one file of this crate with `unsafe`.
 #![allow(unsafe_code)]
 
-use motet_sys::span::Span;
+use motet_sys::user_memory::Span;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes that stay as long as the process.

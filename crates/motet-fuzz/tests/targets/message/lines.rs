@@ -19,7 +19,7 @@ use motet_proto::message::{Broken, ChannelId, Mode, Packets, Refusal, Send, stac
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::rustix::io::pwrite;
-use motet_wire::lane::{Buffer, Consumer, Fence, IN_LINE, Lane, MORE, Producer, Put};
+use motet_wire::message::fifo::{Buffer, Consumer, Fence, IN_LINE, Lane, MORE, Producer, Put};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Messages that were sent by the direct path, in all inputs of the process.
@@ -123,7 +123,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    fn put_was(&mut self, put: Result<Put, motet_wire::lane::Broken>) -> bool {
+    fn put_was(&mut self, put: Result<Put, motet_wire::message::fifo::Broken>) -> bool {
         self.broken |= put.is_err();
         self.wake |= put == Ok(Put::Wake);
         matches!(put, Ok(Put::Published | Put::Wake))

@@ -1,6 +1,6 @@
 //! Bytes of a message on their way in: in the packet, or in a ring beside it.
 
-use motet_wire::lane::bulk::Run;
+use motet_wire::message::fifo::payload_ring::Run;
 
 /// Bytes of a piece, where they are.
 pub enum Payload<'a> {

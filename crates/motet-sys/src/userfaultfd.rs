@@ -11,7 +11,7 @@
 //! for anybody who might take memory away: no allocation, no lock, no signal handler of the program. A descriptor that is
 //! closed lets them all go and hears no more. Of a fork the child's memory is not watched.
 
-use crate::fds::PrivateFd;
+use crate::private_fds::PrivateFd;
 use crate::{Errno, errno};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

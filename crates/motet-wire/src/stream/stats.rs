@@ -9,7 +9,7 @@
 //! ```
 
 use crate::mapping::Mapping;
-use crate::record::{Record, SIZE};
+use crate::stream::record::{Record, SIZE};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// First eight bytes of every node file.
@@ -108,7 +108,7 @@ impl Node {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::record::{Events, Life, Rx, Tx, Who};
+    use crate::stream::record::{Events, Life, Rx, Tx, Who};
     use std::mem::offset_of;
 
     /// What version 4 looks like. Whoever changes this line changes [`VERSION`] too.

@@ -52,7 +52,7 @@ fn a_part_at_an_odd_place_is_itself_and_nothing_beside_it() {
         part.read(0, &mut bytes).unwrap();
         assert!(bytes == expected[4099..9099]);
         let mut copied = vec![0; 5000];
-        assert_eq!(copy::read_from(me(), part.address(0, 5000).unwrap(), &mut copied), Ok(5000));
+        assert_eq!(process_vm::read_from(me(), part.address(0, 5000).unwrap(), &mut copied), Ok(5000));
         assert!(copied == bytes);
         if let Some(view) = part.memory() {
             view.read(200, &mut copied[..8]).unwrap();
@@ -88,13 +88,13 @@ fn what_is_cut_off_is_an_error_and_no_fault() {
     assert!(part.address(0, 1 << 18).is_none());
     assert_eq!(part.sync(0, 1 << 19), Err(Lost::Short));
     assert_eq!(part.sync(0, 1000), Ok(()));
-    assert!(copy::read_from(me(), address, &mut bytes).is_err(), "who was told before meets an error");
+    assert!(process_vm::read_from(me(), address, &mut bytes).is_err(), "who was told before meets an error");
     assert_eq!(content(&mut file).len(), 1100, "it is not made longer");
     // The kernel, too, meets an error where it copies into pages that are gone.
     let Map::Pages(pages) = &part.map else { panic!("it is mapped") };
     // SAFETY: as in `copy_from`.
     let into = unsafe { Shared::new(pages.base.cast::<u8>().add(1 << 19), 1 << 18) };
-    assert!(copy::read_into(me(), source.as_ptr() as u64, &into).is_err());
+    assert!(process_vm::read_into(me(), source.as_ptr() as u64, &into).is_err());
     file.set_len(1 << 20).unwrap();
     part.read(1 << 19, &mut bytes).unwrap();
     assert!(bytes.iter().all(|&byte| byte == 0), "made longer again it is there again");

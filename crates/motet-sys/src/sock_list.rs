@@ -4,7 +4,7 @@
 //! there are sockets.
 
 use crate::Errno;
-use crate::fds::PrivateFd;
+use crate::private_fds::PrivateFd;
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 

@@ -1,6 +1,6 @@
 //! The end of a lane that sends.
 
-use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MORE, Word, find_asleep, gather, lines_of};
+use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MORE, Word, find_asleep, lines_of, scatter_gather};
 use crate::sync::Ordering;
 
 /// What became of a packet.
@@ -45,7 +45,7 @@ impl Producer {
         }
         let line = self.lane.line(self.tail);
         let mut slots = line.payload.iter();
-        gather::words(parts, |word| {
+        scatter_gather::words(parts, |word| {
             if let Some(slot) = slots.next() {
                 slot.store(word, Ordering::Relaxed);
             }
@@ -135,7 +135,7 @@ impl Producer {
         }
         let word = Word::first(self.tail, length, kind, flags & !CONTINUATION);
         let mut ahead = 0;
-        gather::lines(parts, |bytes| {
+        scatter_gather::lines(parts, |bytes| {
             let line = self.lane.line(self.tail + ahead);
             if ahead > 0 {
                 line.word.store(word.behind(self.tail, ahead).0, Ordering::Relaxed);
@@ -234,7 +234,7 @@ impl Producer {
 fn fill(line: &Line, head: [u64; 2], parts: [&[u8]; 2]) {
     line.fill(head.map(u64::to_le));
     let mut slots = line.payload.iter().skip(2);
-    gather::words(&parts, |word| {
+    scatter_gather::words(&parts, |word| {
         if let Some(slot) = slots.next() {
             slot.store(word, Ordering::Relaxed);
         }

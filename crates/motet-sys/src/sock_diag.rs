@@ -1,7 +1,7 @@
 //! sock_diag: which socket is at the other end of a TCP connection on this host (linux/inet_diag.h).
 
 use crate::Errno;
-use crate::fds::PrivateFd;
+use crate::private_fds::PrivateFd;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};

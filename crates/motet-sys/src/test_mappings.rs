@@ -6,7 +6,7 @@
 //!
 //! What it is not: part of the engine.
 
-use crate::{Errno, copy, errno, memory, thread};
+use crate::{Errno, errno, memory, process_vm, thread};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno as Error;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
@@ -155,13 +155,13 @@ fn number(error: Error) -> Errno {
 
 /// Writes a number to an address of this process, if a page is there: for memory that nobody refers to.
 fn poke(address: u64, number: u64) -> bool {
-    copy::write_to(thread::real_pid(), address, &number.to_ne_bytes()) == Ok(8)
+    process_vm::write_to(thread::real_pid(), address, &number.to_ne_bytes()) == Ok(8)
 }
 
 /// The number at an address of this process.
 pub fn peek(address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
-    (copy::read_from(thread::real_pid(), address, &mut bytes) == Ok(8)).then(|| u64::from_ne_bytes(bytes))
+    (process_vm::read_from(thread::real_pid(), address, &mut bytes) == Ok(8)).then(|| u64::from_ne_bytes(bytes))
 }
 
 /// References to the pages of a range: a pipe that holds them.
@@ -303,7 +303,7 @@ pub fn deny_userfaultfd() -> Result<(), Errno> {
 
 /// Closes this library's own descriptors behind its back, as a program does that closes all; how many. For a process that ends soon.
 pub fn close_private() -> usize {
-    let private = (0..1 << 16).filter(|&fd| crate::fds::is_private(fd));
+    let private = (0..1 << 16).filter(|&fd| crate::private_fds::is_private(fd));
     // SAFETY: close touches no memory. Whoever owned the descriptor finds it closed: what the test is about.
     private.filter(|&fd| unsafe { syscall!(Sysno::close, fd) }.is_ok()).count()
 }

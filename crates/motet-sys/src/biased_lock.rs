@@ -7,7 +7,7 @@
 //! the bias first: it takes the word, announces the revocation, reaches every CPU with a barrier, and waits until the biased user is out. The
 //! bias is restored after a number of turns in which the biased user was alone, so many that the cost of the barrier does not count.
 
-use crate::{barrier, thread};
+use crate::{membarrier, thread};
 use rustix::thread::futex;
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
@@ -90,7 +90,7 @@ impl<T> Lock<T> {
 
     fn with(value: T, owner: usize) -> Self {
         let zero = || AtomicU32::new(0);
-        let barrier = owner == 0 && barrier::join_threads();
+        let barrier = owner == 0 && membarrier::join_threads();
         let value = UnsafeCell::new(ManuallyDrop::new(value));
         let (word, wanted, asleep, way, turns) = (zero(), zero(), zero(), zero(), zero());
         let (inside, biased) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -180,7 +180,7 @@ impl<T> Lock<T> {
         self.way.store(CLOSED, Ordering::Release); // edge: revoke -> biased
         // Either the biased user has said that it is inside before the barrier, which is seen below, or it looks at the way behind it.
         // edge: inside <-> way
-        let reached = barrier::among_threads();
+        let reached = membarrier::among_threads();
         fence(Ordering::SeqCst);
         self.turns.store(if reached { TURNS } else { u32::MAX }, Ordering::Relaxed);
         if !reached {
@@ -229,7 +229,7 @@ impl<T> Lock<T> {
             }
             // edge: asleep <-> word
             self.asleep.store(1, Ordering::Relaxed);
-            let all_see = self.barrier && barrier::among_threads();
+            let all_see = self.barrier && membarrier::among_threads();
             fence(Ordering::SeqCst);
             let nap = (!all_see).then_some(rustix::time::Timespec { tv_sec: 0, tv_nsec: NAP });
             if self.word.load(Ordering::Relaxed) == 1 {

@@ -8,9 +8,9 @@
 //!   4096 + ring  ring of direction 1
 //! ```
 
-use crate::gate::{ConsumerLine, GateLine, MarkLine};
 use crate::mapping::Mapping;
-use crate::ring::Ring;
+use crate::stream::gate::{ConsumerLine, GateLine, MarkLine};
+use crate::stream::ring::Ring;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::ptr::{from_ref, null, null_mut};
 use std::sync::atomic::AtomicPtr;

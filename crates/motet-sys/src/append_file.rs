@@ -1,7 +1,7 @@
 //! A file that lines are appended to without the program noticing: no signal, no descriptor in its way, never its own output; and never
 //! one that somebody else has put there: no link is followed, nothing is waited for, and a file that is made is its owner's alone.
 
-use crate::fds::{PrivateFd, borrow};
+use crate::private_fds::{PrivateFd, borrow};
 use crate::{Errno, rustix};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -28,7 +28,7 @@ pub struct Lost;
 impl Appender {
     /// Opens a file, made when it is missing. Never waits. Not in another root than the process began with.
     pub fn open(path: &Path) -> Result<Self, Errno> {
-        if !crate::root::is_unchanged() {
+        if !crate::process_root::is_unchanged() {
             return Err(E::XDEV.raw_os_error());
         }
         let (file, stat) = open(path, path.as_os_str().as_bytes()).map_err(|e| e.raw_os_error())?;
@@ -104,7 +104,7 @@ fn identity(stat: &Stat) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fds::is_private;
+    use crate::private_fds::is_private;
     use rustix::fd::{AsFd, AsRawFd};
 
     fn folder() -> tempfile::TempDir {
@@ -125,7 +125,7 @@ mod tests {
         assert!(is_private(number));
         // As a program that closes every number and opens files of its own.
         let other = std::fs::File::create(folder.path().join("other")).unwrap();
-        rustix::io::dup3(&other, &mut crate::fds::own(number), rustix::io::DupFlags::CLOEXEC).unwrap();
+        rustix::io::dup3(&other, &mut crate::private_fds::own(number), rustix::io::DupFlags::CLOEXEC).unwrap();
         // `own` has closed it by now.
         assert_eq!(one.append(b"c\n"), Err(Lost));
         one.abandon();

@@ -12,7 +12,7 @@
 //! The receiver of a segment trusts nothing in it: size and seals come from the kernel, the geometry is read once into
 //! a private copy and must agree with the size to the byte ([`Geometry::check`]).
 
-use crate::slot::Slot;
+use crate::stream::slot::Slot;
 
 /// First eight bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETseg");

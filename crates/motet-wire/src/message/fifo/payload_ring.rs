@@ -6,9 +6,9 @@
 //! Positions count bytes since the ring was prepared and do not wrap. The consumer's is the only word that both ends know.
 
 use super::Broken;
-use super::claims::Claims;
+use super::chunk_claims::Claims;
 use crate::mapping::Mapping;
-use crate::ring::Ring;
+use crate::stream::ring::Ring;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Of a packet on the lane: its last bytes lie in the ring ([`BulkIn::behind`]).

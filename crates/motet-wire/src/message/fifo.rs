@@ -19,7 +19,7 @@
 //! packet, and a producer that dies before has shown nothing.
 //!
 //! A packet of one line may be *open*: so many more lines without payload follow it, each when something else that belongs to the
-//! packet is there (bytes in a ring, [`bulk`]), so that both ends copy at the same time. It is whole with the last of them.
+//! packet is there (bytes in a ring, [`payload_ring`]), so that both ends copy at the same time. It is whole with the last of them.
 //!
 //! Positions count lines since the lane was prepared and do not wrap; a stamp is the low half of one. The line of a position
 //! held the position one lap before until it is written, so a stamp that matches is never an old one.
@@ -27,19 +27,19 @@
 //! Everything that the peer can write is hostile: words are read once, lengths and stamps checked, positions compared with
 //! private copies; what does not match is [`Broken`]. A poll looks at no more lines than one packet may have.
 
+pub mod chunk_claims;
 #[cfg(not(loom))]
-pub mod bulk;
-pub mod claims;
-mod consumer;
-mod gather;
-mod producer;
+pub mod payload_ring;
+mod rx;
+mod scatter_gather;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod tx;
 
-pub use consumer::{Buffer, Consumer, Glance, Packet, Short};
-pub use producer::{Producer, Put};
+pub use rx::{Buffer, Consumer, Glance, Packet, Short};
+pub use tx::{Producer, Put};
 
-pub use crate::gate::Broken;
+pub use crate::stream::gate::Broken;
 
 use crate::mapping::Mapping;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};

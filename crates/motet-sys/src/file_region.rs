@@ -8,12 +8,12 @@
 //! What it is not: it takes no locks, so what is done here in several steps is one step only to those who go through the same lock of the
 //! caller's. Which peer may do what is the engine's matter (docs/adr/0020).
 
-use crate::copy;
-use crate::fds::{self, PrivateFd};
-use crate::lending::segment::ranges;
 use crate::memory::{self, Access};
+use crate::private_fds::{self, PrivateFd};
+use crate::process_vm;
+use crate::shm_pool::segment::ranges;
 use motet_wire::mapping::Mapping;
-use motet_wire::shared::Shared;
+use motet_wire::shared_memory::Shared;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -94,7 +94,7 @@ impl FilePart {
         if bytes == 0 {
             return Err(Errno::INVAL);
         }
-        let file = PrivateFd::new(fds::copy(file)?);
+        let file = PrivateFd::new(private_fds::copy(file)?);
         let map = if sealed { map_memory(&file, at, bytes, writes) } else { map_pages(&file, at, bytes, writes) };
         Ok(Self { file, at, length: bytes, writes, map })
     }
@@ -165,10 +165,10 @@ impl FilePart {
                 // SAFETY: inside the pages, which are mapped, and writable, as long as `self`; the view is used for this call alone, and
                 // by the kernel alone, which meets faults with an error.
                 let into = unsafe { Shared::new(pages.base.cast::<u8>().add(pages.skew + at), length) };
-                copy::read_into(pid, address, &into)
+                process_vm::read_into(pid, address, &into)
             }
             Map::Memory { view, .. } if self.writes => {
-                copy::read_into(pid, address, &view.part(at, length).map_err(|_| Lost::Short)?)
+                process_vm::read_into(pid, address, &view.part(at, length).map_err(|_| Lost::Short)?)
             }
             _ => return Err(Lost::System(Errno::OPNOTSUPP)),
         };
@@ -283,5 +283,5 @@ fn map_pages(file: &PrivateFd, at: u64, length: usize, writes: bool) -> Map {
 }
 
 #[cfg(test)]
-#[path = "files_tests.rs"]
+#[path = "file_region_tests.rs"]
 mod tests;

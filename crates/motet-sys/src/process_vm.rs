@@ -1,7 +1,7 @@
 //! Single copy between two address spaces (process_vm_readv, process_vm_writev).
 
 use crate::{Errno, errno};
-use motet_wire::shared::Shared;
+use motet_wire::shared_memory::Shared;
 use syscalls::{Sysno, syscall};
 
 #[repr(C)]

@@ -6,7 +6,7 @@
 use super::model;
 use loom::sync::Arc;
 use loom::thread;
-use motet_wire::lane::{Buffer, Consumer, Control, Fence, IN_LINE, Lane, Line, Producer, Put};
+use motet_wire::message::fifo::{Buffer, Consumer, Control, Fence, IN_LINE, Lane, Line, Producer, Put};
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use motet_wire::sync::{AtomicU32, fence};
 

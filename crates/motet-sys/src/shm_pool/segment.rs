@@ -4,10 +4,10 @@
 //! before (F_SEAL_FUTURE_WRITE, Linux 5.1). Whoever maps one relies on no word of its owner: size, seals and kind of memory are asked
 //! of the kernel. Both ends' address ranges outlive the mapping ([`Ranges`]), so a view that somebody has kept meets zeros.
 
-use crate::fds::PrivateFd;
 use crate::memory::{self, Access, Ranges};
+use crate::private_fds::PrivateFd;
 use motet_wire::mapping::Mapping;
-use motet_wire::shared::Shared;
+use motet_wire::shared_memory::Shared;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! Memory of a user's that an operation reads or fills later, while other things happen.
 
-use crate::lending::Block;
+use crate::shm_pool::Block;
 
 /// Some bytes of this process, by address. Whoever made it vouches that they stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +164,7 @@ mod tests {
         let mut bytes = [0; 8];
         // SAFETY: the array outlives the span, and nobody else uses it meanwhile.
         let span = unsafe { Span::new(bytes.as_mut_ptr(), 8) };
-        let block = crate::lending::Pool::new(crate::lending::SEGMENT).take(8).unwrap();
+        let block = crate::shm_pool::Pool::new(crate::shm_pool::SEGMENT).take(8).unwrap();
         for mut memory in [Memory::Span(span), Memory::Owned(vec![0; 8]), Memory::Block(block)] {
             assert_eq!((memory.fill(6, &[1; 8]), memory.fill(8, &[1]), memory.fill(usize::MAX, &[1])), (2, 0, 0));
             assert_eq!(memory.bytes(5, 100), [0, 1, 1]);
