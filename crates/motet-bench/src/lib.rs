@@ -6,7 +6,8 @@
 //!
 //! How it measures: [`pair`] starts two processes on CPUs chosen by [`place`]; they are programs of `tests/bench` or our own
 //! executable as a `worker`; [`stage`] starts other people's programs. [`tune`] measures where the ways of copying cross, for
-//! `motet tune`. [`corba`], [`messages`] and [`mpi`] are tools of their own, that look at CORBA, at messages and at MPI alone. [`report`] is the data; [`table`] and [`plot`] show it.
+//! `motet tune`. [`corba`], [`messages`] and [`mpi`] are tools of their own, that look at CORBA, at messages and at MPI alone.
+//! [`report`] is the data; [`table`], [`plot`], [`pages`] and [`overview`] show it.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -16,6 +17,8 @@ pub mod floor;
 mod hosts;
 pub mod messages;
 pub mod mpi;
+pub mod overview;
+pub mod pages;
 pub mod pair;
 pub mod place;
 pub mod plot;
@@ -28,6 +31,7 @@ pub mod tune;
 mod worker;
 
 use crate::bench::Bench;
+use crate::pages::Group;
 use crate::report::{Machine, Report};
 use crate::stats::Spread;
 use anyhow::{Context, Result, bail};
@@ -50,6 +54,9 @@ pub struct Manner {
     /// Folder for the plots, as SVG and PNG
     #[arg(long, value_name = "DIR", default_value = "report/bench")]
     pub plots: PathBuf,
+    /// Folder for the tables as Markdown pages, one for each group of rows that is measured
+    #[arg(long, value_name = "DIR")]
+    pub figures: Option<PathBuf>,
     /// Repetitions of each measurement (at least 5)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(5..))]
     pub repetitions: Option<u16>,
@@ -109,23 +116,27 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
     }
     match &options.tool {
         Some(Tool::Corba(corba)) => {
-            return show(&corba::measure(begin(&corba.manner, prefix)?, corba)?, &corba.manner);
+            return show(&corba::measure(begin(&corba.manner, prefix)?, corba)?, &corba.manner, |_| Group::Corba);
         }
         Some(Tool::Messages(messages)) => {
-            return show(&messages::measure(begin(&messages.manner, prefix)?, messages)?, &messages.manner);
+            let report = messages::measure(begin(&messages.manner, prefix)?, messages)?;
+            return show(&report, &messages.manner, |_| Group::Messages);
         }
         Some(Tool::Mpi(mpi)) => {
             let report = mpi::measure(begin(&mpi.manner, prefix)?, mpi, |lines| show_part(lines, &mpi.manner))?;
-            return show_rest(&report, &mpi.manner);
+            return show_rest(&report, &mpi.manner, |_| Group::Mpi);
         }
         None => {}
     }
     let wanted = rows::chosen(&options.only)?;
     let bench = begin(&options.manner, prefix)?;
-    show(&measure(&bench, &wanted, options)?, &options.manner)
+    show(&measure(&bench, &wanted, options)?, &options.manner, rows::group)
 }
 
 fn begin(manner: &Manner, prefix: &[&str]) -> Result<Bench> {
+    if let Some(folder) = &manner.figures {
+        pages::prepare(folder)?;
+    }
     let mut bench = Bench::new(prefix, manner.quick, manner.libdir.as_deref())?;
     if let Some(repetitions) = manner.repetitions {
         bench.repetitions = repetitions.into();
@@ -134,7 +145,7 @@ fn begin(manner: &Manner, prefix: &[&str]) -> Result<Bench> {
     Ok(bench)
 }
 
-fn show(report: &Report, manner: &Manner) -> Result<()> {
+fn show(report: &Report, manner: &Manner, group: fn(&report::Line) -> Group) -> Result<()> {
     ending::hold();
     let shown = if manner.json {
         serde_json::to_string_pretty(report)? + "\n"
@@ -144,7 +155,7 @@ fn show(report: &Report, manner: &Manner) -> Result<()> {
         table::terminal(report)
     };
     print(&shown)?;
-    show_plots(report, manner)
+    show_files(report, manner, group)
 }
 
 /// Lines of a part of a long run, as soon as it has ended. JSON is one document, and comes at the end.
@@ -158,20 +169,27 @@ fn show_part(lines: &[report::Line], manner: &Manner) -> Result<()> {
 }
 
 /// What is left to show of a run whose parts have been shown.
-fn show_rest(report: &Report, manner: &Manner) -> Result<()> {
+fn show_rest(report: &Report, manner: &Manner, group: fn(&report::Line) -> Group) -> Result<()> {
     if manner.json {
-        return show(report, manner);
+        return show(report, manner, group);
     }
     print(&table::machine(&report.machine))?;
-    show_plots(report, manner)
+    show_files(report, manner, group)
 }
 
-fn show_plots(report: &Report, manner: &Manner) -> Result<()> {
+/// Draws the plots, and writes the figures pages where a folder for them is given.
+fn show_files(report: &Report, manner: &Manner, group: fn(&report::Line) -> Group) -> Result<()> {
     if !report.curves.is_empty() {
         let folder = &manner.plots;
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let files = plot::all(folder, report)?;
         eprintln!("plots: {}", files.join(" "));
+    }
+    if let Some(folder) = &manner.figures {
+        let pages = pages::write(folder, report, group, &pages::Origin::here())?;
+        let mut files: Vec<String> = pages.iter().map(|path| path.display().to_string()).collect();
+        files.extend(overview::draw(folder, &manner.plots, report)?);
+        eprintln!("figures: {}", files.join(" "));
     }
     Ok(())
 }
@@ -225,12 +243,14 @@ fn copies(bench: &Bench) -> Vec<f64> {
 fn machine(bench: &Bench, copies: &[f64]) -> Machine {
     let [floors, exchanges] = bench.floors();
     let fast = floors.iter().filter(|&&f| f <= floor::FAST).count();
+    let (near, far): (Vec<f64>, Vec<f64>) = floors.iter().partition(|&&f| f <= floor::NEAR);
     let here = motet_config::profile::Machine::here();
     Machine {
         processor: if here.processor.is_empty() { "unknown processor".into() } else { here.processor },
         kernel: here.kernel,
         cpus: bench.cpus.count(),
         floor: Spread::of(&floors),
+        floor_by_distance: [Spread::of(&near), Spread::of(&far)],
         exchange: Spread::of(&exchanges),
         floor_fast: fast as f64 / floors.len().max(1) as f64,
         copy: Spread::of(copies),

@@ -10,11 +10,12 @@ use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use std::path::Path;
 
-const FONT: &str = "sans-serif";
+/// The font of all pictures, after [`register_fonts`].
+pub const FONT: &str = "sans-serif";
 const SIZE: (u32, u32) = (1200, 800);
 /// Colours that also people with a colour vision deficiency tell apart (Okabe and Ito 2008): floor, engine, sockets, TCP; then the
 /// unix transport, the CORBA voice and MPI; then what has no other.
-const COLOURS: [RGBColor; 8] = [
+pub const COLOURS: [RGBColor; 8] = [
     RGBColor(90, 90, 90),
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
@@ -61,10 +62,15 @@ const PLOTS: [Plot; 11] = [
     plot("corba-strings", "CORBA request with a string: time over its length", "length", "round trip"),
 ];
 
-/// Draws every plot that there are curves for in both formats; the names of the files.
-pub fn all(folder: &Path, report: &Report) -> Result<Vec<String>> {
+/// Makes the font of the pictures known to the drawing library.
+pub fn register_fonts() {
     let _ = register_font(FONT, FontStyle::Normal, dejavu::sans::regular());
     let _ = register_font(FONT, FontStyle::Bold, dejavu::sans::bold());
+}
+
+/// Draws every plot that there are curves for in both formats; the names of the files.
+pub fn all(folder: &Path, report: &Report) -> Result<Vec<String>> {
+    register_fonts();
     let mut files = Vec::new();
     for plot in &PLOTS {
         let curves: Vec<&Curve> = report.curves.iter().filter(|curve| curve.plot == plot.name).collect();

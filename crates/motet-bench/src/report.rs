@@ -27,7 +27,8 @@ pub struct Machine {
     pub cpus: usize,
     /// One-way floor over all samples of the run, ns.
     pub floor: Option<Spread>,
-    /// One-way floor over the samples on near CPUs and on far CPUs, ns.
+    /// One-way floor over the samples on near CPUs and over those on far CPUs, ns; for the figures pages.
+    #[serde(skip)]
     pub floor_by_distance: [Option<Spread>; 2],
     /// The same by locked exchanges, ns.
     pub exchange: Option<Spread>,

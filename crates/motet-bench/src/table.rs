@@ -41,15 +41,42 @@ pub fn markdown(report: &Report) -> String {
 
 /// Lines alone, for a README.
 pub fn markdown_lines(lines: &[Line]) -> String {
-    let mut text = format!("| {} |\n|{}\n", HEAD.join(" | "), " --- |".repeat(HEAD.len()));
+    let mut text = markdown_head(&HEAD);
     for line in lines {
-        let mut row = cells(line);
+        let mut row = cells(line).map(|cell| escaped(&cell));
         if let Some(note) = &line.note {
-            row[1] += &format!("<br><sub>{note}</sub>");
+            row[1] += &format!("<br><sub>{}</sub>", escaped(note));
         }
-        text += &format!("| {} |\n", row.map(|cell| cell.replace('|', "\\|")).join(" | "));
+        text += &markdown_row(&row);
     }
     text
+}
+
+/// The first two rows of a Markdown table.
+pub fn markdown_head(names: &[&str]) -> String {
+    format!("| {} |\n|{}\n", names.join(" | "), " --- |".repeat(names.len()))
+}
+
+/// A row of a Markdown table; its cells are escaped already.
+pub fn markdown_row(cells: &[String]) -> String {
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// Text in a cell of a Markdown table: on one line, and nothing in it ends the cell, starts a tag or changes the font.
+pub fn escaped(text: &str) -> String {
+    let mut cell = String::with_capacity(text.len());
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '\n' | '\r' => cell.push(' '),
+            '|' | '*' | '\\' => cell.extend(['\\', c]),
+            '<' if rest.peek().is_some_and(|next| next.is_ascii_alphabetic() || "/!?".contains(*next)) => {
+                cell += "&lt;"
+            }
+            _ => cell.push(c),
+        }
+    }
+    cell
 }
 
 /// What it ran on.
@@ -77,12 +104,6 @@ pub fn machine(machine: &Machine) -> String {
 }
 
 fn cells(line: &Line) -> [String; 8] {
-    let asked = match line.bound {
-        Some(Bound::AtMost(b)) => format!("<= {}", judged(line, b)),
-        Some(Bound::AtLeast(b)) => format!(">= {}", judged(line, b)),
-        Some(Bound::Within(b)) => format!("1 +- {}", number(b)),
-        None => String::new(),
-    };
     [
         line.row.clone(),
         line.what.clone(),
@@ -90,9 +111,19 @@ fn cells(line: &Line) -> [String; 8] {
         line.reference.as_ref().map_or(String::new(), quantity),
         line.floor.as_ref().map_or(String::new(), spread),
         line.ratio.as_ref().map_or(String::new(), spread),
-        asked,
+        asked(line),
         verdict(line.verdict).to_owned(),
     ]
+}
+
+/// The bound of a line.
+pub fn asked(line: &Line) -> String {
+    match line.bound {
+        Some(Bound::AtMost(b)) => format!("<= {}", judged(line, b)),
+        Some(Bound::AtLeast(b)) => format!(">= {}", judged(line, b)),
+        Some(Bound::Within(b)) => format!("1 +- {}", number(b)),
+        None => String::new(),
+    }
 }
 
 /// A bound: of the ratio, or of the figure in its unit where there is no ratio.
@@ -106,7 +137,8 @@ fn judged(line: &Line, bound: f64) -> String {
     }
 }
 
-fn verdict(verdict: Verdict) -> &'static str {
+/// A verdict in words.
+pub fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Met => "met",
         Verdict::Missed => "MISSED",
@@ -117,7 +149,8 @@ fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-fn quantity(quantity: &Quantity) -> String {
+/// A quantity with its name, in a readable unit.
+pub fn quantity(quantity: &Quantity) -> String {
     let (by, unit) = scale(quantity.unit, quantity.spread.median);
     format!("{} {} {unit}", quantity.name, spread(&quantity.spread.over(by)))
 }
@@ -140,15 +173,16 @@ fn scale(unit: Unit, value: f64) -> (f64, &'static str) {
     }
 }
 
-fn spread(s: &Spread) -> String {
+/// A median, with the smallest and the largest value.
+pub fn spread(s: &Spread) -> String {
     if s.count == 1 {
         return number(s.median);
     }
     format!("{} [{} .. {}]", number(s.median), number(s.min), number(s.max))
 }
 
-/// Three digits that say something.
-fn number(value: f64) -> String {
+/// A number with three significant digits.
+pub fn number(value: f64) -> String {
     let places = match value.abs() {
         v if v >= 99.95 => 0,
         v if v >= 9.995 => 1,
@@ -189,6 +223,7 @@ mod tests {
             kernel: "6".into(),
             cpus: 2,
             floor: None,
+            floor_by_distance: [None; 2],
             exchange: None,
             floor_fast: 0.0,
             copy: None,
@@ -201,5 +236,11 @@ mod tests {
         assert!(text.contains("<= 2"), "{text}");
         assert!(text.contains("not measured\n   no library"), "{text}");
         assert!(markdown(&report).contains("| e | sockets<br><sub>no library</sub> |"));
+    }
+
+    #[test]
+    fn cells_are_escaped() {
+        assert_eq!(escaped("a|b\nc *d* \\"), "a\\|b c \\*d\\* \\\\");
+        assert_eq!(escaped("<= 2 <b> </b> 1 < 2"), "<= 2 &lt;b> &lt;/b> 1 < 2");
     }
 }

@@ -4,10 +4,10 @@
 //! call; `motet_wait` memory is untouched between begin and end. What this side promises: no panic gets out, and errno
 //! is left as it was.
 
+mod abi;
 mod memory;
 mod messages;
-mod shape;
-mod split;
+mod split_calls;
 mod streams;
 mod waits;
 

@@ -2,33 +2,33 @@
 //!
 //! What it is: translation. Handles become the engine's numbers, C structs its arguments, its errors negative errnos. What it is not:
 //! it knows no rule of messages; whether a number means something is the engine's to say, but for nodes, claimed messages and memory in
-//! the program's hands, whose tables are here ([`table`], [`holdings`]).
+//! the program's hands, whose tables are here ([`node_handles`], [`memory_handles`]).
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`table`] | nodes by handle: entering one, and leaving it before it may be closed |
+//! | [`node_handles`] | nodes by handle: entering one, and leaving it before it may be closed |
 //! | [`nodes`], [`links`] | joining, progress, sleep; meeting others, services, contexts |
-//! | [`sending`], [`receiving`] | channels and what goes over them |
-//! | [`regions`], [`remote`] | memory that others reach by key; operations on theirs |
-//! | [`loans`], [`holdings`] | messages that are read in place; memory that the program holds by handle |
-//! | [`operations`] | ends: one, any, groups |
+//! | [`send`], [`receive`] | channels and what goes over them |
+//! | [`regions`], [`rma`] | memory that others reach by key; operations on theirs |
+//! | [`loans`], [`memory_handles`] | messages that are read in place; memory that the program holds by handle |
+//! | [`completions`] | ends: one, any, groups |
 //! | [`port`] | the calls of every message of a library that posts receives and polls |
 //! | [`handlers`] | functions that get messages, and work put off |
-//! | [`shape`] | the structs |
+//! | [`abi`] | the structs |
 
+mod abi;
+mod completions;
 mod handlers;
-mod holdings;
 mod links;
 mod loans;
+mod memory_handles;
+mod node_handles;
 mod nodes;
-mod operations;
 mod port;
-mod receiving;
+mod receive;
 mod regions;
-mod remote;
-mod sending;
-mod shape;
-mod table;
+mod rma;
+mod send;
 
 use crate::{EPROTO, guard};
 use motet_api::node::{Channel, Error, LinkId};

@@ -1,6 +1,6 @@
 //! Whole calls on streams.
 
-use crate::shape::{IoVec, SockAddr, StreamInfo, UpgradeOptions, slices, slices_mut};
+use crate::abi::{IoVec, SockAddr, StreamInfo, UpgradeOptions, slices, slices_mut};
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::stream::{EBADF, Taken};

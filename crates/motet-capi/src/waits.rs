@@ -2,9 +2,9 @@
 
 use crate::{engine, guard};
 use motet_engine::Handle;
-use motet_engine::engine::Quiet;
-use motet_engine::set::{Interest, Set};
-use motet_engine::wait::{Step, Wait};
+use motet_engine::stream::engine::Quiet;
+use motet_engine::stream::epoll_set::{Interest, Set};
+use motet_engine::stream::wait::{Step, Wait};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

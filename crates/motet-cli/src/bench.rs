@@ -1,6 +1,6 @@
 //! `motet bench`: this machine's floor, the engine, the sockets voice and plain TCP in one run. The measuring is `motet-bench`'s.
 
-use crate::failure::{FAILED, Failure, Outcome, USAGE};
+use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
 
 /// Measure against this machine's own floor and plain TCP, in one run
 #[derive(Debug, clap::Args)]

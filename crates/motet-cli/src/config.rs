@@ -4,7 +4,7 @@ use clap::Args;
 use motet_config::{Loaded, SETTINGS, Surroundings};
 use serde::Serialize;
 
-use crate::failure::{Outcome, USAGE};
+use crate::exit_error::{Outcome, USAGE};
 use crate::output::{self, Lean, Table};
 
 /// Show every setting, its value and where it comes from

@@ -9,7 +9,7 @@ mod squatters;
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::{FAILED, Outcome};
+use crate::exit_error::{FAILED, Outcome};
 use crate::output::{self, harmless};
 
 /// Tell what this machine allows, one line each

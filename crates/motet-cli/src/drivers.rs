@@ -3,11 +3,11 @@
 use motet_wire::stream::record::State;
 use serde::Serialize;
 
-use crate::survey::{Path, Stream};
+use crate::process_scan::{Path, Stream};
 
 /// Their names, as in MOTET_DRIVERS.
 pub fn names() -> Vec<&'static str> {
-    motet::table::DRIVERS.iter().map(|driver| driver.name()).collect()
+    motet::driver_table::DRIVERS.iter().map(|driver| driver.name()).collect()
 }
 
 /// What became of one driver for one stream.
@@ -23,7 +23,7 @@ pub struct Verdict {
 
 /// One verdict for each driver, the one in use first.
 pub fn verdicts(stream: &Stream) -> Vec<Verdict> {
-    let mut verdicts: Vec<Verdict> = motet::table::DRIVERS
+    let mut verdicts: Vec<Verdict> = motet::driver_table::DRIVERS
         .iter()
         .map(|driver| {
             let (wire, fast) = (driver.capabilities().wire, stream.path == Path::Shm);

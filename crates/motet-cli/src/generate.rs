@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 use motet_config::{SETTINGS, VARIABLES};
 
-use crate::failure::{CODES, FAILED, Failure, Outcome};
+use crate::exit_error::{CODES, FAILED, Failure, Outcome};
 
 /// Write manual pages or shell completions into a folder
 #[derive(Debug, Args)]

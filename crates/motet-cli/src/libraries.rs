@@ -3,8 +3,8 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::failure::{Failure, LIBRARIES, Outcome};
-use crate::survey::{ORB_SHIM, PROVIDER, SHIM};
+use crate::exit_error::{Failure, LIBRARIES, Outcome};
+use crate::process_scan::{ORB_SHIM, PROVIDER, SHIM};
 
 /// Names that the engine's file may have, best first.
 const ENGINE: [&str; 2] = ["libmotet.so.0", "libmotet.so"];

@@ -14,34 +14,34 @@ mod bench;
 mod config;
 mod doctor;
 mod drivers;
-mod executable;
-mod failure;
+mod elf_check;
+mod exit_error;
 mod generate;
-mod launcher;
 mod libraries;
-mod mpi;
-mod node;
+mod mpi_env;
+mod mpi_hosts;
+mod mpi_launcher;
+mod node_stats;
 mod output;
 mod probe;
+mod process_scan;
 mod procfs;
 mod ps;
 mod ranks;
 mod recent;
 mod run;
-mod sheet;
-mod spread;
 mod stats;
-mod survey;
+mod stream_stats;
 mod top;
 mod tune;
 mod why;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use failure::{Failure, Outcome};
+use exit_error::{Failure, Outcome};
 
 /// One engine under every communication library: the fastest path for each pair of processes, for unmodified programs.
 #[derive(Debug, Parser)]
-#[command(name = "motet", version, max_term_width = 100, after_help = failure::AFTER_HELP)]
+#[command(name = "motet", version, max_term_width = 100, after_help = exit_error::AFTER_HELP)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
 struct Cli {
     /// Print JSON instead of text
@@ -87,7 +87,7 @@ fn main() -> std::process::ExitCode {
     let parsed = Cli::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let outcome = match parsed {
         Ok(cli) => dispatch(cli.command, cli.json),
-        Err(e) => failure::usage(&e),
+        Err(e) => exit_error::usage(&e),
     };
     match outcome {
         Ok(code) => code.into(),

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::exit_error::{FAILED, Failure, Outcome};
 
 /// Writes to standard output. A reader that left early (`| head`) is no error.
 pub fn text(text: &str) -> Outcome<()> {

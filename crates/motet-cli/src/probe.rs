@@ -5,7 +5,7 @@ use std::io::Read;
 use clap::{Args, ValueEnum};
 use nix::sched::{CloneFlags, unshare};
 
-use crate::failure::{FAILED, Outcome};
+use crate::exit_error::{FAILED, Outcome};
 
 /// Try something in a process of its own, for `motet doctor`
 #[derive(Debug, Args)]

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::Outcome;
+use crate::exit_error::Outcome;
 use crate::output::{self, Lean, Table, bytes, harmless};
-use crate::survey::{self, Moved, Path, Process, Standing, Stream};
+use crate::process_scan::{self, Moved, Path, Process, Standing, Stream};
 use crate::{procfs, recent};
 use motet_wire::stream::record::State;
 
@@ -169,7 +169,7 @@ fn streams(streams: &[Stream]) -> String {
         right("tcp"),
         left("REASON"),
     ]);
-    let names = survey::peer_names(streams);
+    let names = process_scan::peer_names(streams);
     for s in streams {
         let peer = s.peer_pid.map_or("-".into(), |pid| match names.get(&pid) {
             Some(name) => format!("{pid} {}", harmless(name, 20)),

@@ -2,9 +2,9 @@
 //!
 //! Seen from outside, by the names of the files that are mapped: a library that only looks like one of these is taken for it.
 
-use crate::mpi::Left;
+use crate::mpi_env::Left;
+use crate::process_scan::PROVIDER;
 use crate::procfs;
-use crate::survey::PROVIDER;
 
 /// How a rank stands to the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

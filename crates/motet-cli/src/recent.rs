@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use motet_wire::stream::record::State;
 
-use crate::survey::{self, Identity, Moved, Path, Process, Receiver, Stream};
+use crate::process_scan::{self, Identity, Moved, Path, Process, Receiver, Stream};
 
 /// Between the looks.
 const MOMENT: Duration = Duration::from_millis(250);
@@ -26,12 +26,12 @@ const CLOSED: &str = "upgraded, but the receiver's ring is closed when bytes com
 
 /// All processes, with the paths that bytes take now.
 pub fn take() -> Vec<Process> {
-    let first = survey::take();
+    let first = process_scan::take();
     if !first.iter().flat_map(|p| &p.streams).any(|s| s.path == Path::Shm) {
         return first;
     }
     thread::sleep(MOMENT);
-    let mut then = survey::take();
+    let mut then = process_scan::take();
     judge(&mut then, &first);
     then
 }

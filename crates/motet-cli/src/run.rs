@@ -14,19 +14,19 @@ use motet_config::profile::Found;
 use motet_config::{Config, Loaded, Mpi, Place, SETTINGS, Setting};
 use motet_sys::append_file::{Appender, OWN_OUTPUT};
 
-use crate::executable::{self, Search};
-use crate::failure::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
-use crate::launcher::Launcher;
+use crate::elf_check::{self, Search};
+use crate::exit_error::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
 use crate::libraries::{self, Libraries};
-use crate::survey::{ORB_SHIM, SHIM};
-use crate::{config, mpi, stats};
+use crate::mpi_launcher::Launcher;
+use crate::process_scan::{ORB_SHIM, SHIM};
+use crate::{config, mpi_env, stats};
 
 /// Run a program under Motet, with all programs that it starts
 ///
 /// The program is not changed: a preload library takes care of its sockets. MPI launchers and other parents need nothing,
 /// their children inherit it.
 #[derive(Debug, Args)]
-#[command(after_help = crate::failure::AFTER_HELP)]
+#[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct Arguments {
     /// Drivers that may be used, such as `shm,tcp`; or `-shm` for all but that one
     #[arg(long, value_name = "DRIVERS", allow_hyphen_values = true, conflicts_with = "off")]
@@ -61,12 +61,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let (settings, loaded) = settings(arguments)?;
     let program = &arguments.command[0];
-    let file = match executable::search(program, std::env::var_os("PATH")) {
+    let file = match elf_check::search(program, std::env::var_os("PATH")) {
         Search::Found(file) => file,
         Search::Missing => return Err(not_found(program)),
         Search::NotExecutable(file) => return Err(not_executable(&file)),
     };
-    let obstacle = executable::inspect(&file).err();
+    let obstacle = elf_check::inspect(&file).err();
     let libraries = if arguments.off { None } else { Some(libraries::find()?) };
 
     let mut command = Command::new(program);
@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     }
     let orb = given(&settings, "MOTET_OMNIORB").map_or(loaded.config.omniorb, |value| value.eq_ignore_ascii_case("on"));
     match libraries.map(|libraries| libraries.with_orb(orb)) {
-        Some(libraries) if !obstacle.is_some_and(executable::Obstacle::forbids_preload) => {
+        Some(libraries) if !obstacle.is_some_and(elf_check::Obstacle::forbids_preload) => {
             let voices: Vec<_> = libraries.voices().map(|voice| voice.display().to_string()).collect();
             say(format!("preloading {}, engine {}", voices.join(" and "), libraries.engine.display()));
             equip(&mut command, &libraries);
@@ -92,10 +92,10 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
             let launcher = Launcher::of(&file);
             match libraries.provider.as_deref() {
                 Some(provider) => {
-                    let left = mpi::left(wanted, &arguments.command, &launcher);
-                    say(mpi::tell(&mut command, provider, &launcher, left));
+                    let left = mpi_env::left(wanted, &arguments.command, &launcher);
+                    say(mpi_env::tell(&mut command, provider, &launcher, left));
                 }
-                None => mpi::untell(&mut command),
+                None => mpi_env::untell(&mut command),
             }
             if orb {
                 tell_orb(&mut command, &settings, &loaded.config);
@@ -103,7 +103,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         }
         _ => {
             strip(&mut command);
-            mpi::untell(&mut command);
+            mpi_env::untell(&mut command);
         }
     }
     if !arguments.off {

@@ -18,7 +18,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::exit_error::{FAILED, Failure, Outcome};
 use crate::output::{self, Lean, Table};
 use crate::run::cannot_start;
 

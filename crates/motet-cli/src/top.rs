@@ -11,9 +11,9 @@ use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, event, execute, queue, style, terminal};
 use serde::Serialize;
 
-use crate::failure::{FAILED, Failure, Outcome, USAGE};
+use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
 use crate::output::{self, bytes};
-use crate::survey::{self, Process, Stream};
+use crate::process_scan::{self, Process, Stream};
 use crate::{ps, recent};
 
 /// Watch the processes under Motet: `ps` with rates, refreshed; q quits
@@ -41,7 +41,7 @@ type Key = (u32, usize, u32);
 type Counts = HashMap<Key, (u64, u64)>;
 
 fn counts(processes: &[Process]) -> Counts {
-    let total = |m: survey::Moved| m.fast.wrapping_add(m.tcp);
+    let total = |m: process_scan::Moved| m.fast.wrapping_add(m.tcp);
     let of = |pid, s: &Stream| ((pid, s.place.0, s.place.1), (total(s.sent), total(s.received)));
     processes.iter().flat_map(|p| p.streams.iter().map(move |s| of(p.pid, s))).collect()
 }
@@ -80,7 +80,7 @@ struct View {
 
 impl View {
     fn first() -> Self {
-        let processes = survey::take();
+        let processes = process_scan::take();
         Self { counts: counts(&processes), processes, at: Instant::now(), rates: HashMap::new() }
     }
 

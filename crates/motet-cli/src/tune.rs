@@ -9,7 +9,7 @@ use motet_config::Surroundings;
 use motet_config::profile::{self, Found, Machine, Profile};
 use serde::Serialize;
 
-use crate::failure::{FAILED, Failure, Outcome};
+use crate::exit_error::{FAILED, Failure, Outcome};
 use crate::output;
 
 /// Measure this machine, about two seconds, and keep the sizes in its profile
@@ -20,7 +20,7 @@ use crate::output;
 /// Every process under Motet reads the profile when it starts; settings win over it. Root's is for all
 /// users (/var/cache/motet/profile.toml), anybody else's is their own (~/.cache/motet/profile.toml).
 #[derive(Debug, Args)]
-#[command(after_help = crate::failure::AFTER_HELP)]
+#[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct Arguments {
     /// Do nothing when there is a valid profile with the size for CPUs as near as these are now
     #[arg(long)]

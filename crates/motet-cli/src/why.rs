@@ -7,12 +7,12 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::drivers::{self, Verdict};
-use crate::failure::{Failure, NOT_FOUND, Outcome};
+use crate::exit_error::{Failure, NOT_FOUND, Outcome};
+use crate::node_stats::{MessageLink, MessageNode};
 use crate::output::{self, bytes, harmless};
+use crate::process_scan::{self, Node, Process, Standing, Stream};
 use crate::ps::{address, note, tcp_bytes};
-use crate::sheet::{MessageLink, MessageNode};
-use crate::survey::{self, Node, Process, Standing, Stream};
-use crate::{procfs, ranks, recent, survey::Moved};
+use crate::{process_scan::Moved, procfs, ranks, recent};
 
 /// Tell for every connection which path it takes, and why not another
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ struct Pair {
     peer: Option<std::net::SocketAddr>,
     peer_pid: Option<u32>,
     peer_command: Option<String>,
-    path: survey::Path,
+    path: process_scan::Path,
     reason: u32,
     sent: Moved,
     received: Moved,
@@ -83,7 +83,7 @@ fn of_process(processes: Vec<Process>, pid: u32) -> Outcome<Vec<Answer>> {
         return Ok(processes.into_iter().filter(|p| p.pid == pid).map(|p| answer(p, |_, _| true)).collect());
     }
     let missing = || Failure::new(NOT_FOUND, format!("there is no process {pid}; `motet ps` lists those under Motet"));
-    let process = survey::of(pid).ok_or_else(missing)?;
+    let process = process_scan::of(pid).ok_or_else(missing)?;
     Ok(vec![answer(process, |_, _| true)])
 }
 

@@ -14,9 +14,9 @@
 //! | `exit` | the process ends: the same over all its streams |
 
 use crate::driver::Driver;
-use crate::engine::{Engine, Options, Totals, lock};
 use crate::reason::{self, Reason};
 use crate::stream::addresses;
+use crate::stream::engine::{Engine, Options, Totals, lock};
 use motet_sys::append_file::{Appender, Lost};
 use motet_sys::{clock, thread};
 use motet_wire::stream::record::Record;

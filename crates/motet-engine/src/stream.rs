@@ -3,18 +3,29 @@
 //! Reads top-down: [`Engine::upgrade`], the split calls [`Engine::send_begin`] / [`Engine::recv_begin`] and their ends,
 //! readiness, [`Engine::plain`]. How a wire comes up is `stream/wire.rs`, how a stream ends `stream/end.rs`.
 
-mod end;
-mod hand_on;
-mod rest;
-mod wire;
+pub mod blocking;
+mod close;
+mod confined;
+pub mod engine;
+pub mod epoll_set;
+mod exchange_pace;
+pub mod fork_group;
+mod handover;
+pub mod kernel_tcp;
+pub mod peer_process;
+mod upgrade;
+pub mod wait;
 
-pub(crate) use wire::addresses;
-use wire::{attach_tx, describe};
+pub(crate) use upgrade::addresses;
+use upgrade::{attach_tx, describe};
 
-use crate::base::Kernel;
-use crate::engine::{Engine, Handle, Up};
 use crate::reason::Reason;
-use motet_proto::{ECONNRESET, EINTR, Errno, gate, rx, tx};
+use crate::stream::engine::{Engine, Handle, Up};
+use crate::stream::kernel_tcp::Kernel;
+use motet_proto::{
+    ECONNRESET, EINTR, Errno,
+    stream::{gate, rx, tx},
+};
 use motet_sys::{socket, thread};
 use motet_wire::stream::record::State;
 use std::io::{IoSlice, IoSliceMut};
@@ -262,7 +273,7 @@ impl Engine {
         if let Some(slot) = local.slot.slot()
             && how != 0
         {
-            hand_on::leave_nothing(record, &slot, &mut Kernel::new(local, handle));
+            handover::leave_nothing(record, &slot, &mut Kernel::new(local, handle));
             tx::finish(record, &slot, &mut Kernel::new(local, handle));
         }
         socket::shutdown(local.fd.load(Relaxed), how)
@@ -272,7 +283,7 @@ impl Engine {
     pub fn before_end(&self) {
         self.sweep_unread(|handle, record, local| {
             if let Some(slot) = local.slot.slot() {
-                hand_on::leave_nothing(record, &slot, &mut Kernel::new(local, handle));
+                handover::leave_nothing(record, &slot, &mut Kernel::new(local, handle));
             }
             false
         });

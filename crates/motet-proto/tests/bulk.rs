@@ -4,7 +4,7 @@ use motet_driver_loopback::clock::Clock;
 use motet_driver_loopback::end::End;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::bulk::Copying;
+use motet_proto::stream::bulk::Copying;
 use motet_wire::stream::record::Tx;
 
 /// So many puts of 1 MiB; returns how many went through the caches and around them.
@@ -156,7 +156,7 @@ fn a_way_that_writes_fast_and_lands_slowly_is_not_taken() {
 #[test]
 fn a_block_is_timed_from_its_first_bytes_to_its_last() {
     const PART: usize = 64 << 10;
-    let arriving = motet_proto::bulk::Arriving::default();
+    let arriving = motet_proto::stream::bulk::Arriving::default();
     let (mut now, mut rates) = (0, Vec::new());
     for _ in 0..16 {
         now += 1_000_000; // what the sender does between its blocks
@@ -176,9 +176,9 @@ fn a_block_is_timed_from_its_first_bytes_to_its_last() {
 fn read_in(takes: &[usize], messages: usize) -> (bool, bool) {
     let record = motet_wire::stream::record::Record::default();
     for _ in 0..messages {
-        takes.iter().for_each(|&n| motet_proto::bulk::took(&record, n));
+        takes.iter().for_each(|&n| motet_proto::stream::bulk::took(&record, n));
     }
-    (motet_proto::bulk::flows(&record), motet_proto::bulk::has_parts(&record))
+    (motet_proto::stream::bulk::flows(&record), motet_proto::stream::bulk::has_parts(&record))
 }
 
 #[test]

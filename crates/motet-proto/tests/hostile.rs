@@ -7,7 +7,10 @@ mod support;
 
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan};
-use motet_proto::{EAGAIN, ECONNRESET, bulk, gate, rx, tx};
+use motet_proto::{
+    EAGAIN, ECONNRESET,
+    stream::{bulk, gate, rx, tx},
+};
 use motet_wire::stream::record::State;
 use motet_wire::sync::Ordering::Relaxed;
 use std::panic::{AssertUnwindSafe, catch_unwind};

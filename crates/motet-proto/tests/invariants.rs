@@ -5,7 +5,10 @@ mod support;
 use motet_driver_loopback::end::End;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan};
-use motet_proto::{EAGAIN, ECONNRESET, gate, rx, tx};
+use motet_proto::{
+    EAGAIN, ECONNRESET,
+    stream::{gate, rx, tx},
+};
 use motet_wire::stream::record::State;
 use motet_wire::sync::Ordering::Relaxed;
 use support::prng::Prng;
@@ -322,7 +325,7 @@ fn a_lock_whose_holder_died_breaks_the_stream() {
 
 #[test]
 fn a_thread_that_meets_its_own_lock_is_told_so() {
-    use motet_proto::Base;
+    use motet_proto::stream::Base;
     let world = world(1000);
     let record = &world.sides[0].record;
     record.tx.lock.store(world.base(0, 0).token(), Relaxed); // a signal handler in the middle of a send

@@ -4,8 +4,11 @@ mod support;
 
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan, When};
-use motet_proto::bulk::Copying;
-use motet_proto::{ECONNRESET, gate, rx, transfer, tx};
+use motet_proto::stream::bulk::Copying;
+use motet_proto::{
+    ECONNRESET,
+    stream::{gate, rx, single_copy, tx},
+};
 use motet_wire::stream::slot::Transfer;
 use motet_wire::stream::slot::transfer::{ACTIVE, CUT, IDLE};
 use motet_wire::sync::Ordering::Relaxed;
@@ -29,11 +32,11 @@ fn waiting(plan: Plan) -> (Box<World>, Vec<u8>) {
     let buf = vec![0; LENGTH];
     // End 0 finds out that it may copy, as a receiver that gives up at once.
     let near = &world.sides[0];
-    assert!(transfer::post(&near.record, &near.slot, &mut world.base(0, 1), &[0; LENGTH]));
-    assert!(transfer::withdraw(&near.slot));
+    assert!(single_copy::post(&near.record, &near.slot, &mut world.base(0, 1), &[0; LENGTH]));
+    assert!(single_copy::withdraw(&near.slot));
     let far = &world.sides[1];
     assert!(gate::raise(&far.record, &far.slot, &mut world.base(1, 1), || true));
-    assert!(transfer::post(&far.record, &far.slot, &mut world.base(1, 1), &buf));
+    assert!(single_copy::post(&far.record, &far.slot, &mut world.base(1, 1), &buf));
     (world, buf)
 }
 
@@ -45,8 +48,8 @@ fn shared(world: &World) -> &Transfer {
 /// End 1 goes on: what the transfer brought it, then the rest.
 fn goes_on(world: &World, mut buf: Vec<u8>, expected: usize) {
     let far = &world.sides[1];
-    assert!(!transfer::withdraw(&far.slot));
-    assert_eq!(transfer::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf), Ok(expected));
+    assert!(!single_copy::withdraw(&far.slot));
+    assert_eq!(single_copy::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf), Ok(expected));
     assert_eq!(shared(world).state.load(Relaxed), IDLE);
     assert!(buf[..expected] == bytes(0, 0, expected));
     far.received.set(expected as u64);
@@ -136,7 +139,7 @@ fn write_for_the_receiver(address: u64, from: &[u8]) -> bool {
         motet_driver_loopback::pipe::Connection::new(motet_driver_loopback::clock::Clock::new(1), 1, Plan::new()),
         &motet_driver_loopback::clock::Clock::new(1),
     );
-    motet_proto::Base::copy_to(&mut end[0], std::process::id(), address, from)
+    motet_proto::stream::Base::copy_to(&mut end[0], std::process::id(), address, from)
 }
 
 #[test]
@@ -164,7 +167,7 @@ fn what_was_read_from_a_process_that_has_taken_the_number_of_the_peer_is_not_del
     let (world, mut buf) = begun(&data);
     let far = &world.sides[1];
     world.replaced.set(true);
-    let came = transfer::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf);
+    let came = single_copy::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf);
     assert_eq!(came, Err(ECONNRESET));
     assert_eq!(shared(&world).finished.load(Relaxed), 0);
 }
@@ -176,7 +179,7 @@ fn a_peer_that_is_replaced_before_the_first_block_is_never_copied_from() {
     world.single_copy();
     world.replaced.set(true);
     let far = &world.sides[1];
-    assert!(!transfer::post(&far.record, &far.slot, &mut world.base(1, 1), &[0; LENGTH]));
+    assert!(!single_copy::post(&far.record, &far.slot, &mut world.base(1, 1), &[0; LENGTH]));
 }
 
 #[test]
@@ -197,7 +200,7 @@ fn a_claim_counter_that_runs_backwards_ends_the_transfer() {
     let (mut world, mut buf) = begun(&data);
     world.on_copy = Some(lie(copies.clone()));
     let far = &world.sides[1];
-    let came = transfer::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf);
+    let came = single_copy::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf);
     assert_eq!((came, copies.get()), (Err(ECONNRESET), 1));
 }
 
@@ -206,7 +209,7 @@ fn a_claim_counter_that_runs_backwards_ends_the_transfer() {
 fn sent_ahead(comes: bool) -> (u64, u32) {
     const ASK: tx::Ask = tx::Ask { nonblocking: false, ..SEND };
     let (mut world, shown) = waiting(Plan::new());
-    assert!(transfer::withdraw(&world.sides[1].slot));
+    assert!(single_copy::withdraw(&world.sides[1].slot));
     let tx::Step::Done(ahead) = world.send(0, LENGTH, ASK) else { panic!("the gate is open") };
     assert!(ahead <= 16 << 10);
     assert_eq!(world.receive(1, 1, ahead, LOOK), rx::Step::Done(ahead));
@@ -215,7 +218,7 @@ fn sent_ahead(comes: bool) -> (u64, u32) {
         world.scribble = Some(Box::new(move |world: &World| {
             let far = &world.sides[1];
             if shared(world).state.load(Relaxed) == IDLE {
-                transfer::post(&far.record, &far.slot, &mut world.base(1, 1), &shown);
+                single_copy::post(&far.record, &far.slot, &mut world.base(1, 1), &shown);
             }
         }));
     }

@@ -4,7 +4,10 @@ mod support;
 
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::{EAGAIN, EINTR, Patience, rx, spin, tx};
+use motet_proto::{
+    EAGAIN, EINTR,
+    stream::{Patience, rx, spin, tx},
+};
 use motet_wire::sync::Ordering::Relaxed;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -94,7 +97,7 @@ fn who_waits_for_this_very_cpu_is_given_it() {
         me.slot.outward().consumer.cpu.store(there, Relaxed);
         me.record.rx.near.store(0, Relaxed);
         let before = world.calls.get();
-        assert!(motet_proto::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
+        assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
         spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false);
         (world.calls.get() - before, me.record.rx.near.load(Relaxed))
     };
@@ -112,7 +115,7 @@ fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
     let spin = |lent: u64| {
         world.lent.set(lent);
         let before = world.clock.time();
-        assert!(motet_proto::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
+        assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
         assert_eq!(spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false), spin::Spun::Nothing);
         (world.clock.time() - before, me.record.rx.lent.load(Relaxed))
     };
@@ -140,9 +143,9 @@ fn a_wait_for_an_answer_begins_when_the_peer_has_read_what_was_sent() {
             }
         }));
         let [peer, me] = &world.sides;
-        assert!(motet_proto::gate::raise(&peer.record, &peer.slot, &mut world.base(0, 1), || true));
+        assert!(motet_proto::stream::gate::raise(&peer.record, &peer.slot, &mut world.base(0, 1), || true));
         assert_eq!(world.send(1, 4096, SEND), tx::Step::Done(4096));
-        assert!(motet_proto::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
+        assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
         let began = world.clock.time();
         if reads {
             due.set(began + 20_000);
@@ -222,11 +225,11 @@ fn receive_all(world: &World, side: usize) {
 fn opens_for_answer(world: &World, peer_looks: bool, answer: usize) -> bool {
     let raise = |side: usize| {
         let Side { record, slot, .. } = &world.sides[side];
-        motet_proto::gate::raise(record, slot, &mut world.base(side, 1), || true)
+        motet_proto::stream::gate::raise(record, slot, &mut world.base(side, 1), || true)
     };
     let close = |side: usize| {
         let Side { record, slot, .. } = &world.sides[side];
-        assert!(motet_proto::gate::close_gate(record, slot, &mut world.base(side, 1)));
+        assert!(motet_proto::stream::gate::close_gate(record, slot, &mut world.base(side, 1)));
     };
     let send = |side: usize, length: usize| {
         for _ in 0..length.div_ceil(2048) {

@@ -21,10 +21,10 @@
 //! Errors are `std::io::Error` with the system's error number kept ([`std::io::Error::raw_os_error`]).
 #![deny(unsafe_code)] // but for node/lend.rs: memory lent for the time of a call
 
+pub mod driver_table;
 pub mod node;
 pub mod stats;
 mod stream;
-pub mod table;
 
 pub use motet_engine::reason;
 pub use stream::{Path, Stats, Stream, wait_any};
@@ -56,7 +56,7 @@ pub fn engine() -> Option<&'static Engine> {
             let config = config();
             stats::prepare(&config);
             motet_sys::buffer_pool::limit(usize::try_from(config.pool).unwrap_or(usize::MAX));
-            table::options(config)
+            driver_table::options(config)
         }),
     }
 }

@@ -24,17 +24,17 @@
 //! # Ok::<(), motet::node::Error>(())
 //! ```
 
-mod lend;
+mod borrowed_memory;
 mod loans;
 
 pub use loans::{Content, InPlace};
-pub use motet_engine::message::direct::Mapped;
 pub use motet_engine::message::loans::{Lent, Loan, LoanCounts, Part};
 pub use motet_engine::message::operations::{Buffer, Got, Teller};
-pub use motet_engine::message::receiving::{From, Seen};
+pub use motet_engine::message::receive::{From, Seen};
+pub use motet_engine::message::regions::mapped::Mapped;
 pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights, Shared};
-pub use motet_engine::message::remote::{RemoteLimits, Target};
-pub use motet_engine::message::sending::Outgoing;
+pub use motet_engine::message::rma::{RemoteLimits, Target};
+pub use motet_engine::message::send::Outgoing;
 pub use motet_engine::message::transport::Secret;
 pub use motet_engine::message::{
     Bias, Bodies, Body, Channel, Completion, Context, Ended, Error, GroupId, Handler, LinkId, Message, MessageLimits,
@@ -42,7 +42,7 @@ pub use motet_engine::message::{
 };
 pub use motet_sys::user_memory::{Memory, Span};
 
-use crate::table;
+use crate::driver_table;
 use motet_engine::now;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -148,7 +148,7 @@ impl Node {
                 sent => return sent,
             }
         }
-        lend::send(&self.0, message, body, deadline)
+        borrowed_memory::send(&self.0, message, body, deadline)
     }
 
     /// Begins to send a message whose body stays as long as the process. `None`: it has gone, and no end follows. Waits only until
@@ -161,7 +161,7 @@ impl Node {
         notice: Notice,
         limit: Option<Duration>,
     ) -> Result<Option<OperationId>, Error> {
-        self.0.send(message, lend::forever(body), Vec::new(), notice, deadline(limit))
+        self.0.send(message, borrowed_memory::forever(body), Vec::new(), notice, deadline(limit))
     }
 
     /// Waits for the next message on a channel whose messages are queued or tagged (any tag), and receives it. Its headers, if it has
@@ -171,7 +171,7 @@ impl Node {
     /// long one may take longer to arrive.
     #[inline]
     pub fn receive(&self, channel: Channel, buffer: &mut [u8], limit: Option<Duration>) -> Result<Received, Error> {
-        lend::lent(buffer, |span| self.receive_into(From::Channel(channel), 0, u64::MAX, None, span, limit))
+        borrowed_memory::lent(buffer, |span| self.receive_into(From::Channel(channel), 0, u64::MAX, None, span, limit))
     }
 
     /// The same for a tag, of which the bits in `ignore` do not matter, on one channel or any of a context.
@@ -184,7 +184,7 @@ impl Node {
         buffer: &mut [u8],
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
-        lend::lent(buffer, |span| self.receive_into(from, tag, ignore, None, span, limit))
+        borrowed_memory::lent(buffer, |span| self.receive_into(from, tag, ignore, None, span, limit))
     }
 
     /// The same with the message's headers, the outermost first ([`pop`]), in `headers`, whose memory is used again.
@@ -199,7 +199,7 @@ impl Node {
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
         headers.clear();
-        lend::lent(buffer, |span| self.receive_into(from, tag, ignore, Some(headers), span, limit))
+        borrowed_memory::lent(buffer, |span| self.receive_into(from, tag, ignore, Some(headers), span, limit))
     }
 
     #[inline(always)]
@@ -212,12 +212,12 @@ impl Node {
         span: Span,
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
-        self.received(from, lend::receive(&self.0, (from, tag, ignore), span, headers, deadline(limit))?)
+        self.received(from, borrowed_memory::receive(&self.0, (from, tag, ignore), span, headers, deadline(limit))?)
     }
 
     /// Makes memory known to peers that are told the key: see [`Inner::revoke`] for its end.
     pub fn register_words(&self, words: &Arc<[AtomicU64]>, rights: Rights) -> Result<Key, Error> {
-        self.0.register(lend::words(words), rights, Some(Box::new(words.clone())))
+        self.0.register(borrowed_memory::words(words), rights, Some(Box::new(words.clone())))
     }
 
     /// Waits for the end of an operation, which must end as asked: bytes of its own memory come back.
@@ -255,7 +255,7 @@ impl Node {
         headers: Option<&mut Vec<u8>>,
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
-        lend::receive(&self.0, (from, tag, ignore), span, headers, deadline)
+        borrowed_memory::receive(&self.0, (from, tag, ignore), span, headers, deadline)
     }
 
     #[cold]
@@ -268,7 +268,7 @@ impl Node {
 /// What a node is by the settings of environment and file.
 pub fn options(name: &str, listen: Option<SocketAddr>) -> NodeOptions {
     let config = crate::config();
-    let drivers = table::DRIVERS.iter().copied().filter(|driver| config.drivers.allows(driver.name())).collect();
+    let drivers = driver_table::DRIVERS.iter().copied().filter(|driver| config.drivers.allows(driver.name())).collect();
     NodeOptions {
         drivers,
         name: name.to_owned(),

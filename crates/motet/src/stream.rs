@@ -1,7 +1,7 @@
 //! A stream as Rust programs use it.
 
-use motet_engine::engine::Handle;
 use motet_engine::stream::Taken;
+use motet_engine::stream::engine::Handle;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;

@@ -2,8 +2,8 @@
 
 use crate::clock::Clock;
 use crate::pipe::Connection;
-use motet_engine::engine::lock;
-use motet_proto::{Base, Errno};
+use motet_engine::stream::engine::lock;
+use motet_proto::{Errno, stream::Base};
 use motet_sys::process_vm;
 use motet_wire::mapping::Mapping;
 use std::io::IoSliceMut;

@@ -1,6 +1,6 @@
 //! Slots in memory of this process: anonymous memfds that stay mapped, and a pool that hands their slots out again.
 
-use motet_engine::engine::lock;
+use motet_engine::stream::engine::lock;
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_wire::stream::slot::Slot;

@@ -1,19 +1,19 @@
 //! The shared-memory driver.
 //!
 //! What it is: a wire between two processes of one host, one network namespace and one user, made of a slot in a sealed
-//! memfd. [`rendezvous`] finds the other end of *this connection* and passes the memfd; [`links`] keeps the memfds of each
-//! pair of processes, so that one more connection costs a slot, and gives them back when nobody uses them ([`arena`] is this
+//! memfd. [`stream_bootstrap`] finds the other end of *this connection* and passes the memfd; [`links`] keeps the memfds of each
+//! pair of processes, so that one more connection costs a slot, and gives them back when nobody uses them ([`segment_pool`] is this
 //! process's own); [`offer`] is the one message that travels.
 //!
 //! What it is not: it moves no payload; gate and ring are the engine's.
 #![forbid(unsafe_code)]
 
-pub mod arena;
-pub mod greeting;
 pub mod links;
-pub mod meeting;
+pub mod message_connect;
+pub mod message_handshake;
 pub mod offer;
-pub mod rendezvous;
+pub mod segment_pool;
+pub mod stream_bootstrap;
 
 use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
 use motet_engine::message::transport::{Connector, Identity, Listener};
@@ -42,39 +42,39 @@ impl Driver for Shm {
     }
 
     fn connect(&self, pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
-        if pair.connected { rendezvous::Listener::begin(pair) } else { rendezvous::Offering::begin(pair) }
+        if pair.connected { stream_bootstrap::Listener::begin(pair) } else { stream_bootstrap::Offering::begin(pair) }
     }
 
     fn close(&self, slot: &Slot) {
-        arena::leave(slot);
+        segment_pool::leave(slot);
     }
 
     fn abandon(&self, slot: &Slot) {
-        arena::abandon(slot);
+        segment_pool::abandon(slot);
     }
 
     fn listen(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
-        meeting::Host::listen(node)
+        message_connect::Host::listen(node)
     }
 
     fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
-        meeting::Guest::call(node, address)
+        message_connect::Guest::call(node, address)
     }
 
     fn memory(&self) -> usize {
-        arena::bytes()
+        segment_pool::bytes()
     }
 
     fn links(&self) -> [u64; 2] {
-        arena::counts()
+        segment_pool::counts()
     }
 
     fn quiet(&self) -> Box<dyn Any> {
-        Box::new((arena::quiet(), rendezvous::quiet()))
+        Box::new((segment_pool::quiet(), stream_bootstrap::quiet()))
     }
 
     fn forked(&self) {
-        arena::forked();
-        rendezvous::forget();
+        segment_pool::forked();
+        stream_bootstrap::forget();
     }
 }

@@ -3,10 +3,13 @@
 
 use motet_driver_shm::Shm;
 use motet_engine::driver::Driver;
-use motet_engine::engine::Up;
 use motet_engine::stream::Taken;
+use motet_engine::stream::engine::Up;
 use motet_engine::{Engine, Handle, Options};
-use motet_proto::{EBADF, gate, rx, tx};
+use motet_proto::{
+    EBADF,
+    stream::{gate, rx, tx},
+};
 use motet_wire::stream::record::State;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{TcpListener, TcpStream};

@@ -1,7 +1,7 @@
 //! A connection on its way to another node: until the answer to our greeting has come.
 
 use crate::socket::{self, Set};
-use motet_proto::message::session::greeting::{GREETING, Greeting, Ungreeted};
+use motet_proto::message::session::handshake::{GREETING, Greeting, Ungreeted};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, AsRawFd};
 use motet_sys::rustix::io::Errno;

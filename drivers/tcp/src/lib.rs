@@ -2,21 +2,21 @@
 //!
 //! It is the *base* of every stream: the program's (or the engine's) own connection. So it brings up no wire; it stands in
 //! the table so that `MOTET_DRIVERS`, routes and `motet why` can name it. For messages it is what joins nodes on different
-//! hosts: [`listening`] waits for others, [`calling`] goes to them, a [`link`] carries packets between two, once and in order
+//! hosts: [`listener`] waits for others, [`connect`] goes to them, a [`link`] carries packets between two, once and in order
 //! although connections break. The protocol of that is `motet_proto::message::session`; here are the sockets ([`socket`]),
-//! connections on their way up ([`dial`]) and in ([`door`], [`guest`]), who may come in ([`trust`]), and who belongs to which session
-//! ([`node`]).
+//! connections on their way up ([`dial`]) and in ([`acceptor`], [`incoming`]), who may come in ([`admission`]), and who belongs to which session
+//! ([`session_table`]).
 #![forbid(unsafe_code)]
 
-pub mod calling;
+pub mod acceptor;
+pub mod admission;
+pub mod connect;
 pub mod dial;
-pub mod door;
-pub mod guest;
+pub mod incoming;
 pub mod link;
-pub mod listening;
-pub mod node;
+pub mod listener;
+pub mod session_table;
 pub mod socket;
-pub mod trust;
 
 use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
 use motet_engine::message::transport::{Connector, Identity, Listener};
@@ -47,11 +47,11 @@ impl Driver for Tcp {
     fn close(&self, _slot: &Slot) {}
 
     fn listen(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
-        Ok(Box::new(listening::Acceptor::new(node)?))
+        Ok(Box::new(listener::Acceptor::new(node)?))
     }
 
     fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
-        Ok(Box::new(calling::Call::new(node, address)?))
+        Ok(Box::new(connect::Call::new(node, address)?))
     }
 
     fn memory(&self) -> usize {

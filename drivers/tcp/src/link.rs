@@ -6,9 +6,9 @@
 
 mod connections;
 
+use crate::acceptor::Door;
 use crate::dial::Dial;
-use crate::door::Door;
-use crate::node::{Mailbox, Node, lock};
+use crate::session_table::{Mailbox, Node, lock};
 use crate::socket::{self, Set};
 use motet_engine::message::transport::{Lost, PacketTransport};
 use motet_engine::reason::Reason;

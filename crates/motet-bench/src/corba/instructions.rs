@@ -6,7 +6,7 @@
 //! the engine's spin executes is told apart. With `MOTET_SPIN=0` nobody spins and every wait is a system call.
 
 use super::paths::{Ends, Path};
-use crate::report::{Bound, Line, Quantity, Unit};
+use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use crate::stats::median;
 use anyhow::{Context, Result, bail};
 use motet_programs::find;
@@ -20,7 +20,7 @@ const CALLS: [usize; 2] = [500, 2500];
 /// ORB does by the clock goes on.
 const REPETITIONS: usize = 3;
 /// The engine's function that waits, by its symbol.
-const WAIT: &str = "motet_proto::spin::spin";
+const WAIT: &str = "motet_proto::stream::spin::spin";
 /// Under valgrind an end takes many times as long to answer, and is to be waited for all the same.
 const PATIENT: (&str, &str) = ("MOTET_SPIN", "50ms");
 const NEVER: (&str, &str) = ("MOTET_SPIN", "0");
@@ -46,6 +46,7 @@ pub fn measure(ends: &Ends<'_>) -> Result<Vec<Line>> {
     let mut lines = vec![
         Line::new(ROW, "executed for an empty call without Motet, kernel TCP")
             .figure(Quantity::of("both ends", &totals, Unit::Instructions))
+            .with_motet(WithMotet::Neither)
             .note(parts(own)),
     ];
     for (at, &(path, spin)) in ways.iter().enumerate().skip(1) {
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn a_profile_is_summed_by_object_and_waits_are_told_apart() {
         let text = "events: Ir\nsummary: 68\n\nob=(1) /usr/lib/libomniORB4.so.2\nfl=(1) a.cc\nfn=(1) call\n10 7\n+1 3\ncob=(2) /x/libmotet.so\ncfn=(2) send\n\
-            calls=1 5\n* 52\n\nob=(2)\nfn=(2)\n5 20\n-1 2\ncfn=(3) motet_proto::spin::spin\ncalls=2 9\n* 30\n\nfn=(3)\n9 26\ncfn=(4) look\n\
+            calls=1 5\n* 52\n\nob=(2)\nfn=(2)\n5 20\n-1 2\ncfn=(3) motet_proto::stream::spin::spin\ncalls=2 9\n* 30\n\nfn=(3)\n9 26\ncfn=(4) look\n\
             calls=1 3\n* 4\n\nfn=(4)\n3 4\n\ntotals: 62\n";
         let count = parse(text);
         assert_eq!(count.objects, BTreeMap::from([("libomniORB4".to_owned(), 10.0), ("libmotet".to_owned(), 22.0)]));

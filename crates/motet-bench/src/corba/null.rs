@@ -5,7 +5,7 @@ use super::paths::{Answer, Answers, Ends, Pair, Path, Place, Variant, on};
 use super::wires::{Wire, Wires};
 use crate::bench::Series;
 use crate::place::Placement::{One, Two};
-use crate::report::{Bound, Line, Quantity, Unit};
+use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use crate::rows::counted;
 use crate::stage::Stage;
 use crate::stats::median;
@@ -35,7 +35,8 @@ pub fn measure(ends: &Ends<'_>, wires: &Wires<'_>) -> Result<Vec<Line>> {
             .against(
                 found.of((Path::Tcp, tcp), 0).and_then(|all| Quantity::of("p99", &all.p99, Unit::Ns)),
                 &[], // a ratio of the two would say nothing
-            ),
+            )
+            .with_motet(WithMotet::Neither),
     ];
     for voice in Path::VOICES {
         let what = format!("empty call, {}, own CPUs", voice.name());
@@ -120,7 +121,8 @@ fn against_kernel(repetitions: usize, voice: Path, found: &Answers, what: String
         let line = Line::new("null", format!("{}, against the {}", path.name(), voice.name()))
             .figure(figure(&format!("median, {}", on(place)), &theirs.values))
             .floors(&ours.floors)
-            .against(figure(voice.name(), &ours.values), &theirs.over(&ours));
+            .against(figure(voice.name(), &ours.values), &theirs.over(&ours))
+            .with_motet(WithMotet::Reference);
         lines.push(match bound {
             Some(bound) => line.bound(Bound::AtLeast(bound)).slow_floor(enough),
             None => line,
@@ -132,6 +134,7 @@ fn against_kernel(repetitions: usize, voice: Path, found: &Answers, what: String
                 .figure(figure("kernel TCP", &plain.median.values))
                 .floors(&one.median.floors)
                 .against(figure(voice.name(), &one.median.values), &plain.median.over(&one.median))
+                .with_motet(WithMotet::Reference)
                 .nearly(Bound::AtLeast(1.0)),
         );
     }
@@ -171,7 +174,8 @@ fn split(found: &Answers, requests: &[Series]) -> Vec<Line> {
         let mut line = Line::new("split", format!("the transport's part of an empty call, {}", path.name()))
             .figure(Quantity::of(format!("{REQUEST} B there and back alone, {place}"), &trip, Unit::Ns))
             .floors(&whole.floors)
-            .against(Quantity::of("the call", &whole.values, Unit::Ns), &parts);
+            .against(Quantity::of("the call", &whole.values, Unit::Ns), &parts)
+            .with_motet(path.with_motet());
         if path == Path::Tcp {
             line = line.note("the Crisp ORB paper has 44 % (242 of 550 us)");
         }

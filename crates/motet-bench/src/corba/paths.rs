@@ -3,6 +3,7 @@
 use super::figures;
 use crate::bench::{Contestant, Series};
 use crate::place::Placement::{self, One, Two};
+use crate::report::WithMotet;
 use crate::rows::better;
 use crate::stage::{Caller, Mode, Ready, Server, Stage, Way};
 use anyhow::{Context, Result, bail};
@@ -38,6 +39,11 @@ impl Path {
     pub const VOICES: [Path; 2] = [Path::Sockets, Path::Corba];
     /// All, in the order in which they are shown.
     pub const ALL: [Path; 4] = [Path::Tcp, Path::Unix, Path::Sockets, Path::Corba];
+
+    /// Which quantities of a line about this path alone are measured with Motet.
+    pub fn with_motet(self) -> WithMotet {
+        if Self::VOICES.contains(&self) { WithMotet::Figure } else { WithMotet::Neither }
+    }
 
     /// As a reader knows it.
     pub fn name(self) -> &'static str {

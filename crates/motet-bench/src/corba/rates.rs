@@ -99,6 +99,7 @@ fn modelled(measured: &Measured, path: Path) -> Option<Line> {
             .figure(Quantity::of("D", &found.values, Unit::GBs))
             .floors(&found.floors)
             .against(Quantity::of("model", &expected, Unit::GBs), &ratios)
+            .with_motet(path.with_motet())
             .bound(bound)
             .note(format!(
                 "{:+.0} %; encode {:.2}, transport {:.2}, decode {:.2} GB/s",
@@ -121,7 +122,8 @@ fn copying(all: &[Measured]) -> Vec<Line> {
             Line::new("copying", format!("struct beside octet, {}, there and back, {}", bytes(LARGE), path.name()))
                 .figure(Quantity::of("struct", &copied.values, Unit::GBs))
                 .floors(&copied.floors)
-                .against(Quantity::of("octet", &handed.values, Unit::GBs), &ratios),
+                .against(Quantity::of("octet", &handed.values, Unit::GBs), &ratios)
+                .with_motet(path.with_motet()),
         )
     };
     Path::ALL.into_iter().filter_map(line).collect()

@@ -100,7 +100,8 @@ impl Sweep {
             Line::new("strings", what)
                 .figure(Quantity::of(format!("alone, {}", on(placement)), &trip, Unit::Ns))
                 .floors(&call.floors)
-                .against(Quantity::of("the call", &call.values, Unit::Ns), &parts),
+                .against(Quantity::of("the call", &call.values, Unit::Ns), &parts)
+                .with_motet(path.with_motet()),
         )
     }
 

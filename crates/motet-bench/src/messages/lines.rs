@@ -1,10 +1,11 @@
 //! What a part found as lines of the table and as curves.
 
 use super::Part;
+use super::contenders::Contender;
 use super::contest::{Best, Measured, Of};
 use crate::bench::Series;
 use crate::place::Placement;
-use crate::report::{Bound, Curve, Line, Quantity, Unit};
+use crate::report::{Bound, Curve, Line, Quantity, Unit, WithMotet};
 use crate::stats::Spread;
 use crate::table::bytes;
 
@@ -45,7 +46,7 @@ pub fn of_best(part: Part, measured: &Measured<'_>, best: &Best<'_>, at: usize) 
         Some(copy) => line.against(named("copy, one core", rate(size, &copy)), &ratio(part, &series, &copy)),
         None => line.against(Quantity::of("floor", &series.steady_floors(), Unit::Ns), &series.over_floor()),
     };
-    let line = line.note(best.remark()).note(where_it_was(part, best.placement));
+    let line = line.note(best.remark()).note(where_it_was(part, best.placement)).with_motet(side(best.contender));
     match asked(part, size).filter(|_| best.contender.name == super::contenders::NODES) {
         None => line,
         Some(Asked::Ratio(bound)) => line.bound(bound),
@@ -93,7 +94,13 @@ pub fn over(part: Part, size: usize, ours: &Best<'_>, peer: &Best<'_>, which: &s
         .figure(figure(part, size, &own))
         .floors(&own.floors)
         .against(named(&peer.contender.called(), figure(part, size, &theirs)), &ratio(part, &own, &theirs))
+        .with_motet(side(ours.contender))
         .note(format!("{} repetitions that count for both", both.len()))
+}
+
+/// The figure of a contender is measured with Motet where the contender is ours.
+fn side(contender: &Contender) -> WithMotet {
+    if contender.ours { WithMotet::Figure } else { WithMotet::Neither }
 }
 
 fn what(part: Part, size: usize) -> String {

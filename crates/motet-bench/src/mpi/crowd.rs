@@ -7,7 +7,7 @@
 use super::libraries::Libraries;
 use crate::bench::{Bench, Contestant, Series};
 use crate::messages::contenders::Ranks;
-use crate::report::{Bound, Line, Quantity, Unit};
+use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use crate::stats::median;
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
@@ -68,13 +68,11 @@ fn of(bench: &Bench, crowds: &[(&'static str, bool, Ranks)], ranks: usize, bar: 
     let best = peers.into_iter().min_by(|&a, &b| median(&series[a].values).total_cmp(&median(&series[b].values)));
     let mut lines = Vec::new();
     for (at, (name, ours, _)) in crowds.iter().enumerate() {
+        let side = if *ours { WithMotet::Figure } else { WithMotet::Neither };
         if let (0..=FEW, (jobs, None)) = (ranks, &told[at]) {
-            lines.extend(each(
-                (name, ranks),
-                &series[at],
-                jobs,
-                best.filter(|_| *ours).map(|best| (crowds[best].0, &told[best].0)),
-            ));
+            let best = best.filter(|_| *ours).map(|best| (crowds[best].0, &told[best].0));
+            let all = each((name, ranks), &series[at], jobs, best);
+            lines.extend(all.into_iter().map(|line| line.with_motet(side)));
             continue;
         }
         let what = format!("{name}, {ranks} ranks: one of each");
@@ -82,7 +80,7 @@ fn of(bench: &Bench, crowds: &[(&'static str, bool, Ranks)], ranks: usize, bar: 
             (_, Some(why)) => Line::not_measured(ROW, what, why.clone()),
             (told, None) => {
                 let best = best.filter(|_| *ours).map(|best| (crowds[best].0, &series[best]));
-                shown(what, &series[at], best).note(parts(told))
+                shown(what, &series[at], best).with_motet(side).note(parts(told))
             }
         });
     }

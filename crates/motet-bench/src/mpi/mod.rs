@@ -18,9 +18,10 @@ use crate::bench::Bench;
 use crate::messages::Part as Kind;
 use crate::messages::contenders::Contender;
 use crate::messages::contest;
+use crate::messages::lines;
 use crate::messages::shape::Shape;
 use crate::report::{Line, Report};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use indicatif::ProgressBar;
 use libraries::{LIBRARIES, Libraries};
@@ -196,6 +197,23 @@ pub fn measure(mut bench: Bench, options: &Options, show: impl Fn(&[Line]) -> Re
     }
     bar.finish_and_clear();
     Ok(Report { machine: crate::machine(&bench, &copies), lines, curves })
+}
+
+/// The first library that is installed, on Motet beside itself without: half a round trip of 8 B, and the rate of 64 KiB in full windows.
+pub(crate) fn beside_itself(bench: &Bench) -> Result<[Line; 2]> {
+    let libraries = Libraries::find(bench)?;
+    let known = libraries.all.first().context("skipped: no MPI library is installed")?.known;
+    let mut contenders = libraries.contenders();
+    contenders.retain(|contender| [known.ours, known.own].contains(&contender.name));
+    let line = |kind: Kind, size: usize| {
+        let measured = contest::run(bench, &contenders, (kind, &[size]), &ProgressBar::hidden())?;
+        let best = |name: &str| {
+            let of = measured.of.iter().find(|of| of.contender.name == name);
+            of.and_then(|of| of.best(0)).with_context(|| format!("{name} was not measured"))
+        };
+        anyhow::Ok(lines::over(kind, size, &best(known.ours)?, &best(known.own)?, "over itself without Motet"))
+    };
+    Ok([line(Kind::Latency, 8)?, line(Kind::Stream, 64 << 10)?])
 }
 
 /// All contenders of a part on this host, in all its shapes. Those that are compared come one after the other: a contender with itself in

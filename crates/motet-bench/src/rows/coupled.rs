@@ -2,7 +2,7 @@
 
 use crate::Options;
 use crate::bench::Bench;
-use crate::report::{Bound, Line, Quantity, Unit};
+use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
@@ -25,6 +25,7 @@ pub fn chatty(_: &Bench, options: &Options) -> Result<Vec<Line>> {
         Ok(Line::new("l", format!("coupled demo, time in coupling calls, {what}"))
             .figure(Quantity::of("plain", &[plain], Unit::Seconds))
             .against(Quantity::of("under Motet", &[motet], Unit::Seconds), &[plain / motet])
+            .with_motet(WithMotet::Reference)
             .bound(Bound::AtLeast(15.0))
             .note(format!("medians of {repetitions} repetitions, as the demo reported them in {}", path.display())))
     };

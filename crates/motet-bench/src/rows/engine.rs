@@ -6,7 +6,7 @@ use crate::bench::{Bench, Contestant};
 use crate::floor;
 use crate::pair::Process;
 use crate::place::Placement::{One, Two};
-use crate::report::{Bound, Line, Quantity, Unit};
+use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use anyhow::{Context, Result};
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         Line::new("a", "the same, plain TCP")
             .figure(Quantity::of(format!("one way, {place}"), &tcp.values, Unit::Ns))
             .floors(&tcp.floors)
-            .against(Quantity::of("under Motet", &engine.values, Unit::Ns), &tcp.over(engine)),
+            .against(Quantity::of("under Motet", &engine.values, Unit::Ns), &tcp.over(engine))
+            .with_motet(WithMotet::Reference),
     ])
 }
 

@@ -14,6 +14,7 @@ mod sockets;
 
 use crate::Options;
 use crate::bench::{Bench, Contestant, Series};
+use crate::pages::Group;
 use crate::pair::{Program, measure};
 use crate::place::Placement;
 use crate::report::{Curve, Line};
@@ -76,6 +77,11 @@ pub fn chosen(only: &[String]) -> Result<Vec<&'static Row>> {
     }
     let wanted = all().filter(|&row| only.is_empty() || only.iter().any(|name| named(name, row)));
     Ok(wanted.map(|(row, _)| row).collect())
+}
+
+/// The figures page of a line of the rows.
+pub fn group(line: &Line) -> Group {
+    if programs::ROWS.iter().any(|row| row.id == line.row) { Group::Programs } else { Group::Streams }
 }
 
 /// Median ns of one operation of `program` with the ends placed so.

@@ -3,8 +3,9 @@
 use super::{better, call, counted, once, rates};
 use crate::Options;
 use crate::bench::{Bench, Contestant, Series};
+use crate::overview::{self, Bar};
 use crate::place::Placement::{One, Two};
-use crate::report::{Bound, Line, Quantity, Unit};
+use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use anyhow::Result;
 
 /// The program under the voice on two CPUs, plainly on one, plainly on two.
@@ -38,6 +39,7 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             .figure(Quantity::of(format!("one way, {place}"), &tcp.values, Unit::Ns))
             .floors(&fast.floors)
             .against(Quantity::of("under Motet", &fast.values, Unit::Ns), &tcp.over(&fast))
+            .with_motet(WithMotet::Reference)
             .bound(Bound::AtLeast(30.0))
             .slow_floor(enough),
     ])
@@ -55,6 +57,7 @@ pub fn bandwidth(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             .figure(Quantity::of("bandwidth", &motet.values, Unit::GBs))
             .floors(&motet.floors)
             .against(Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs), &motet.over(&tcp))
+            .bar(Bar::bandwidth(overview::Program::Sockets))
             .bound(Bound::AtLeast(8.0))
             .slow_floor(enough),
     ])

@@ -1,12 +1,12 @@
 //! Functions of the program's that the engine calls: for messages as they come, and for work put off.
 
-use super::receiving::{forget, take};
-use super::shape::{self, Arrival};
-use super::table::{enter, handling, is_handling};
+use super::abi::{self, Arrival};
+use super::node_handles::{enter, handling, is_handling};
+use super::receive::{forget, take};
 use super::{EINVAL, call, channel_handle, errno, number};
 use motet_api::node::{Body, Handler, Inner, Message, Serve, Task};
 use motet_proto::message::Held;
-use motet_proto::message::pool;
+use motet_proto::message::slab;
 use motet_sys::thread;
 use std::ffi::c_void;
 use std::ptr;
@@ -63,7 +63,7 @@ impl Registered {
         let Ok(entered) = enter(self.node) else { return Some(held) };
         let length = held.length;
         let mut messages = entered.messages();
-        if messages.count() >= pool::MOST {
+        if messages.count() >= slab::MOST {
             return Some(held);
         }
         let number = messages.insert(Some(held))?;
@@ -111,14 +111,14 @@ pub unsafe extern "C" fn motet_handler_new(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { shape::put(out, 0) }?;
+        unsafe { abi::put(out, 0) }?;
         let entered = enter(node)?;
         let registered = Arc::new(Registered { node, function: function.ok_or(EINVAL)?, user: User(user) });
         let known = Arc::downgrade(&registered);
         let Serve::Handler(handler) = entered.node.handler(registered).map_err(errno)? else { return Err(EINVAL) };
         entered.handlers().insert(handler, known);
         // SAFETY: as above.
-        unsafe { shape::put(out, handler.into()) }.map(|()| 0)
+        unsafe { abi::put(out, handler.into()) }.map(|()| 0)
     })
 }
 

@@ -1,8 +1,8 @@
 //! Meeting others; services, contexts, and channels up to their end.
 
+use super::abi::{self, LinkInfo, Reception};
+use super::node_handles::enter;
 use super::nodes::text;
-use super::shape::{self, LinkInfo, Reception};
-use super::table::enter;
 use super::{Deadline, EINVAL, Errno, call, channel, channel_handle, errno, number};
 use crate::{EPROTO, guard};
 use motet_api::node::{Context, LinkId, Serve};
@@ -15,7 +15,7 @@ pub unsafe extern "C" fn motet_link_open(node: u64, address: *const c_char, dead
     call(|| {
         // SAFETY: the caller's promise.
         let address = unsafe {
-            shape::put(out, 0)?;
+            abi::put(out, 0)?;
             text(address)?
         };
         let entered = enter(node)?;
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn motet_link_open(node: u64, address: *const c_char, dead
         let link = motet_api::node::Inner::connect(&entered.node, address, Some(until));
         let link = link.map_err(|error| Deadline(deadline).errno(error))?;
         // SAFETY: as above.
-        unsafe { shape::put(out, link.0.into()) }.map(|()| 0)
+        unsafe { abi::put(out, link.0.into()) }.map(|()| 0)
     })
 }
 
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn motet_link_info(node: u64, link: u64, into: *mut LinkIn
             inject_size: info.inject as u64,
         };
         // SAFETY: the caller's promise.
-        unsafe { shape::write(into, found) }.map(|()| 0)
+        unsafe { abi::write(into, found) }.map(|()| 0)
     })
 }
 
@@ -86,7 +86,7 @@ pub extern "C" fn motet_link_close(node: u64, link: u64) -> i32 {
 /// As of a call that has the struct.
 unsafe fn serve(reception: *const Reception) -> Result<Serve, Errno> {
     // SAFETY: the caller's promise.
-    let Reception { kind, reserved, with, .. } = unsafe { shape::read(reception) }?;
+    let Reception { kind, reserved, with, .. } = unsafe { abi::read(reception) }?;
     match (kind, reserved, with) {
         (1, 0, 0) => Ok(Serve::Queue),
         (2, 0, context) => Ok(Serve::Tagged(Context::from_number(number(context)?))),
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn motet_context_new(node: u64, out: *mut u64) -> i32 {
     call(|| {
         let context = enter(node)?.node.context().map_err(errno)?;
         // SAFETY: the caller's promise.
-        unsafe { shape::put(out, context.number().into()) }.map(|()| 0)
+        unsafe { abi::put(out, context.number().into()) }.map(|()| 0)
     })
 }
 
@@ -138,11 +138,11 @@ pub extern "C" fn motet_context_free(node: u64, context: u64) -> i32 {
 pub unsafe extern "C" fn motet_channel_accept(node: u64, service: u64, deadline: i64, out: *mut u64) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { shape::put(out, 0) }?;
+        unsafe { abi::put(out, 0) }?;
         let accepted = motet_api::node::Inner::accept(&enter(node)?.node, service, Deadline(deadline).at());
         let channel = accepted.map_err(|error| Deadline(deadline).errno(error))?;
         // SAFETY: as above.
-        unsafe { shape::put(out, channel_handle(channel)) }.map(|()| 0)
+        unsafe { abi::put(out, channel_handle(channel)) }.map(|()| 0)
     })
 }
 
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn motet_channel_open(
     call(|| {
         // SAFETY: the caller's promise.
         let serve = unsafe {
-            shape::put(out, 0)?;
+            abi::put(out, 0)?;
             serve(reception)?
         };
         let (entered, link) = (enter(node)?, LinkId(number(link)?));
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn motet_channel_open(
         let opened = motet_api::node::Inner::open_channel(&entered.node, link, service, serve, until);
         let channel = opened.map_err(|error| Deadline(deadline).errno(error))?;
         // SAFETY: as above.
-        unsafe { shape::put(out, channel_handle(channel)) }.map(|()| 0)
+        unsafe { abi::put(out, channel_handle(channel)) }.map(|()| 0)
     })
 }
 

@@ -1,9 +1,9 @@
 //! Loans: messages that the receiver reads where the sender has put them.
 
-use super::holdings::{self, Holding};
-use super::receiving::accept;
-use super::shape::{self, CompletionShape, NoticeShape, OutgoingShape, Source};
-use super::table::enter;
+use super::abi::{self, CompletionShape, NoticeShape, OutgoingShape, Source};
+use super::memory_handles::{self, Holding};
+use super::node_handles::enter;
+use super::receive::accept;
 use super::{Deadline, EAGAIN, EBADF, EINVAL, call, errno};
 use motet_api::node::{Error, Loan, Mode, Notice};
 
@@ -18,24 +18,24 @@ pub unsafe extern "C" fn motet_loan_alloc(node: u64, length: usize, memory: *mut
     call(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            shape::put(out, 0)?;
-            shape::put_pointer(memory, std::ptr::null_mut())?;
+            abi::put(out, 0)?;
+            abi::put_pointer(memory, std::ptr::null_mut())?;
         }
         let entered = enter(node)?;
         let mut loan = entered.node.alloc(length).map_err(errno)?;
         let base = loan.as_mut_ptr();
-        let handle = holdings::hold(&entered, Holding::Loan(loan))?;
+        let handle = memory_handles::hold(&entered, Holding::Loan(loan))?;
         // SAFETY: as above.
         unsafe {
-            shape::put_pointer(memory, base)?;
-            shape::put(out, handle).map(|()| 0)
+            abi::put_pointer(memory, base)?;
+            abi::put(out, handle).map(|()| 0)
         }
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_loan_free(node: u64, loan: u64) -> i32 {
-    call(|| holdings::take_out(&*enter(node)?, loan, a_loan).map(|_| 0))
+    call(|| memory_handles::take_out(&*enter(node)?, loan, a_loan).map(|_| 0))
 }
 
 /// # Safety
@@ -55,34 +55,34 @@ pub unsafe extern "C" fn motet_loan_send(
         // SAFETY: the caller's promise.
         let (message, told) = unsafe {
             if !out.is_null() {
-                shape::put(out, 0)?;
+                abi::put(out, 0)?;
             } else if !notice.is_null() {
                 return Err(EINVAL); // nobody would know which operation it is
             }
-            (shape::outgoing(message)?, shape::notice(notice)?)
+            (abi::outgoing(message)?, abi::notice(notice)?)
         };
         if message.mode != Mode::Automatic {
             return Err(EINVAL);
         }
-        let (number, block) = holdings::take(&entered, loan, a_loan)?;
+        let (number, block) = memory_handles::take(&entered, loan, a_loan)?;
         if length > block.len() {
-            holdings::put_back(&entered, number, Holding::Loan(block));
+            memory_handles::put_back(&entered, number, Holding::Loan(block));
             return Err(EINVAL);
         }
         let (told, deadline) = ((!out.is_null()).then_some(told), Deadline(deadline));
         match entered.node.send_loan(&message, block, length, told, deadline.at()) {
             Ok(operation) => {
-                holdings::forget(&entered, number);
+                memory_handles::forget(&entered, number);
                 match out.is_null() {
                     true => Ok(0),
                     // SAFETY: the caller's promise.
-                    false => unsafe { shape::put(out, operation.map_or(0, |name| name.0.into())) }.map(|()| 0),
+                    false => unsafe { abi::put(out, operation.map_or(0, |name| name.0.into())) }.map(|()| 0),
                 }
             }
             Err((error, block)) => {
                 match block {
-                    Some(block) => holdings::put_back(&entered, number, Holding::Loan(block)),
-                    None => holdings::forget(&entered, number),
+                    Some(block) => memory_handles::put_back(&entered, number, Holding::Loan(block)),
+                    None => memory_handles::forget(&entered, number),
                 }
                 Err(deadline.errno(error))
             }
@@ -104,8 +104,8 @@ pub unsafe extern "C" fn motet_message_receive_in_place(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (room, (from, tag, ignore)) = unsafe { (shape::check(end)?, shape::source(source)?) };
-        if !shape::tells_in_place(room) {
+        let (room, (from, tag, ignore)) = unsafe { (abi::check(end)?, abi::source(source)?) };
+        if !abi::tells_in_place(room) {
             return Err(EINVAL); // nobody could give it back
         }
         let (entered, deadline) = (enter(node)?, Deadline(deadline));
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn motet_message_receive_in_place(
         if completion.status == motet_api::node::Status::Cancelled {
             return Err(deadline.errno(Error::TimedOut));
         }
-        let mut told = holdings::end_of(&entered, &mut completion, true);
+        let mut told = memory_handles::end_of(&entered, &mut completion, true);
         told.operation = 0;
         let status = told.status;
         // SAFETY: as above.
@@ -151,12 +151,12 @@ pub unsafe extern "C" fn motet_message_post_in_place(
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
         let ((from, tag, ignore), notice) = unsafe {
-            shape::put(out, 0)?;
-            (shape::source(source)?, shape::notice(notice)?)
+            abi::put(out, 0)?;
+            (abi::source(source)?, abi::notice(notice)?)
         };
         let posted = entered.node.post_in_place(from, tag, ignore, most, notice).map_err(errno)?;
         // SAFETY: as above.
-        unsafe { shape::put(out, posted.0.into()) }.map(|()| 0)
+        unsafe { abi::put(out, posted.0.into()) }.map(|()| 0)
     })
 }
 
@@ -174,12 +174,12 @@ pub unsafe extern "C" fn motet_message_accept_in_place(
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
         let notice = unsafe {
-            shape::put(out, 0)?;
-            shape::notice(notice)?
+            abi::put(out, 0)?;
+            abi::notice(notice)?
         };
         let operation = accept(&entered, message, |held| entered.node.accept_in_place(held, most, notice))?;
         // SAFETY: as above.
-        unsafe { shape::put(out, operation.0.into()) }.map(|()| 0)
+        unsafe { abi::put(out, operation.0.into()) }.map(|()| 0)
     })
 }
 
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn motet_message_accept_in_place(
 pub extern "C" fn motet_message_give_back(node: u64, lent: u64) -> i32 {
     call(|| {
         let entered = enter(node)?;
-        let held = holdings::take_out(&entered, lent, |holding| match holding {
+        let held = memory_handles::take_out(&entered, lent, |holding| match holding {
             held @ (Holding::Lent(_) | Holding::Copy(_)) => Ok(held),
             other => Err(other),
         });

@@ -1,8 +1,8 @@
 //! Joining and leaving; progress, and sleep in the caller's own poll.
 
+use super::abi::{self, NodeOptions};
 use super::handlers::{self, Work};
-use super::shape::{self, NodeOptions};
-use super::table::{self, enter};
+use super::node_handles::{self, enter};
 use super::{EAGAIN, EINVAL, Errno, call, errno};
 use crate::{EPROTO, guard};
 use motet_api::node::{MessageLimits, Node, Secret, options};
@@ -40,19 +40,19 @@ pub unsafe extern "C" fn motet_node_open(wanted: *const NodeOptions, out: *mut u
     call(|| {
         // SAFETY: the caller's promise.
         let (options, flags) = unsafe {
-            shape::put(out, 0)?;
+            abi::put(out, 0)?;
             wanted_options(wanted)?
         };
         let single = flags & SINGLE != 0;
         let node = if single { Node::single(&options) } else { Node::with(&options) };
-        let handle = table::keep(node.map_err(errno)?, single)?;
+        let handle = node_handles::keep(node.map_err(errno)?, single)?;
         if flags & STAND_IN != 0 {
             stand_in(handle).inspect_err(|_| {
-                let _ = table::close(handle);
+                let _ = node_handles::close(handle);
             })?;
         }
         // SAFETY: as above.
-        unsafe { shape::put(out, handle) }.map(|()| 0)
+        unsafe { abi::put(out, handle) }.map(|()| 0)
     })
 }
 
@@ -77,7 +77,7 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
     }
     // SAFETY: the caller's promise.
     let (wanted, name, listen, secret) = unsafe {
-        let wanted = shape::read_grown(wanted, &shape::NodeOptions::EARLIER)?;
+        let wanted = abi::read_grown(wanted, &abi::NodeOptions::EARLIER)?;
         (wanted, text(wanted.name)?, text(wanted.listen)?, text(wanted.secret)?)
     };
     let secret = match secret {
@@ -114,7 +114,7 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_node_close(node: u64) -> i32 {
-    call(|| table::close(node).map(|()| 0))
+    call(|| node_handles::close(node).map(|()| 0))
 }
 
 /// Writes a string, cut short where it does not fit; its whole length.

@@ -3,9 +3,9 @@
 //! These calls do what `motet_message_post`, `motet_message_start` (of an injected message) and `motet_group_wait` (with deadline 0) do, and
 //! fail as they do. Their arguments are plain words instead of structs. Receives without a name are reported as libfabric's completions.
 
-use super::operations::{Ends, group, tell_kept};
-use super::shape::{self, CompletionShape, End};
-use super::table::{self, Record, enter};
+use super::abi::{self, CompletionShape, End};
+use super::completions::{Ends, group, tell_kept};
+use super::node_handles::{self, Record, enter};
 use super::{EAGAIN, EINVAL, Errno, call, channel, errno, number};
 use motet_api::node::{Bias, Buffer, Context, Ended, From, Memory, Notice, Teller};
 use std::ffi::c_void;
@@ -37,11 +37,11 @@ pub unsafe extern "C" fn motet_port_open(node: u64, flags: *const [u64; 2], out:
         // SAFETY: the caller's promise.
         let (flags, out) = unsafe { (*flags.as_ref().ok_or(EINVAL)?, out.as_mut().ok_or(EINVAL)?) };
         *out = ptr::null_mut();
-        let record = table::pin(&enter(node)?)?;
+        let record = node_handles::pin(&enter(node)?)?;
         match record.node.bias() {
             Ok(bias) => *out = Box::into_raw(Box::new(Port { record, bias, flags })),
             Err(error) => {
-                table::unpin(record)?;
+                node_handles::unpin(record)?;
                 return Err(errno(error));
             }
         }
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn motet_port_close(port: *mut Port) -> i32 {
         // SAFETY: the caller's promise: made by `motet_port_open`, and not used any more.
         let Port { record, bias, .. } = *unsafe { Box::from_raw(port) };
         record.node.end_bias(bias);
-        table::unpin(record).map(|()| 0)
+        node_handles::unpin(record).map(|()| 0)
     })
 }
 
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn motet_port_post(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { record, bias, .. }, span) = unsafe { (open(port)?, shape::span(buffer, capacity)?) };
+        let (Port { record, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
         let (selector, buffer) = ((from(on, any)?, tag, ignore), Buffer { span, context });
         record.node.post_bare(selector, buffer, group(told)?, Some(bias)).map(|()| 0).map_err(errno)
     })
@@ -123,13 +123,13 @@ pub unsafe extern "C" fn motet_port_begin(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { record, bias, .. }, span) = unsafe { (open(port)?, shape::span(buffer, capacity)?) };
+        let (Port { record, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
         let notice = Notice { group: Some(group(told)?), context, quiet: false };
         // SAFETY: as above.
-        unsafe { shape::put(out, 0)? };
+        unsafe { abi::put(out, 0)? };
         let begun = record.node.post_by((from(on, any)?, tag, ignore), Memory::Span(span), notice, Some(bias));
         // SAFETY: as above.
-        unsafe { shape::put(out, begun.map_err(errno)?.0.into()) }.map(|()| 0)
+        unsafe { abi::put(out, begun.map_err(errno)?.0.into()) }.map(|()| 0)
     })
 }
 
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn motet_port_send(
     call(|| {
         // SAFETY: the caller's promise.
         let (Port { record, bias, .. }, headers, body) =
-            unsafe { (open(port)?, shape::bytes(headers, headers_length)?, shape::bytes(body, length)?) };
+            unsafe { (open(port)?, abi::bytes(headers, headers_length)?, abi::bytes(body, length)?) };
         record.node.try_inject_one_by(channel(to), tag, headers, body, Some(bias)).map(|()| 0).map_err(errno)
     })
 }
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn motet_port_ends(port: *mut Port, of: u64, ends: *mut Co
         // SAFETY: the caller's promise.
         let (Port { record, bias, .. }, group) = (unsafe { open(port) }?, group(of)?);
         // SAFETY: as above.
-        let ends = Ends { first: ends, distance: unsafe { shape::distance(ends) }? };
+        let ends = Ends { first: ends, distance: unsafe { abi::distance(ends) }? };
         if most == 0 {
             return Err(EINVAL);
         }

@@ -1,8 +1,8 @@
 //! Regions: memory of this node's that others reach by key, and theirs by address.
 
-use super::holdings::{self, Holding};
-use super::shape;
-use super::table::{enter, is_handling};
+use super::abi;
+use super::memory_handles::{self, Holding};
+use super::node_handles::{enter, is_handling};
 use super::{Deadline, EAGAIN, EBADF, EDEADLK, EINVAL, EOPNOTSUPP, Errno, call, errno, number};
 use motet_api::node::{Key, LinkId, Mapped, Rights};
 use motet_engine::message::regions::Shared;
@@ -51,7 +51,7 @@ unsafe fn register(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { shape::put(out, 0) }?;
+        unsafe { abi::put(out, 0) }?;
         let (entered, rights) = (enter(node)?, rights(asked)?);
         if base.is_null() || length == 0 || length > isize::MAX as usize {
             return Err(EINVAL);
@@ -61,7 +61,7 @@ unsafe fn register(
         let memory = unsafe { Shared::new(base, length) };
         let key = add(&entered.node, memory, rights).map_err(errno)?;
         // SAFETY: as above.
-        unsafe { shape::put(out, key.0) }.map(|()| 0)
+        unsafe { abi::put(out, key.0) }.map(|()| 0)
     })
 }
 
@@ -109,8 +109,8 @@ pub unsafe extern "C" fn motet_region_alloc(
     call(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            shape::put(out, 0)?;
-            shape::put_pointer(base, std::ptr::null_mut())?;
+            abi::put(out, 0)?;
+            abi::put_pointer(base, std::ptr::null_mut())?;
         }
         let (entered, rights) = (enter(node)?, rights(asked)?);
         if length == 0 || length > isize::MAX as usize {
@@ -119,8 +119,8 @@ pub unsafe extern "C" fn motet_region_alloc(
         let (view, key) = entered.node.alloc_region(length, rights).map_err(errno)?;
         // SAFETY: as above.
         unsafe {
-            shape::put_pointer(base, view.base())?;
-            shape::put(out, key.0).map(|()| 0)
+            abi::put_pointer(base, view.base())?;
+            abi::put(out, key.0).map(|()| 0)
         }
     })
 }
@@ -138,14 +138,14 @@ pub unsafe extern "C" fn motet_region_register_file(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { shape::put(out, 0) }?;
+        unsafe { abi::put(out, 0) }?;
         let (entered, rights) = (enter(node)?, rights(asked)?);
         if file < 0 || private_fds::is_private(file) {
             return Err(EBADF); // whether another number is that of an open file is the kernel's to say
         }
         let key = entered.node.register_file(private_fds::borrow(file), offset, length, rights).map_err(errno)?;
         // SAFETY: as above.
-        unsafe { shape::put(out, key.0) }.map(|()| 0)
+        unsafe { abi::put(out, key.0) }.map(|()| 0)
     })
 }
 
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn motet_link_region_limits(node: u64, link: u64, into: *m
         let limits = enter(node)?.node.remote_limits(LinkId(number(link)?)).map_err(errno)?;
         let (put, operands, fetched) = (limits.put as u64, limits.operands as u64, limits.fetched as u64);
         // SAFETY: the caller's promise.
-        unsafe { shape::write(into, Limits { size: 0, put, operands, fetched }) }.map(|()| 0)
+        unsafe { abi::write(into, Limits { size: 0, put, operands, fetched }) }.map(|()| 0)
     })
 }
 
@@ -195,8 +195,8 @@ pub unsafe extern "C" fn motet_region_open(
     call(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            shape::put(out, 0)?;
-            shape::read(sight)?;
+            abi::put(out, 0)?;
+            abi::read(sight)?;
         }
         let (entered, link, key, deadline) = (enter(node)?, LinkId(number(link)?), Key(key), Deadline(deadline));
         let mut mapped = entered.node.mapped(link, key).map_err(errno)?;
@@ -212,19 +212,19 @@ pub unsafe extern "C" fn motet_region_open(
         }
         let mapped = mapped.ok_or(EOPNOTSUPP)?;
         let (view, rights) = (mapped.view(), mapped.rights().0.into());
-        let handle = holdings::hold(&entered, Holding::View(mapped))?;
+        let handle = memory_handles::hold(&entered, Holding::View(mapped))?;
         let found = Sight { size: 0, base: view.base(), length: view.length() as u64, rights, reserved: 0 };
         // SAFETY: as above.
         unsafe {
-            shape::write(sight, found)?;
-            shape::put(out, handle).map(|()| 0)
+            abi::write(sight, found)?;
+            abi::put(out, handle).map(|()| 0)
         }
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_region_close(node: u64, view: u64) -> i32 {
-    call(|| holdings::take_out(&*enter(node)?, view, a_view).map(|_| 0))
+    call(|| memory_handles::take_out(&*enter(node)?, view, a_view).map(|_| 0))
 }
 
 /// 1: it is the owner's region as before; 0: it was revoked, or its link is gone.
@@ -232,7 +232,7 @@ pub extern "C" fn motet_region_close(node: u64, view: u64) -> i32 {
 pub extern "C" fn motet_region_stands(node: u64, view: u64) -> i32 {
     call(|| {
         let entered = enter(node)?;
-        let (link, key) = holdings::look(&entered, view, |holding| match holding {
+        let (link, key) = memory_handles::look(&entered, view, |holding| match holding {
             Holding::View(mapped) => Some((mapped.link(), mapped.key())),
             _ => None,
         })?;

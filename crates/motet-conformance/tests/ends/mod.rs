@@ -86,7 +86,7 @@ fn watch() {
 }
 
 fn options(drivers: &'static [&'static dyn Driver]) -> Options {
-    let mut options = motet::table::options(Config::default());
+    let mut options = motet::driver_table::options(Config::default());
     options.drivers = drivers;
     options.allowed.clear();
     options

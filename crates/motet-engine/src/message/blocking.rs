@@ -1,14 +1,14 @@
 //! Blocking receives: the calling thread waits until the message has come.
 //!
-//! The wait begins with looks on the direct path ([`super::ends`]). While no other receive is posted, this receive is matched without being
+//! The wait begins with looks on the direct path ([`super::completions`]). While no other receive is posted, this receive is matched without being
 //! posted. If the looks do not find the message, or it does not arrive in one piece, the receive is posted without a record ([`super::port`])
 //! in a completion group that the node reserves for blocking receives. One thread at a time can use that group. Matching is the protocol's.
 
-use super::core::{Core, Guard};
-use super::ends::{Next, is_of, look_at_lanes, take_from};
+use super::completions::{Next, is_of, look_at_lanes, take_from};
+use super::node_state::{Core, Guard};
 use super::operations::{Blocking, Buffer, Got};
 use super::port::post_otherwise;
-use super::receiving::From;
+use super::receive::From;
 use super::{Error, GroupId, Node};
 use motet_proto::message::matching::Selector;
 use motet_sys::user_memory::Span;

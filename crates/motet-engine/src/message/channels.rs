@@ -1,7 +1,7 @@
 //! What a program calls to open channels and to close them.
 
-use super::core::Core;
-use super::state::{self, Phase, Place};
+use super::message_state::{self, Phase, Place};
+use super::node_state::Core;
 use super::{Channel, Error, LinkId, Node, Serve};
 use motet_proto::message::{Reception, Refusal};
 
@@ -45,7 +45,7 @@ impl Node {
             }
             Err(refusal) => {
                 if let Reception::Matched(scope) = reception {
-                    state::abandon(state, scope);
+                    message_state::abandon(state, scope);
                 }
                 Err(if refusal == Refusal::WouldBlock { Error::Full } else { Error::of(refusal, gone) })
             }

@@ -4,21 +4,21 @@
 //! ([`Node::send_loan`]), and receives that end with a reference to such a message ([`Lent`]). Giving it back ([`Node::give_back`], or
 //! dropping it) tells the sender, whose pool has the block again then; so it does when the link is lost.
 //!
-//! What it is not: how the receiver comes to see the block, is in [`super::segments`]. Where it does not, or the message is short or
+//! What it is not: how the receiver comes to see the block, is in [`super::regions::segments`]. Where it does not, or the message is short or
 //! no loan, a receive in place ends with a copy, and nobody but [`LoanCounts`] knows the difference.
 
-use super::copying::Copying;
-use super::core::Core;
-use super::links::LinkState;
+use super::link::LinkState;
+use super::message_state::{Callbacks, MessageState};
+use super::node_state::Core;
 use super::operations::{Kind, Operation, Seen};
-use super::receiving::From;
-pub use super::segments::LoanCounts;
-use super::sending::Outgoing;
-use super::state::{Callbacks, MessageState};
+use super::receive::From;
+pub use super::regions::segments::LoanCounts;
+use super::send::Outgoing;
+use super::single_copy::Copying;
 use super::{Error, LinkId, Mode, Node, Notice, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::packet::Place;
-use motet_proto::message::pool::{self, Number};
+use motet_proto::message::slab::{self, Number};
 use motet_proto::message::{Broken, CopyRequest, Held, Send};
 use motet_sys::clock;
 use motet_sys::private_fds::PrivateFd;
@@ -237,7 +237,7 @@ impl Core {
         if notice.and_then(|notice| notice.group).is_some_and(|group| self.state.operations.group(group).is_none()) {
             return Err(Error::Unknown);
         }
-        if self.state.operations.count() < pool::MOST { Ok(()) } else { Err(Error::Full) }
+        if self.state.operations.count() < slab::MOST { Ok(()) } else { Err(Error::Full) }
     }
 
     /// Nobody will ask for the end of an operation that has just begun.
@@ -289,7 +289,7 @@ impl Core {
     /// The control connection of a link has something.
     #[cold]
     pub(super) fn hear(&mut self, link: LinkId) {
-        use super::segments::Heard;
+        use super::regions::segments::Heard;
         let Ok((link_state, state)) = self.link(link) else { return };
         match link_state.callback_state.segments.hear() {
             Heard::All => self.watch_control_again(link),

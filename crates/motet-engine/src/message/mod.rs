@@ -6,65 +6,61 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`calls`], [`channels`], [`sending`], [`receiving`] | what a program calls: meeting others and waiting; channels, messages |
-//! | [`regions`], [`remote`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
+//! | [`connect`], [`channels`], [`send`], [`receive`] | what a program calls: meeting others and waiting; channels, messages |
+//! | [`regions`], [`rma`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
 //! | [`files`], `bytes` | files that peers reach like memory; what the bytes of a region are |
 //! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
-//! | [`operations`], [`overdue`] | what has begun and how it ended; completion groups; sends whose time is over |
+//! | [`operations`], [`send_cancel`] | what has begun and how it ended; completion groups; sends whose time is over |
 //! | `blocking` | receives whose callers wait right there |
 //! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
-//! | [`stand_in`] | who drives it while the program does not |
+//! | [`progress_thread`] | who drives it while the program does not |
 //! | [`port`] | what a library calls that posts receives and polls |
-//! | [`ends`], `posted` | the ends of many, told as messages arrive; the direct path of a message for a posted receive |
+//! | [`completions`], `posted` | the ends of many, told as messages arrive; the direct path of a message for a posted receive |
 //! | `core`, `links`, `state`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
 //! | [`transport`] | what a driver makes: shared memory, or a transport of packets |
 //! | `sheet` | what `motet why` reads of a node and its links |
 //!
-//! To follow a short message read downwards: [`sending`] → `links` → the protocol → `packets` → the lane; and at the
+//! To follow a short message read downwards: [`send`] → `links` → the protocol → `packets` → the lane; and at the
 //! other end `progress` → `links` → the protocol → `state` → [`operations`], or the handler.
 
 mod blocking;
-mod bytes;
-pub mod calls;
 pub mod channels;
-mod choice;
-mod copying;
-mod core;
-pub mod direct;
-mod early;
-pub mod ends;
+pub mod completions;
+pub mod connect;
+mod copy_strategy;
 pub mod error;
-pub mod files;
-mod injecting;
-mod links;
+mod fast_receive;
+mod fast_send;
+mod link;
 pub mod loans;
+mod message_state;
+mod node_state;
 pub mod operations;
-pub mod overdue;
-mod pace;
 mod packets;
+mod pipelined;
 pub mod port;
-mod posted;
 mod progress;
-pub mod receiving;
+pub mod progress_thread;
+pub mod receive;
 pub mod regions;
 pub mod registrations;
-pub mod remote;
-pub mod segments;
-pub mod sending;
-mod sheet;
-pub mod stand_in;
-mod state;
+pub mod rma;
+pub mod send;
+pub mod send_cancel;
+mod single_copy;
+mod spin_policy;
+mod stats;
 pub mod transport;
 mod wait;
 
-pub use self::core::Serve;
 pub use error::Error;
-pub use motet_proto::message::stack::{Stack, pop};
+pub use motet_proto::message::header_stack::{Stack, pop};
 pub use motet_proto::message::{Mode, Status};
+pub use node_state::Serve;
 pub use operations::{Calls, Completion, Ended, GroupId, Notice};
 
-use self::core::{Core, Guard, Source};
 use crate::driver::Driver;
+use message_state::MessageState;
 use motet_proto::message::matching;
 use motet_proto::message::{ChannelId, Held, Limits};
 use motet_sys::biased_lock::{BiasToken, Lock};
@@ -73,8 +69,8 @@ use motet_sys::private_fds::{self, PrivateFd};
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::{cpu_contention, memory, socket};
-use sheet::Sheet;
-use state::MessageState;
+use node_state::{Core, Guard, Source};
+use stats::Sheet;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use transport::{Identity, NodeId, Secret};

@@ -1,9 +1,9 @@
 //! Packets on their way into a transport, and the buffer of a packet that has just come out.
 
 use super::transport::PacketTransport;
-use motet_proto::bulk::Copying;
 use motet_proto::message::packet::{self, Kind, Route};
-use motet_proto::message::{Packets, stack};
+use motet_proto::message::{Packets, header_stack};
+use motet_proto::stream::bulk::Copying;
 use motet_sys::{clock, memory};
 use motet_wire::message::fifo::payload_ring::{BulkOut, IN_RING};
 use motet_wire::message::fifo::{Broken, Buffer, IN_LINE, MORE, Producer, Put};
@@ -26,7 +26,7 @@ const PIECE: usize = 16 << 10;
 const LINES: usize = 2 * IN_LINE + 1;
 
 /// Most bytes of one packet that lie there: a body of the longest eager length, with any headers.
-pub const LONGEST: usize = (64 << 10) + stack::MOST;
+pub const LONGEST: usize = (64 << 10) + header_stack::MOST;
 
 /// A message of so many bytes is shown at once: one of 2 KiB, with headers.
 pub const AT_ONCE: usize = 2304;

@@ -1,15 +1,15 @@
 //! What a library calls that posts receives with buffers of the program's, and polls for the ends of many: libfabric's way, and MPI's.
 //!
 //! What it is: receives without a record of their own ([`super::operations::Buffer`]), known by the program's word for them. Sends are those of
-//! [`super::sending`], looks for ends those of [`super::ends`]. What it is not: another protocol. A receive whose message does not come whole
+//! [`super::send`], looks for ends those of [`super::completions`]. What it is not: another protocol. A receive whose message does not come whole
 //! becomes an operation as any other, and ends in its group.
 
-use super::core::{Core, Guard};
+use super::node_state::{Core, Guard};
 use super::operations::{Buffer, Kind, Operations};
-use super::receiving::From;
+use super::receive::From;
 use super::{Bias, Error, GroupId, Node, OperationId, Status};
 use motet_proto::message::matching::{Posted, Receive, Selector};
-use motet_proto::message::pool::Number;
+use motet_proto::message::slab::Number;
 use motet_proto::message::{Outcome, Reception};
 
 impl Node {

@@ -4,16 +4,16 @@
 //! they put something where nobody looks. Every so many rounds it asks the clock and the kernel. Handlers run with no lock held,
 //! one at a time.
 
-use super::core::{Core, Guard, PendingConnect, Serve, Source};
-use super::links::{Look, SILENT};
-use super::sheet::How;
-use super::state::{Delivered, Delivery, Phase, Place};
+use super::link::{Look, SILENT};
+use super::message_state::{Delivered, Delivery, Phase, Place};
+use super::node_state::{Core, Guard, PendingConnect, Serve, Source};
+use super::stats::How;
 use super::transport::Connected;
 use super::{Body, GroupId, LinkId, Message, Node};
 use crate::driver::Driver;
 use crate::reason::Reason;
 use motet_proto::message::Reception;
-use motet_proto::message::pool::Number;
+use motet_proto::message::slab::Number;
 use motet_sys::rustix::event::{Timespec, epoll};
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::{clock, membarrier, socket};
@@ -320,7 +320,7 @@ impl Node {
                     let _ = link_state
                         .with(channel.link, state, |proto, _, callbacks| proto.release(callbacks, channel.id));
                     if let Some(Reception::Matched(scope)) = reception {
-                        super::state::abandon(&mut core.state, scope);
+                        super::message_state::abandon(&mut core.state, scope);
                     }
                 }
             }
@@ -370,7 +370,7 @@ impl Node {
     }
 
     /// The peers of these links ring from now on, unless something has come meanwhile: those stay busy.
-    fn let_go(&self, core: &mut Guard<'_>, which: impl Fn(&super::links::LinkState) -> bool) {
+    fn let_go(&self, core: &mut Guard<'_>, which: impl Fn(&super::link::LinkState) -> bool) {
         core.publish();
         let Core { hot, links, state, now, .. } = &mut **core;
         let mut needs_barrier = false;

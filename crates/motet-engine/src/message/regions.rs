@@ -3,20 +3,25 @@
 //! Whoever owns the memory that is written copies: bytes of a put are fetched by the target, bytes of a get by the initiator, out of
 //! the other's memory where the system lets it, else they come in packets. What is checked when, is the protocol's matter
 //! (`motet_proto::message::regions` and `remote`, docs/messages.md). What it is not: gets, puts and atomics on the regions of peers begin
-//! in [`super::remote`]; what is made of a file is in [`super::files`].
+//! in [`super::rma`]; what is made of a file is in [`super::regions::files`].
 
-use super::bytes::Bytes;
-use super::core::Core;
-use super::state::{CallbackState, Callbacks, MessageState};
+pub(in crate::message) mod bytes;
+pub mod files;
+pub mod mapped;
+pub mod segments;
+
+use super::message_state::{CallbackState, Callbacks, MessageState};
+use super::node_state::Core;
+use super::regions::bytes::Bytes;
 use super::{Error, LinkId, Node};
 pub use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 pub use motet_proto::message::regions::{Key, Rights};
 
 use motet_proto::message::Status;
 use motet_proto::message::packet::Place;
-use motet_proto::message::pool::{Number, Pool};
 use motet_proto::message::regions::{Regions, Revoked};
-use motet_proto::message::remote::{CopyTo, Memory as Remote, PutBytes, RemoteCopy};
+use motet_proto::message::rma::{CopyTo, Memory as Remote, PutBytes, RemoteCopy};
+use motet_proto::message::slab::{Number, Pool};
 use motet_sys::memory;
 use motet_sys::shm_pool::Segment;
 pub use motet_wire::shared_memory::Shared;

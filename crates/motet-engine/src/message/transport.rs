@@ -99,7 +99,7 @@ pub struct ShmTransport {
     pub inward: Consumer,
     /// The ring of bytes beside each.
     pub bulk: (BulkOut, BulkIn),
-    /// How bytes get into that ring: [`motet_proto::bulk::Copying`].
+    /// How bytes get into that ring: [`motet_proto::stream::bulk::Copying`].
     pub copying: Box<Tx>,
     /// The eventfd that wakes the peer.
     pub bell: PrivateFd,

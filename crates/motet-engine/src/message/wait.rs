@@ -1,8 +1,8 @@
 //! Waiting: one thread drives progress for all, the others sleep until it has what they wait for or leaves.
 
-use super::core::{Core, Guard};
-use super::pace::Next;
+use super::node_state::{Core, Guard};
 use super::progress::is_inside;
+use super::spin_policy::Next;
 use super::{Error, GroupId, Node};
 use motet_sys::{clock, socket};
 use std::os::fd::AsFd;

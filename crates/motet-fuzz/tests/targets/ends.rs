@@ -1,4 +1,4 @@
-//! Messages for receives that are posted, told straight out of lines that the peer writes (`motet_engine::message::ends`).
+//! Messages for receives that are posted, told straight out of lines that the peer writes (`motet_engine::message::completions`).
 //!
 //! What it is: two whole nodes of the engine with the driver of shared memory, as no smaller part of that code can be reached: what decides
 //! is behind the node's lock. Both meet peers made by hand, get the same bytes in the same places of those peers' memory, and are asked for
@@ -26,8 +26,8 @@ use lent::Lent;
 use motet_driver_shm::Shm;
 use motet_engine::driver::Driver;
 use motet_engine::message::operations::Buffer;
-use motet_engine::message::receiving::From;
-use motet_engine::message::sending::Outgoing;
+use motet_engine::message::receive::From;
+use motet_engine::message::send::Outgoing;
 use motet_engine::message::{
     Bias, Bodies, Calls, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice,
     OperationId, Serve, Status,

@@ -14,9 +14,9 @@ pub mod session;
 pub mod slot;
 
 use motet_config::profile::{Machine, Profile};
-use motet_driver_shm::greeting::{Answer, Greeting};
+use motet_driver_shm::message_handshake::{Answer, Greeting};
 use motet_driver_shm::offer::{Offer, REFUSAL_SIZE, Refusal};
-use motet_engine::message::segments::News;
+use motet_engine::message::regions::segments::News;
 use motet_engine::message::transport::{NodeId, Secret};
 use motet_engine::reason::Reason;
 use motet_sys::{sock_diag, sock_list};

@@ -12,7 +12,7 @@ mod memory;
 
 use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
 use motet_proto::message::packet::{Head, Hello, Kind, Long, Place};
-use motet_proto::message::pool::Number;
+use motet_proto::message::slab::Number;
 use motet_proto::message::{
     Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
     Reception, Send, Sent, ShareRequest, Table, credit,

@@ -7,7 +7,7 @@
 //! ```
 
 use motet_proto::message::session::frame::{HEADER, Header};
-use motet_proto::message::session::greeting::{GREETING, Greeting, Wish};
+use motet_proto::message::session::handshake::{GREETING, Greeting, Wish};
 use motet_proto::message::session::{KEPT, LARGEST, PIECES, RAILS, Role, Session};
 use std::io::IoSlice;
 

@@ -25,8 +25,11 @@ use motet_driver_loopback::end::End;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::spin::{Spun, spin};
-use motet_proto::{EAGAIN, ECONNRESET, EINTR, EPIPE, bulk, gate, rx, tx};
+use motet_proto::stream::spin::{Spun, spin};
+use motet_proto::{
+    EAGAIN, ECONNRESET, EINTR, EPIPE,
+    stream::{bulk, gate, rx, tx},
+};
 use motet_wire::stream::record::{Record, State};
 use motet_wire::stream::slot::transfer;
 use motet_wire::sync::Ordering::Relaxed;

@@ -9,7 +9,7 @@
 
 use super::matching::Scope;
 use super::packet::{Head, Kind};
-use super::pool::{Fifo, Number, Pool};
+use super::slab::{Fifo, Number, Pool};
 use super::{Broken, ChannelId, Packets, Refusal};
 
 /// Said in CLOSE: no message follows on this channel.

@@ -1,16 +1,17 @@
 //! One link: its state, and what its owner may ask of it.
 //!
 //! What it is: the record that holds channels, credits and long messages together; opening, closing, accepting, breaking.
-//! Sending is in [`super::outward`], arrival in [`super::inward`].
+//! Sending is in [`super::tx`], arrival in [`super::rx`].
 
 use super::channels::{Channels, OVER_RECEIVING, OVER_SENDING};
 use super::credit::{Allowance, Grants, LARGEST, UNIT};
 use super::matching::{Scope, Source};
-use super::outward::Outbounds;
 use super::packet::Hello;
-use super::pool::{MOST, Number};
-use super::remote::Remote;
-use super::rendezvous::{Inbounds, Payload};
+use super::rendezvous::Payload;
+use super::rendezvous::receiver::Inbounds;
+use super::rendezvous::sender::Outbounds;
+use super::rma::Remote;
+use super::slab::{MOST, Number};
 use super::{Broken, ChannelId, Envelope, Event, Held, Limits, Outcome, Owner, Packets, Reception, Refusal, Status};
 
 /// One side of a link between two nodes.

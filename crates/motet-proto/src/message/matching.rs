@@ -20,20 +20,20 @@
 //! Where messages arrive is in `scopes`, those that wait are in `held`; here are the receives, and who meets whom.
 
 mod hash;
-mod held;
 mod posted;
 mod scopes;
+mod unexpected;
 
 use super::Status;
-use super::pool::{Fifo, Number, Pool};
+use super::slab::{Fifo, Number, Pool};
 use hash::Seeded;
-pub use held::Held;
-use held::Kept;
 use scopes::Place;
 pub use scopes::{Context, Scope, Source};
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::num::NonZeroU64;
+pub use unexpected::Held;
+use unexpected::Kept;
 
 /// A receive: what the owner posts and gets back with the match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

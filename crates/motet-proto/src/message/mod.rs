@@ -13,36 +13,36 @@
 //! Everything that a peer can write is checked before it is used; a peer that breaks the protocol breaks its link
 //! ([`Broken`]) and costs at most what [`Limits`] allow. Formats, sequences and the invariants M1 to M9: `docs/messages.md`.
 //!
-//! Memory of the other side is got, put and changed through [`remote`], on the same link.
+//! Memory of the other side is got, put and changed through [`rma`], on the same link.
 //!
-//! To follow a message read downwards: [`outward`] (send) → [`packet`] → [`inward`] (arrive) → [`matching`] →, when it is
+//! To follow a message read downwards: [`tx`] (send) → [`packet`] → [`rx`] (arrive) → [`matching`] →, when it is
 //! long, [`rendezvous`].
 
 pub mod atomic;
 pub mod channels;
 pub mod credit;
-pub mod expected;
-pub mod inward;
+pub mod fast_path;
+pub mod header_stack;
 pub mod link;
 pub mod matching;
-pub mod outward;
 pub mod packet;
-pub mod pool;
-pub mod posted;
+pub mod pipelined;
 pub mod regions;
-pub mod remote;
 pub mod rendezvous;
+pub mod rma;
+pub mod rx;
 pub mod session;
-pub mod stack;
+pub mod slab;
+pub mod tx;
 
 pub use channels::Reception;
 pub use link::Link;
 pub use matching::{Held, Table};
 use motet_wire::message::fifo::payload_ring::Run;
-pub use outward::{Mode, Send, Sent};
-use pool::Number;
 pub use regions::{Key, Regions, Rights};
-pub use remote::{Get, Memory, Put, Update};
+pub use rma::{Get, Memory, Put, Update};
+use slab::Number;
+pub use tx::{Mode, Send, Sent};
 
 /// The peer broke the protocol; the link is broken for good. Says which rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,7 +228,7 @@ pub trait Packets {
     /// Sends a piece: a head and a gathered body, by the route that its receiver wants.
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: packet::Route) -> bool {
         let _ = route;
-        outward::put(self, packet::Kind::Piece, head, &[], body)
+        tx::put(self, packet::Kind::Piece, head, &[], body)
     }
     /// The same of two little-endian words and a body: a medium may have a shorter way for it.
     #[inline(always)]

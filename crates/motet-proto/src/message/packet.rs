@@ -10,8 +10,8 @@
 //! leaves 40 of a line's 56 for headers and body.
 
 use super::Broken;
-use super::pool::Number;
-use super::stack;
+use super::header_stack;
+use super::slab::Number;
 
 /// The first word of a link's first packet: "MtMs".
 pub const MAGIC: u32 = 0x734d_744d;
@@ -26,7 +26,7 @@ pub const FIRST: usize = 32;
 /// Fixed bytes of an announcement.
 pub const ANNOUNCE: usize = 48;
 /// Every link carries packets of this size.
-pub const SMALLEST: usize = ANNOUNCE + stack::MOST;
+pub const SMALLEST: usize = ANNOUNCE + header_stack::MOST;
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub enum Kind {
     Refuse = 13,
     /// A side will not send, or not receive, on a channel any more.
     Close = 14,
-    /// A short run of bytes for a region, as the following up to [`Kind::Revoked`] are about regions: see [`super::remote`].
+    /// A short run of bytes for a region, as the following up to [`Kind::Revoked`] are about regions: see [`super::rma`].
     Put = 15,
     /// A short run of bytes of a region is wanted.
     Get = 16,
@@ -204,7 +204,7 @@ pub fn headers(rest: &[u8], length: u16) -> Result<(&[u8], &[u8]), Broken> {
 #[inline(always)]
 pub fn length_of_headers(length: u16, all: usize) -> Result<usize, Broken> {
     match usize::from(length) {
-        length if length > stack::MOST => Err(Broken("headers longer than allowed")),
+        length if length > header_stack::MOST => Err(Broken("headers longer than allowed")),
         length if length > all => Err(SHORT),
         length => Ok(length),
     }

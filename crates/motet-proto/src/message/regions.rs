@@ -12,7 +12,7 @@
 //! not yet answered REVOKE. Whoever takes the last hold away learns it from [`Regions::release`].
 
 use super::Status;
-use super::pool::Pool;
+use super::slab::Pool;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 

@@ -9,8 +9,8 @@ use crate::world::World;
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::packet::Place;
 use motet_proto::message::regions::Revoked;
-use motet_proto::message::remote::format::Sight;
-use motet_proto::message::remote::{Begun, CopyTo};
+use motet_proto::message::rma::format::Sight;
+use motet_proto::message::rma::{Begun, CopyTo};
 use motet_proto::message::{Get, Put, Refusal, Rights, Status, Update};
 
 /// Bytes of the front, of a slot, and slots.

@@ -6,7 +6,7 @@
 
 use crate::world::{LARGEST, World};
 use motet_proto::message::session::frame::{HEADER, What};
-use motet_proto::message::session::greeting::{GREETING, Greeting, Wish};
+use motet_proto::message::session::handshake::{GREETING, Greeting, Wish};
 use motet_proto::message::session::{PIECES, RAILS, Role, Session};
 use std::cell::RefCell;
 use std::collections::VecDeque;

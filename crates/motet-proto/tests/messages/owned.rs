@@ -6,7 +6,7 @@ use crate::memory::SLOTS;
 use crate::world::Side;
 use motet_proto::message::atomic::Atomic;
 use motet_proto::message::packet::Place;
-use motet_proto::message::remote::{PutBytes, RemoteCopy};
+use motet_proto::message::rma::{PutBytes, RemoteCopy};
 use motet_proto::message::{Key, Memory, Outcome, Regions, Status};
 use std::collections::BTreeMap;
 

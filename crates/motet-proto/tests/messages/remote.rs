@@ -4,8 +4,8 @@ use crate::memory::{FRONT, SLOT};
 use crate::world::{LARGEST, Lane, TIGHT, World};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::packet::{Head, Kind, Place};
-use motet_proto::message::pool::Number;
-use motet_proto::message::remote::{Begun, format};
+use motet_proto::message::rma::{Begun, format};
+use motet_proto::message::slab::Number;
 use motet_proto::message::{Broken, GUESSED, Get, Key, Limits, Mode, Packets, Put, Refusal, Rights, Status, Update};
 
 pub const WIDE: Limits = Limits { window: 1 << 20, longs: 100, reserve: 0, requests: 64, ..TIGHT };

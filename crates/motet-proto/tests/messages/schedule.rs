@@ -13,7 +13,7 @@ fn selector(prng: &mut Prng, scope: Scope) -> Selector {
 }
 
 /// Sends under way: side, operation, number.
-pub type Pending = Vec<(usize, u64, motet_proto::message::pool::Number)>;
+pub type Pending = Vec<(usize, u64, motet_proto::message::slab::Number)>;
 
 /// One step of one side.
 pub fn step(world: &mut World, side: usize, pending: &mut Pending) {

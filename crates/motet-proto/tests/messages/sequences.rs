@@ -1,9 +1,9 @@
 //! One property at a time, in the smallest exchange that shows it.
 
 use crate::world::{LARGEST, Lane, Name, Side, TIGHT, World};
+use motet_proto::message::header_stack::Stack;
 use motet_proto::message::matching::{Scope, Selector, Source};
 use motet_proto::message::packet::{self, Kind};
-use motet_proto::message::stack::Stack;
 use motet_proto::message::{Limits, Link, Mode, Packets, Reception, Refusal, Send, Sent, Status};
 
 pub const WIDE: Limits = Limits {
@@ -248,7 +248,7 @@ fn what_is_lent_is_its_senders_once_it_is_given_back() {
 fn what_is_lent_holds_neither_the_channel_nor_other_messages_and_cannot_be_cancelled() {
     let mut world = connected(WIDE);
     let operation = lent(&mut world);
-    let number = motet_proto::message::pool::Number(1 << 20);
+    let number = motet_proto::message::slab::Number(1 << 20);
     world.nodes[0].link.cancel(number);
     for _ in 0..3 {
         assert!(world.send(0, 0, 0, 3000, Mode::Synchronous).is_ok());

@@ -7,7 +7,7 @@ use crate::world::Side;
 use motet_proto::message::atomic::Atomic;
 use motet_proto::message::matching::Table;
 use motet_proto::message::packet::Place;
-use motet_proto::message::remote::{CopyTo, PutBytes, RemoteCopy};
+use motet_proto::message::rma::{CopyTo, PutBytes, RemoteCopy};
 use motet_proto::message::{
     Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Key, Memory, Outcome, Owner, Regions, ShareRequest, Status,
 };

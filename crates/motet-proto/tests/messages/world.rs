@@ -5,11 +5,11 @@
 
 use crate::owned::Remote;
 use crate::prng::Prng;
+use motet_proto::message::fast_path::{Matched, Receiver};
 use motet_proto::message::matching::{Posted, Receive, Selector, Source, Ticket};
 use motet_proto::message::packet::{self, Place, Route};
-use motet_proto::message::pool::Number;
-use motet_proto::message::posted::{Matched, Receiver};
 use motet_proto::message::session::Session;
+use motet_proto::message::slab::Number;
 use motet_proto::message::{
     Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
     Reception, Refusal, Send, Sent, ShareRequest, Status, Table, Want, credit,

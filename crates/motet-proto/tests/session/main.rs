@@ -8,7 +8,7 @@ mod prng;
 mod world;
 
 use motet_proto::message::session::frame::{HEADER, Header, What};
-use motet_proto::message::session::greeting::{Greeting, Wish};
+use motet_proto::message::session::handshake::{Greeting, Wish};
 use motet_proto::message::session::{KEPT, LARGEST, RAILS, Role, Session};
 use world::{World, greeting};
 

@@ -1,7 +1,7 @@
 //! Two sessions and what lies between them.
 
 use crate::prng::Prng;
-use motet_proto::message::session::greeting::{GREETING, Greeting, Wish};
+use motet_proto::message::session::handshake::{GREETING, Greeting, Wish};
 use motet_proto::message::session::{KEPT, LARGEST, PIECES, RAILS, Role, Session};
 use std::collections::VecDeque;
 use std::io::IoSlice;

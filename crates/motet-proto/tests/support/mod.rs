@@ -16,7 +16,10 @@ use motet_driver_loopback::end::End;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::{Base, EAGAIN, EINTR, Errno, Patience, gate, rx, transfer, tx};
+use motet_proto::{
+    EAGAIN, EINTR, Errno,
+    stream::{Base, Patience, gate, rx, single_copy, tx},
+};
 use motet_wire::stream::record::{Record, State};
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
@@ -137,7 +140,7 @@ pub fn attach(record: &Record, slot: &Slot, side: usize, single_copy: bool) {
     record.who.cookies[1].store(11 - side as u64, Relaxed);
     slot.outward().mark.ready.store(motet_wire::stream::gate::READY_LARGE, Relaxed);
     if single_copy {
-        slot.outward().transfer.proof.store(transfer::proof(record), Relaxed);
+        slot.outward().transfer.proof.store(single_copy::proof(record), Relaxed);
     }
 }
 
@@ -193,7 +196,7 @@ impl World {
     /// Lets large payload go by single copy.
     pub fn single_copy(&self) {
         for side in &self.sides {
-            side.slot.outward().transfer.proof.store(transfer::proof(&side.record), Relaxed);
+            side.slot.outward().transfer.proof.store(single_copy::proof(&side.record), Relaxed);
         }
     }
 
@@ -534,7 +537,7 @@ impl Base for Woven<'_> {
         self.world.on_copy.iter().for_each(|run| run(self.world));
         match &self.world.scribble {
             // A hostile peer's addresses are those of another process; here they would be our own memory.
-            Some(_) if address != transfer::proof(&self.world.sides[1].record) => {
+            Some(_) if address != single_copy::proof(&self.world.sides[1].record) => {
                 into.fill(0x5a);
                 address % 8 != 3
             }

@@ -2,7 +2,7 @@
 
 use super::{Doing, LOOK, SEND, SLEEP, World};
 use motet_driver_loopback::plan::Fault;
-use motet_proto::{gate, rx, tx};
+use motet_proto::stream::{gate, rx, tx};
 use motet_wire::sync::Ordering::Relaxed;
 
 /// Buffers of this size and more may go by single copy, where a schedule allows it.

@@ -46,13 +46,13 @@ pub struct Tx {
     pub returned: AtomicU64,
     /// Bytes that went by single copy.
     pub copied: AtomicU64,
-    /// Large sends that do not wait for a receiver, since the last ones did so in vain: `motet_proto::transfer`.
+    /// Large sends that do not wait for a receiver, since the last ones did so in vain: `motet_proto::stream::single_copy`.
     pub hopeless: AtomicU32,
     /// 1 when the kernel lets us read the peer's memory.
     pub may_copy: AtomicU32,
     /// 1 when the unread bytes lie in the large ring.
     pub wide: AtomicU32,
-    /// How large puts are copied, and whether that is being tried: `motet_proto::bulk`.
+    /// How large puts are copied, and whether that is being tried: `motet_proto::stream::bulk`.
     pub way: AtomicU32,
     /// Bytes of large puts since the way of copying was last looked at.
     pub window: AtomicU32,
@@ -100,7 +100,7 @@ pub struct Rx {
     pub copied: AtomicU64,
     /// 1 when the present epoch uses the large ring.
     pub wide: AtomicU32,
-    /// What speaks for bulk data: two scores of 16 bits (`motet_proto::bulk`).
+    /// What speaks for bulk data: two scores of 16 bits (`motet_proto::stream::bulk`).
     pub bulk: AtomicU32,
     /// What became of the large ring's pages.
     pub bulk_ring: AtomicU32,
@@ -112,7 +112,7 @@ pub struct Rx {
     pub quiet: AtomicU64,
     /// See `quiet`.
     pub probed: AtomicU64,
-    /// TCP bytes that came although the gate was open, weighed against those that used it: `motet_proto::bulk`.
+    /// TCP bytes that came although the gate was open, weighed against those that used it: `motet_proto::stream::bulk`.
     pub passed: AtomicU32,
     /// 1 when the last yield of a wait gave the CPU to somebody who soon gave it back.
     pub lent: AtomicU32,
@@ -190,7 +190,7 @@ pub struct Life {
     pub nodelay: AtomicU32,
     /// An error that the connection has died of and that the program has not been told yet; 0: none. Or [`UNORDERED`].
     pub error: AtomicU32,
-    /// Which members of the process family have the stream, a bit each: `motet_engine::family`.
+    /// Which members of the process family have the stream, a bit each: `motet_engine::stream::fork_group`.
     pub users: AtomicU64,
 }
 
@@ -214,7 +214,7 @@ pub struct Events {
     pub exchange: Exchange,
 }
 
-/// What is known of the sends that had to use the kernel: `motet_proto::exchange`.
+/// What is known of the sends that had to use the kernel: `motet_proto::stream::exchange`.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Exchange {

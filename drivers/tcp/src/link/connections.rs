@@ -1,12 +1,12 @@
 //! How a link's connections come and go: rails more, and a first one again after a break.
 
 use super::Link;
+use crate::acceptor::reply;
 use crate::dial::{Dial, Dialed, Failure};
-use crate::door::reply;
 use motet_engine::message::transport::Lost;
 use motet_engine::reason::Reason;
 use motet_proto::message::session::Role;
-use motet_proto::message::session::greeting::{Greeting, Wish};
+use motet_proto::message::session::handshake::{Greeting, Wish};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::Errno;
 

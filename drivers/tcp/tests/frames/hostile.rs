@@ -5,7 +5,7 @@ use motet_driver_tcp::Tcp;
 use motet_engine::driver::Driver;
 use motet_engine::message::transport::{Listener, Transport};
 use motet_engine::reason::Reason;
-use motet_proto::message::session::greeting::{GREETING, Greeting, VERSION, Wish};
+use motet_proto::message::session::handshake::{GREETING, Greeting, VERSION, Wish};
 use motet_sys::clock::nanoseconds;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

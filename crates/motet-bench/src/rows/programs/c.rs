@@ -3,8 +3,9 @@
 use super::{Asked, Plan};
 use crate::Options;
 use crate::bench::{Bench, Contestant};
+use crate::overview::{Bar, Program};
 use crate::place::Placement::{One, Two};
-use crate::report::{Bound, Line, Quantity, Unit};
+use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use crate::rows::{call, once};
 use crate::table::bytes;
 use anyhow::Result;
@@ -31,12 +32,15 @@ pub fn ping_pong(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             let [two, plain_one, plain_two, one] = &series[..] else { unreachable!() };
             let what = format!("C ping-pong, {kind}, {} one way", bytes(size));
             let plan = Plan::new("ping-pong", what, Unit::Ns, Asked::Times(bound));
-            lines.push(plan.line(bench, two, plain_one, plain_two));
+            let line = plan.line(bench, two, plain_one, plain_two);
+            let is_in_overview = kind == "blocking" && size == 64;
+            lines.push(if is_in_overview { line.bar(Bar::one_way(Program::Sockets)) } else { line });
             lines.push(
                 Line::new("ping-pong", "the same, both on one CPU")
                     .figure(Quantity::of("plain TCP", &plain_one.values, Unit::Ns))
                     .floors(&one.floors)
                     .against(Quantity::of("under Motet", &one.values, Unit::Ns), &plain_one.over(one))
+                    .with_motet(WithMotet::Reference)
                     .nearly(Bound::AtLeast(1.0)),
             );
         }

@@ -3,6 +3,7 @@
 use super::{Asked, Plan, called, missing, words};
 use crate::Options;
 use crate::bench::Bench;
+use crate::overview::{Bar, Program};
 use crate::report::{Line, Unit};
 use crate::stage::Mode::{Motet, Plain};
 use crate::stage::{Ready, Stage, Way};
@@ -52,11 +53,13 @@ pub fn echo(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         let start = |way: Way| java(&stage, &["PingPong", "call", caller, both.port(way.mode)]);
         let ask = |size: usize, how: &str| format!("{size} {} {how}", bench.ms * 2);
         let plan = Plan::new("java", format!("{name}, 64 B round trips"), Unit::Ns, Asked::Times(15.0));
-        lines.push(called(&stage, plan, start, &ask(64, "echo"), &format!("64 {COMPILED} echo"), |ns| ns));
+        let line = called(&stage, plan, start, &ask(64, "echo"), &format!("64 {COMPILED} echo"), |ns| ns);
+        lines.push(if caller == "nio" { line.bar(Bar::round_trip(Program::Java)) } else { line });
         if caller != "select" {
             let plan = Plan::new("java", format!("{name}, 64 KiB writes"), Unit::GBs, Asked::Times(8.0));
             let (question, first) = (ask(65536, "stream"), format!("65536 {COMPILED} stream"));
-            lines.push(called(&stage, plan, start, &question, &first, |ns| 65536.0 / ns));
+            let line = called(&stage, plan, start, &question, &first, |ns| 65536.0 / ns);
+            lines.push(if caller == "nio" { line.bar(Bar::bandwidth(Program::Java)) } else { line });
         }
     }
     Ok(lines)

@@ -2,10 +2,13 @@
 
 use super::{Asked, Plan, called, missing, words};
 use crate::Options;
-use crate::bench::Bench;
+use crate::bench::{Bench, Series};
+use crate::corba::paths::{Ends, Pair, Path, Variant};
+use crate::overview::{Bar, Program};
+use crate::place::Placement::{One, Two};
 use crate::report::{Line, Unit};
 use crate::stage::{Ready, Stage, Way};
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use motet_programs::builds;
 
 const ORB_INTERFACE: &str = include_str!("../../../../../tests/programs/omniorb_echo.idl");
@@ -35,7 +38,43 @@ pub fn omniorb(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let both = stage.both(|mode, port| stage.server(mode, &[&program, "serve", port], Ready::Says("ready")))?;
     let plan = Plan::new("omniorb", what, Unit::Ns, Asked::Shown);
     let start = |way: Way| words(&[&program, "measure", both.port(way.mode)]);
-    Ok(vec![called(&stage, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)])
+    let mut lines = vec![called(&stage, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)];
+    drop(both);
+    let failed = |error| vec![Line::not_measured("omniorb", ADAPTED, format!("{error:#}"))];
+    lines.extend(by_adapter(&stage).unwrap_or_else(failed));
+    Ok(lines)
+}
+
+const ADAPTED: &str = "omniORB with Motet's transport, calls with octets there and back";
+
+/// The same ORB with Motet's transport in it, as under `motet run`: times of calls with few octets, the rate of calls with many.
+fn by_adapter(stage: &Stage<'_>) -> Result<Vec<Line>> {
+    const LARGE: usize = 65536;
+    let bench = stage.bench;
+    let pair = Pair::of(stage, None)?;
+    let ends = Ends::open(stage, &pair, Variant { paths: &[Path::Tcp, Path::Corba], ..Variant::USUAL })?;
+    if let Some(why) = ends.missing(Path::Corba) {
+        bail!("{why}");
+    }
+    let questions = [64, LARGE].map(|size| format!("inout octet {size} {}", bench.ms));
+    let found = ends.contest((bench.of_programs, true), ends.places(false), &questions, Vec::new())?;
+    let line = |at: usize, size: &str, unit: Unit| {
+        let of = |path: Path, placement| -> Result<Series> {
+            let answer = found.of((path, placement), at).with_context(|| format!("no answer over {}", path.name()))?;
+            let mut series = answer.median.clone();
+            if unit == Unit::GBs {
+                // The octets travel there and back.
+                series.values.iter_mut().for_each(|value| *value = 2.0 * LARGE as f64 / *value);
+            }
+            Ok(series)
+        };
+        let plan = Plan::new("omniorb", format!("{ADAPTED}, {size}"), unit, Asked::Shown);
+        anyhow::Ok(plan.line(bench, &of(Path::Corba, Two)?, &of(Path::Tcp, One)?, &of(Path::Tcp, Two)?))
+    };
+    Ok(vec![
+        line(0, "64 B", Unit::Ns)?.bar(Bar::round_trip(Program::OmniOrb)),
+        line(1, "64 KiB", Unit::GBs)?.bar(Bar::bandwidth(Program::OmniOrb)),
+    ])
 }
 
 /// Row `openmpi`.
@@ -52,6 +91,13 @@ pub fn openmpi(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         lines.push(plan.measure(&stage, |way| mpi_one_way(&stage, way, &builds::MPIRUN_OVER_TCP, &program, size)));
     }
     Ok(lines)
+}
+
+/// Row `mpi`: what `motet bench mpi` looks at closely.
+pub fn mpi_on_motet(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
+    let [latency, bandwidth] = crate::mpi::beside_itself(bench)?;
+    let row = |line: Line| Line { row: "mpi".to_owned(), ..line };
+    Ok(vec![row(latency).bar(Bar::one_way(Program::OpenMpi)), row(bandwidth).bar(Bar::bandwidth(Program::OpenMpi))])
 }
 
 /// The ping-pong between two ranks, compiled.

@@ -1,4 +1,4 @@
-//! Other people's programs, unmodified: each plainly and as under `motet run`, in the same run.
+//! Other people's programs, unmodified: each without Motet and as under `motet run`, in the same run.
 //!
 //! Every line is measured in the ways of [`WAYS`], which take turns in each repetition, and compared by [`Plan::line`]: Motet with
 //! the ends on two CPUs, beside plain TCP in its better placement. The ratio is always how many times better Motet is. Where little
@@ -15,7 +15,7 @@ mod tools;
 
 use super::{Row, counted, row};
 use crate::bench::{Bench, Contestant, Series};
-use crate::report::{Bound, Line, Quantity, Unit};
+use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use crate::stage::{Caller, Stage, WAYS, Way};
 use crate::stats::median;
 use anyhow::{Context, Result};
@@ -23,7 +23,7 @@ use motet_programs::find;
 use std::cell::RefCell;
 
 /// The rows, in the order of the table.
-pub const ROWS: [Row; 16] = [
+pub const ROWS: [Row; 17] = [
     row("ping-pong", "C ping-pong, blocking and epoll", c::ping_pong),
     row("sockperf", "sockperf", tools::sockperf),
     row("iperf3", "iperf3", tools::iperf3),
@@ -38,6 +38,7 @@ pub const ROWS: [Row; 16] = [
     row("memcached", "memcached", servers::memcached),
     row("omniorb", "omniORB", middleware::omniorb),
     row("openmpi", "Open MPI over TCP", middleware::openmpi),
+    row("mpi", "Open MPI on Motet, beside its own transport", middleware::mpi_on_motet),
     row("zeromq", "ZeroMQ", middleware::zeromq),
     row("grpc", "gRPC", middleware::grpc),
 ];
@@ -121,7 +122,7 @@ impl<'a> Plan<'a> {
         let theirs = Quantity::of(format!("plain TCP, {place}"), &tcp.values, self.unit);
         let line = Line::new(self.row, self.what).floors(&motet.floors);
         let line = if time {
-            line.figure(theirs).against(ours, &tcp.over(&motet))
+            line.figure(theirs).against(ours, &tcp.over(&motet)).with_motet(WithMotet::Reference)
         } else {
             line.figure(ours).against(theirs, &motet.over(&tcp))
         };

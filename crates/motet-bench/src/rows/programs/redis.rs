@@ -3,8 +3,9 @@
 use super::{Asked, Plan, missing};
 use crate::Options;
 use crate::bench::Bench;
+use crate::overview::{Bar, Program};
 use crate::report::{Line, Unit};
-use crate::stage::{Both, Ready, Stage};
+use crate::stage::{Both, Ready, Stage, WAYS, Way};
 use anyhow::{Context, Result};
 use motet_programs::servers;
 
@@ -30,16 +31,38 @@ pub fn redis(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         let depth = if pipeline == "1" { "" } else { ", 16 requests at once" };
         let what = format!("Redis GET, c={clients}{depth}");
         lines.push(Plan::new("redis", what, Unit::PerSecond, asked).measure(&stage, |way| {
-            let more = ["-t", "get", "-c", clients, "-P", pipeline, "-n", &requests];
-            let told =
-                stage.client(way, &[&["redis-benchmark", "-p", both.port(way.mode), "--csv"], &more[..]].concat())?;
-            let line = told.lines().find(|line| line.starts_with("\"GET\"")).context("no line of GET")?;
-            let rate = line.split(',').nth(1).and_then(|word| word.trim_matches('"').parse().ok());
-            rate.context("redis-benchmark reports no rate")
+            gets(&stage, &both, way, &["-c", clients, "-P", pipeline, "-n", &requests])
         }));
     }
+    lines[0].bar = Some(Bar::round_trip(Program::Redis));
     lines.push(latency(&stage, &both)?);
+    lines.push(large(&stage, &both)?);
     Ok(lines)
+}
+
+/// Answers with 64 KiB.
+fn large(stage: &Stage<'_>, both: &Both) -> Result<Line> {
+    const SIZE: &str = "65536";
+    for way in [WAYS[1], WAYS[0]] {
+        let port = both.port(way.mode);
+        stage.client(way, &["redis-benchmark", "-p", port, "-t", "set", "-d", SIZE, "-c", "1", "-n", "1", "-q"])?;
+    }
+    let requests = if stage.bench.quick { "2000" } else { "8000" };
+    let plan = Plan::new("redis", "Redis GET, values of 64 KiB, c=1", Unit::GBs, Asked::Shown);
+    let line = plan.measure(stage, |way| {
+        let a_second = gets(stage, both, way, &["-c", "1", "-n", requests, "-d", SIZE])?;
+        Ok(a_second * 65536e-9)
+    });
+    Ok(line.bar(Bar::bandwidth(Program::Redis)))
+}
+
+/// GETs a second, as redis-benchmark reports them.
+fn gets(stage: &Stage<'_>, both: &Both, way: Way, more: &[&str]) -> Result<f64> {
+    let told = stage
+        .client(way, &[&["redis-benchmark", "-p", both.port(way.mode), "--csv", "-t", "get"], more].concat())?;
+    let line = told.lines().find(|line| line.starts_with("\"GET\"")).context("no line of GET")?;
+    let rate = line.split(',').nth(1).and_then(|word| word.trim_matches('"').parse().ok());
+    rate.context("redis-benchmark reports no rate")
 }
 
 /// `redis-cli --latency`: a PING every 10 ms.

@@ -2,7 +2,7 @@
 
 use super::{Ended, Got, GroupId, Operations, Teller};
 use motet_proto::message::matching::Selector;
-use motet_proto::message::pool::Number;
+use motet_proto::message::slab::Number;
 use motet_sys::user_memory::Span;
 
 /// The end of a blocking receive, told as its message comes.

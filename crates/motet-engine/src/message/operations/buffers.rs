@@ -7,7 +7,7 @@
 use super::{BARE, GroupId, Kind, LOAN, Notice, Operation, Operations};
 use crate::message::Error;
 use motet_proto::message::matching::Receive;
-use motet_proto::message::pool::{MOST, Number};
+use motet_proto::message::slab::{MOST, Number};
 use motet_sys::user_memory::{Memory, Span};
 
 /// What is kept with a posted receive.

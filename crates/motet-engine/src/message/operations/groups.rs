@@ -3,7 +3,7 @@
 use super::{Completion, Ended, NONE, OperationId, Operations, Teller};
 use crate::message::Error;
 use motet_proto::message::Status;
-use motet_proto::message::pool::{Fifo, Number};
+use motet_proto::message::slab::{Fifo, Number};
 
 /// A completion group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -17,7 +17,7 @@ pub use record::{Kind, Operation, Seen};
 use super::loans::{Lent, Loan, Returns};
 use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::{Receive, Selector};
-use motet_proto::message::pool::{self, Number, Pool};
+use motet_proto::message::slab::{self, Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
 use motet_sys::user_memory::{Memory, Span};
 use std::sync::Arc;
@@ -152,7 +152,7 @@ impl Operations {
     /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such group.
     #[inline(always)]
     pub fn begin(&mut self, operation: Operation) -> Result<OperationId, Error> {
-        if self.pool.count() + self.bare >= pool::MOST {
+        if self.pool.count() + self.bare >= slab::MOST {
             return Err(Error::Full);
         }
         let Some(group) = operation.notice.group else {
@@ -176,7 +176,7 @@ impl Operations {
             Some(group) => Some(groups.named(Number(group.0)).ok_or(Error::Unknown)?),
             None => None,
         };
-        if pool.count() + *bare >= pool::MOST {
+        if pool.count() + *bare >= slab::MOST {
             return Err(Error::Full);
         }
         let (number, record) = pool.insert_here(make).ok_or(Error::Full)?;
@@ -366,7 +366,7 @@ impl Operations {
     /// Keeps one; its name for the protocol. It comes back when there are too many.
     #[inline]
     pub fn keep_loan(&mut self, loan: Loan) -> Result<u64, Loan> {
-        if self.loans.count() == pool::MOST {
+        if self.loans.count() == slab::MOST {
             return Err(loan);
         }
         Ok(self.loans.insert(loan).map_or(0, |number| LOAN | u64::from(number.0)))

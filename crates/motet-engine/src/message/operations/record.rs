@@ -4,7 +4,7 @@ use super::Notice;
 use crate::message::Channel;
 use crate::message::loans::Part;
 use motet_proto::message::matching::Ticket;
-use motet_proto::message::pool::Number;
+use motet_proto::message::slab::Number;
 use motet_proto::message::{Outcome, Status};
 use motet_sys::user_memory::Memory;
 use motet_wire::message::fifo::payload_ring::Run;

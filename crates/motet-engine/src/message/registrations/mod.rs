@@ -26,7 +26,7 @@ mod shared;
 pub mod watch;
 mod watched;
 
-use crate::engine::lock;
+use crate::stream::engine::lock;
 pub use counts::Counts;
 use counts::{Count, Counters};
 use entries::Entries;

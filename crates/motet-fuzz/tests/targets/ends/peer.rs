@@ -1,7 +1,7 @@
 //! A peer made by hand: it meets a node properly, over memory of which it then writes every word itself.
 
 use super::Channel;
-use motet_driver_shm::greeting::Greeting;
+use motet_driver_shm::message_handshake::Greeting;
 use motet_engine::message::Node;
 use motet_engine::message::transport::NodeId;
 use motet_sys::rustix::fd::{AsFd, OwnedFd};

@@ -2,9 +2,9 @@
 //! message, or keep the same message if no receive is posted. A packet that breaks the link on one path must break it on both.
 
 use super::{BUFFER, Game, Side};
+use motet_proto::message::fast_path::{Matched, Receiver};
 use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
 use motet_proto::message::packet;
-use motet_proto::message::posted::{Matched, Receiver};
 use motet_proto::message::{Broken, ChannelId, Envelope, Link, Outcome, Owner, Status};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -14,8 +14,8 @@ use super::direct::{Path, Taken, posted};
 use super::{Game, OURS};
 use motet_proto::message::matching::{Scope, Selector, Source};
 use motet_proto::message::packet::{self, Head, Hello, Kind};
-use motet_proto::message::pool::Number;
-use motet_proto::message::{Broken, ChannelId, Mode, Packets, Refusal, Send, stack};
+use motet_proto::message::slab::Number;
+use motet_proto::message::{Broken, ChannelId, Mode, Packets, Refusal, Send, header_stack};
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::rustix::io::pwrite;
@@ -236,7 +236,7 @@ impl<'a> End<'a> {
         }
         let mut lines = Lines { lane: &mut self.outward, wake: false, broken: false };
         let link = &mut self.game.link;
-        let sent = if self.path == Path::General || headers.len() > stack::MOST {
+        let sent = if self.path == Path::General || headers.len() > header_stack::MOST {
             let send = Send {
                 channel,
                 tag,

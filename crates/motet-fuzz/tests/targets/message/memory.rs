@@ -3,9 +3,9 @@
 use super::{BODY, Endless, LIMITS, Side};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::packet::{Head, Kind, Place};
-use motet_proto::message::pool::Number;
 use motet_proto::message::regions::Revoked;
-use motet_proto::message::remote::{CopyTo, PutBytes, RemoteCopy, format};
+use motet_proto::message::rma::{CopyTo, PutBytes, RemoteCopy, format};
+use motet_proto::message::slab::Number;
 use motet_proto::message::{Get, Key, Link, Memory, Put, Regions, Rights, Status, Update};
 
 /// Bytes of every region, and of every long get.

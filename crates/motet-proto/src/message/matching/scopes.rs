@@ -3,7 +3,7 @@
 //! What it is: their records, and how they come and go. What it is not: nothing is matched here.
 
 use super::super::Status;
-use super::super::pool::{Fifo, Number};
+use super::super::slab::{Fifo, Number};
 use super::posted::{Posted, Row};
 use super::{At, Found, Held, LISTED, Oldest, Receive, Selector, Table, Ticket, next};
 use std::num::NonZeroU64;

@@ -1,6 +1,6 @@
 //! The table against an oracle that keeps two lists and looks through all of both.
 
-use super::super::pool::Number;
+use super::super::slab::Number;
 use super::*;
 use crate::message::ChannelId;
 

@@ -3,7 +3,7 @@
 //! What it is: one side of a *session* between two nodes. What is put becomes a numbered frame in a log (`log`) and stays
 //! there until the other side says that it has come; frames travel over one or several byte streams, *rails* (`rail`), which
 //! take turns with runs of the log. When a rail breaks all of them are void; whoever called calls again, each side says what
-//! it expects next ([`greeting`]), and what is missing is sent again.
+//! it expects next ([`handshake`]), and what is missing is sent again.
 //!
 //! What it is not: it has no sockets and reads no clock; bytes and times are arguments. It does not know how the other side is
 //! reached. Formats: `docs/messages.md`, "Over TCP"; why it is so: `docs/adr/0014`.
@@ -12,20 +12,20 @@
 //! is at the front of some rail or has not been sent; the others wait where they are, in buffers and in the kernel.
 
 pub mod frame;
-pub mod greeting;
-mod log;
+pub mod handshake;
 mod rail;
+mod rail_scheduler;
+mod retransmit_log;
 pub mod retry;
-mod turns;
 
-pub use turns::PIECES;
+pub use rail_scheduler::PIECES;
 
 use super::Broken;
 use super::packet::SMALLEST;
 use frame::{HEADER, Header, What, whole};
-use greeting::{Greeting, Wish};
-use log::Log;
+use handshake::{Greeting, Wish};
 use rail::Rail;
+use retransmit_log::Log;
 use retry::Retry;
 
 /// Longest packet that a side takes: a piece of 64 KiB with what goes before it.

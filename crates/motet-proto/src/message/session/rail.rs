@@ -6,7 +6,7 @@
 
 use super::LARGEST;
 use super::frame::{HEADER, Header, What};
-use super::greeting::GREETING;
+use super::handshake::GREETING;
 use crate::message::Broken;
 use std::ops::Range;
 

@@ -1,0 +1,182 @@
+//! Sending.
+
+use super::abi::{self, NoticeShape, OutgoingShape};
+use super::node_handles::{Entered, enter, is_handling};
+use super::{Deadline, EDEADLK, EINVAL, Errno, call, channel, errno};
+use crate::abi::IoVec;
+use motet_api::node::{Error, Memory, Mode, Outgoing, Span};
+
+/// Most vectors of one body (IOV_MAX).
+const MOST: usize = 1024;
+/// Vectors that need no memory to be put together.
+const FEW: usize = 16;
+
+/// The vectors of a body.
+///
+/// # Safety
+/// `iov` points to `count` vectors.
+unsafe fn vectors<'a>(iov: *const IoVec, count: i32) -> Result<&'a [IoVec], Errno> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        Ok(count) if count <= MOST && !iov.is_null() => {
+            // SAFETY: the caller's promise.
+            Ok(unsafe { std::slice::from_raw_parts(iov, count) })
+        }
+        _ => Err(EINVAL),
+    }
+}
+
+/// Runs `f` with the parts of a body.
+///
+/// # Safety
+/// `iov` points to `count` vectors, whose memory is readable for the call.
+#[inline(always)]
+unsafe fn gathered<R>(iov: *const IoVec, count: i32, f: impl FnOnce(&[&[u8]]) -> R) -> Result<R, Errno> {
+    // SAFETY: the caller's promise, here and below.
+    let vectors = unsafe { vectors(iov, count) }?;
+    if let [vector] = vectors {
+        // SAFETY: as above.
+        return Ok(f(&[unsafe { abi::bytes(vector.base, vector.length) }?]));
+    }
+    let mut few: [&[u8]; FEW] = [&[]; FEW];
+    if let Some(parts) = few.get_mut(..vectors.len()) {
+        for (part, vector) in parts.iter_mut().zip(vectors) {
+            // SAFETY: as above.
+            *part = unsafe { abi::bytes(vector.base, vector.length) }?;
+        }
+        return Ok(f(parts));
+    }
+    // SAFETY: as above.
+    let parts = vectors.iter().map(|vector| unsafe { abi::bytes(vector.base, vector.length) });
+    Ok(f(&parts.collect::<Result<Vec<_>, _>>()?))
+}
+
+/// Sends, and waits as long as it may.
+#[inline(always)]
+fn send(entered: &Entered, message: &Outgoing<'_>, body: &[&[u8]], deadline: Deadline) -> Result<i32, Errno> {
+    let node = &entered.node;
+    if message.mode != Mode::Synchronous {
+        let sent = match deadline.is_now() {
+            true => node.try_inject(message, body),
+            false => node.inject(message, body, deadline.at()),
+        };
+        match sent {
+            Err(Error::TooLong) if message.mode == Mode::Automatic => {}
+            sent => return sent.map(|()| 0).map_err(|error| deadline.errno(error)),
+        }
+    }
+    if is_handling() {
+        return Err(EDEADLK);
+    }
+    node.send_until(message, body, deadline.at()).map(|()| 0).map_err(|error| deadline.errno(error))
+}
+
+/// A message without headers.
+///
+/// # Safety
+/// The body is readable.
+#[inline(always)]
+unsafe fn send_plain(
+    node: u64,
+    (to, tag, mode): (u64, u64, Mode),
+    (body, length): (*const u8, usize),
+    deadline: i64,
+) -> Result<i32, Errno> {
+    // SAFETY: the caller's promise.
+    let body = unsafe { abi::bytes(body, length) }?;
+    let message = Outgoing { channel: channel(to), tag, headers: &[], mode };
+    send(&enter(node)?, &message, &[body], Deadline(deadline))
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_send(
+    node: u64,
+    to: u64,
+    tag: u64,
+    body: *const u8,
+    length: usize,
+    deadline: i64,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    call(|| unsafe { send_plain(node, (to, tag, Mode::Automatic), (body, length), deadline) })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_inject(
+    node: u64,
+    to: u64,
+    tag: u64,
+    body: *const u8,
+    length: usize,
+    deadline: i64,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    call(|| unsafe { send_plain(node, (to, tag, Mode::Inject), (body, length), deadline) })
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_sendv(
+    node: u64,
+    message: *const OutgoingShape,
+    body: *const IoVec,
+    count: i32,
+    deadline: i64,
+) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let message = abi::outgoing(message)?;
+            gathered(body, count, |body| send(&entered, &message, body, Deadline(deadline)))?
+        }
+    })
+}
+
+/// A vector as memory of an operation.
+fn lent(vector: &IoVec) -> Result<Memory, Errno> {
+    let possible = vector.length <= isize::MAX as usize && (vector.length == 0 || !vector.base.is_null());
+    if !possible {
+        return Err(EINVAL);
+    }
+    // SAFETY: `motet.h` has the caller leave the bytes alone until the operation has ended.
+    Ok(Memory::Span(unsafe { Span::new(vector.base, vector.length) }))
+}
+
+/// # Safety
+/// See `motet.h`: the body stays until the operation has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_message_start(
+    node: u64,
+    message: *const OutgoingShape,
+    body: *const IoVec,
+    count: i32,
+    notice: *const NoticeShape,
+    out: *mut u64,
+) -> i32 {
+    call(|| {
+        let entered = enter(node)?;
+        // SAFETY: the caller's promise.
+        let (message, notice) = unsafe {
+            abi::put(out, 0)?;
+            (abi::outgoing(message)?, abi::notice(notice)?)
+        };
+        if message.mode == Mode::Inject {
+            // SAFETY: the caller's promise.
+            let sent = unsafe { gathered(body, count, |body| entered.node.try_inject(&message, body)) }?;
+            return sent.map(|()| 0).map_err(errno);
+        }
+        // SAFETY: the caller's promise.
+        let vectors = unsafe { vectors(body, count) }?;
+        let first = vectors.first().map_or(Ok(Memory::Owned(Vec::new())), lent)?;
+        let more = vectors.iter().skip(1).map(lent).collect::<Result<Vec<_>, _>>()?;
+        let begun = entered.node.start_send(&message, first, more, notice).map_err(|(error, ..)| errno(error))?;
+        // SAFETY: as above.
+        unsafe { abi::put(out, begun.map_or(0, |operation| operation.0.into())) }.map(|()| 0)
+    })
+}

@@ -1,0 +1,162 @@
+//! The split calls, for adapters that make the kernel call themselves.
+
+use crate::abi::{IoVec, slices, slices_mut};
+use crate::{EPROTO, engine, guard};
+use motet_engine::Handle;
+use motet_engine::reason::Reason;
+use motet_proto::stream::confined::Rest;
+use motet_proto::{
+    EAGAIN, EBADF,
+    stream::{MSG_PEEK, rx, tx},
+};
+
+const KERNEL: isize = -1_000_001;
+const POLL: isize = -1_000_002;
+const PLAIN: i32 = 0x4000_0000;
+const MSG_OOB: i32 = 0x1;
+const MSG_DONTWAIT: i32 = 0x40;
+const MSG_ERRQUEUE: i32 = 0x2000;
+const MSG_TRUNC: i32 = 0x20;
+const MSG_ZEROCOPY: i32 = 0x0400_0000;
+/// Flags with which a receive or send must be the kernel's.
+const KERNEL_ONLY: i32 = PLAIN | MSG_OOB | MSG_ERRQUEUE | MSG_ZEROCOPY;
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_send_begin(s: Handle, iov: *const IoVec, count: i32, flags: i32) -> isize {
+    let Some(engine) = engine() else { return KERNEL };
+    guard(EPROTO, || {
+        // SAFETY: the caller's promise.
+        let bufs = unsafe { slices(iov, count) };
+        match engine.send_begin(s, bufs, flags & KERNEL_ONLY != 0, flags & MSG_DONTWAIT != 0) {
+            tx::Step::Done(n) => n as isize,
+            tx::Step::Kernel => KERNEL,
+            tx::Step::Full if flags & MSG_DONTWAIT == 0 => POLL,
+            tx::Step::Full => -(EAGAIN as isize),
+            tx::Step::Failed(errno) => -(errno as isize),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_send_end(s: Handle, result: isize) {
+    if let Some(engine) = engine() {
+        guard((), || engine.send_end(s, result.max(0) as usize));
+    }
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_recv_begin(
+    s: Handle,
+    iov: *const IoVec,
+    count: i32,
+    flags: i32,
+    blocking: i32,
+) -> isize {
+    let Some(engine) = engine() else { return KERNEL };
+    guard(EPROTO, || {
+        // SAFETY: the caller's promise.
+        let bufs = unsafe { slices_mut(iov, count) };
+        let kernel_only = flags & KERNEL_ONLY != 0 || flags & MSG_TRUNC != 0;
+        let blocking = blocking != 0 && flags & MSG_DONTWAIT == 0;
+        match engine.recv_begin(s, bufs, blocking, flags & MSG_PEEK != 0, kernel_only) {
+            rx::Step::Done(n) => n as isize,
+            rx::Step::Kernel => KERNEL,
+            rx::Step::Poll => POLL,
+            rx::Step::Failed(errno) => -(errno as isize),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_recv_end(s: Handle, result: isize, flags: i32) {
+    if let Some(engine) = engine() {
+        let counts = flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) == 0;
+        guard((), || {
+            engine.recv_end(s, if counts { result.max(0) as usize } else { 0 });
+            if result < -1 {
+                engine.heard_error(s, (-result) as i32);
+            }
+            if counts && result == 0 {
+                engine.heard_end(s);
+            }
+        });
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_recv_wait_end(s: Handle) {
+    motet_recv_end(s, -1, 0);
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_rx_ready(s: Handle) -> u32 {
+    engine().map_or(0, |engine| guard(0, || u32::from(engine.rx_ready(s))))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_rx_position(s: Handle) -> u64 {
+    engine().map_or(0, |engine| guard(0, || engine.rx_position(s)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_rx_bytes(s: Handle) -> usize {
+    engine().map_or(0, |engine| guard(0, || engine.rx_bytes(s) as usize))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_nodelay(s: Handle, set: i32) -> i32 {
+    let set = (set >= 0).then_some(set != 0);
+    engine().and_then(|engine| guard(None, || engine.nodelay(s, set))).map_or(-1, i32::from)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_stayed_plain(reason: u32) {
+    if let Some(engine) = engine() {
+        guard((), || engine.count_plain(Reason(reason)));
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_hand_on(s: Handle, fd: i32, reason: u32) -> i32 {
+    engine().map_or(-EBADF, |engine| {
+        guard(EPROTO as i32, || engine.hand_on(s, fd, Reason(reason)).map_or_else(|errno| -errno, i32::from))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_plain(s: Handle, reason: u32) -> i32 {
+    engine().map_or(1, |engine| guard(1, || i32::from(engine.plain(s, Reason(reason)))))
+}
+
+/// # Safety
+/// See `motet.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_rest(s: Handle, iov: *const IoVec, count: i32, flags: i32, before: *mut u64) -> isize {
+    let Some(engine) = engine() else { return 0 };
+    let found = guard(Rest::Failed(EPROTO as i32), || {
+        // SAFETY: the caller's promise.
+        engine.rest(s, unsafe { slices_mut(iov, count) }, flags & MSG_PEEK != 0)
+    });
+    let (result, limit) = match found {
+        Rest::Bytes(n) => (n as isize, 0),
+        Rest::Before(n) => (0, n),
+        Rest::Nothing => (0, u64::MAX),
+        Rest::Failed(errno) => (-(errno as isize), 0),
+    };
+    if !before.is_null() {
+        // SAFETY: not null, the caller's memory.
+        unsafe { before.write(limit) };
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_rest_came(s: Handle, received: usize) {
+    if let Some(engine) = engine() {
+        guard((), || engine.rest_came(s, received));
+    }
+}

@@ -1,0 +1,447 @@
+//! What a program calls to meet others, and to wait for what it has begun.
+//!
+//! Deadlines are CLOCK_MONOTONIC nanoseconds; none means for ever.
+//!
+//! An address is one or more ways to a node, separated by commas, each `DRIVER://WHERE`; a bare word is a name on this host. Every
+//! way that a driver offers is tried, the fastest first; the reason of the last one that fails is the call's.
+
+use super::message_state::Phase;
+use super::node_state::{Core, Guard, PendingConnect, Service};
+use super::operations::{Completion, Group, GroupId};
+use super::stats::How;
+use super::transport::NodeId;
+use super::{Channel, Context, Error, Handler, LinkId, Node, OperationId, Serve, Task};
+use crate::driver::Driver;
+use crate::reason::Reason;
+use motet_proto::message::matching::Source;
+use motet_proto::message::slab::Number;
+use motet_sys::{clock, socket};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+/// The driver of a bare word.
+const BY_NAME: &str = "shm";
+/// Between two tries to reach a node that is not there yet, ns.
+const RETRY: u64 = 1_000_000;
+
+/// What a link is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkInfo {
+    /// Who is at the other end.
+    pub peer: NodeId,
+    /// The driver that carries it.
+    pub driver: &'static str,
+    /// Why it is gone, if it is.
+    pub gone: Option<Reason>,
+    /// Most bytes of headers and body that [`Node::inject`] takes.
+    pub inject: usize,
+    /// Channels, long messages coming, long messages going.
+    pub counts: [u32; 3],
+    /// Bytes held for it: records, and eager messages that nobody has taken.
+    pub bytes: [usize; 2],
+    /// Bodies copied out of the peer's memory, and those of which the peer has copied some.
+    pub copied: [u64; 2],
+}
+
+impl Node {
+    /// The node's number.
+    pub fn id(&self) -> Result<NodeId, Error> {
+        Ok(self.core()?.identity.id)
+    }
+
+    /// Under which name nodes of this host find it.
+    pub fn name(&self) -> Result<String, Error> {
+        Ok(self.core()?.identity.name.clone())
+    }
+
+    /// All ways to this node, as [`Node::connect`] of another one takes them.
+    pub fn address(&self) -> Result<String, Error> {
+        Ok(self.core()?.address())
+    }
+
+    // ---- links -------------------------------------------------------------------------------------------------------
+
+    /// A link to the node at `address`. With a deadline, one that is not there yet is waited for.
+    pub fn connect(&self, address: &str, deadline: Option<u64>) -> Result<LinkId, Error> {
+        loop {
+            let call = self.begin_connect(address)?;
+            match self.wait(self.core()?, deadline, |core| core.called(call)) {
+                Ok(Ok(link)) => return Ok(link),
+                Ok(Err(Reason::NO_SUCH_NODE)) if deadline.is_some_and(|until| clock::nanoseconds() < until) => {
+                    let again = clock::nanoseconds() + RETRY;
+                    let _ = self.wait(self.core()?, Some(again), |_| None::<()>);
+                }
+                Ok(Err(reason)) => {
+                    self.core()?.sheet.failed(reason);
+                    return Err(Error::Unreachable(reason));
+                }
+                Err(error) => {
+                    let mut core = self.core()?;
+                    // Another thread may have driven it to its end meanwhile.
+                    if let Some(Ok(link)) = core.called(call) {
+                        return Ok(link);
+                    }
+                    core.calls.remove(call.index());
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn begin_connect(&self, address: &str) -> Result<Number, Error> {
+        let mut core = self.core()?;
+        let mut how = How { called: true, refused: Vec::new() };
+        let mut ways = ways(&core.drivers, address, &mut how)?;
+        let mut reason = Reason::NO_SUCH_NODE;
+        while let Some((driver, place)) = ways.pop_front() {
+            match driver.call(&core.identity, &place) {
+                Ok(calling) => {
+                    let call = PendingConnect { calling: Some(calling), driver, rest: ways, how, result: None };
+                    let number = core.calls.insert(call).ok_or(Error::Full)?;
+                    self.step_calls(&mut core);
+                    return Ok(number);
+                }
+                Err(refused) => {
+                    how.refused(driver.name(), refused);
+                    reason = refused;
+                }
+            }
+        }
+        core.sheet.failed(reason);
+        Err(Error::Unreachable(reason))
+    }
+
+    /// Links, up or gone and not closed yet. One that a peer has begun and that is gone is forgotten by itself once no message of it waits and
+    /// the program has no channel of it that it has opened or accepted.
+    pub fn links(&self) -> Result<Vec<LinkId>, Error> {
+        let core = self.core()?;
+        Ok(core.links.indices().map(|index| LinkId(core.links.number(index).0)).collect())
+    }
+
+    /// What a link is like.
+    pub fn link_info(&self, link: LinkId) -> Result<LinkInfo, Error> {
+        use motet_proto::message::{Packets, packet};
+        let mut core = self.core()?;
+        let eager = core.limits.eager;
+        let (link_state, state) = core.link(link)?;
+        let eager = eager[usize::from(link_state.shm().is_none())] as usize;
+        let largest = link_state.with(link, state, |_, way, _| way.largest());
+        let (records, window) = link_state.proto.bytes();
+        Ok(LinkInfo {
+            peer: link_state.peer,
+            driver: link_state.driver,
+            gone: link_state.gone,
+            inject: (largest - packet::MESSAGE).min(eager),
+            counts: link_state.proto.counts(),
+            bytes: [records, window],
+            copied: [link_state.copies.done[0], link_state.copies.helped],
+        })
+    }
+
+    /// Ends a link, with all that is under way on it. What was sent before and is complete reaches the peer if it lives.
+    pub fn disconnect(&self, link: LinkId) -> Result<(), Error> {
+        let mut core = self.core()?;
+        core.link(link)?;
+        core.forget(link);
+        core.alert();
+        Ok(())
+    }
+
+    // ---- services ----------------------------------------------------------------------------------------------------
+
+    /// A context, for receives from any of its channels.
+    pub fn context(&self) -> Result<Context, Error> {
+        self.core()?.state.table.context().map(Context).ok_or(Error::Full)
+    }
+
+    /// Forgets a context. [`Error::WouldBlock`], and nothing is done, while channels or receives are in it.
+    pub fn remove_context(&self, context: Context) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let table = &mut core.state.table;
+        match table.knows(context.0) {
+            false => Err(Error::Unknown),
+            true if table.leave(Source::Any(context.0)) => Ok(()),
+            true => Err(Error::WouldBlock),
+        }
+    }
+
+    /// Keeps a handler, for [`Serve::Handler`].
+    pub fn handler(&self, handler: Arc<dyn Handler>) -> Result<Serve, Error> {
+        let number = self.core()?.handlers.insert(handler).ok_or(Error::Full)?;
+        Ok(Serve::Handler(number.0))
+    }
+
+    /// Forgets a handler: it is not entered any more, and messages for it are discarded. It may be running.
+    pub fn remove_handler(&self, handler: u32) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let index = core.handlers.find(Number(handler)).ok_or(Error::Unknown)?;
+        let handler = core.handlers.remove(index);
+        drop(core);
+        drop(handler); // whatever that does, it does without the lock
+        Ok(())
+    }
+
+    /// Lets peers open channels to a service. The last word counts; channels that are open stay as they are.
+    pub fn serve(&self, service: u64, serve: Serve) -> Result<(), Error> {
+        let mut core = self.core()?;
+        core.can_serve(serve)?;
+        match core.services.get_mut(&service) {
+            Some(known) => known.serve = serve,
+            None => drop(core.services.insert(service, Service { serve, opened: VecDeque::new() })),
+        }
+        Ok(())
+    }
+
+    /// Refuses channels to a service from now on.
+    pub fn withdraw(&self, service: u64) -> Result<(), Error> {
+        self.core()?.services.remove(&service);
+        Ok(())
+    }
+
+    /// The next channel that a peer has opened to a service.
+    pub fn accept(&self, service: u64, deadline: Option<u64>) -> Result<Channel, Error> {
+        let known = |core: &mut Core| {
+            let opened = core.services.get_mut(&service)?.opened.pop_front();
+            if let Some(place) = opened.and_then(|channel| core.place(channel.link, channel.id)) {
+                place.taken = true;
+            }
+            Some(opened)
+        };
+        self.wait(self.core()?, deadline, |core| match known(core) {
+            Some(channel) => channel.map(Ok),
+            None => Some(Err(Error::Refused)),
+        })?
+    }
+
+    /// Has something done later, outside of any handler, by whoever makes progress then.
+    pub fn defer(&self, task: Task) -> Result<(), Error> {
+        let mut core = self.core()?;
+        core.tasks.push_back(task);
+        core.alert();
+        Ok(())
+    }
+
+    // ---- progress and waiting ----------------------------------------------------------------------------------------
+
+    /// One round of progress, unless another thread makes some. True: something has come.
+    pub fn progress(&self) -> Result<bool, Error> {
+        let mut core = self.core()?;
+        Ok(!core.driving && self.look_everywhere(&mut core))
+    }
+
+    /// The same where nobody drives.
+    #[inline(never)]
+    pub(super) fn look_everywhere(&self, core: &mut Guard<'_>) -> bool {
+        core.driving = true;
+        core.outside = false;
+        if std::mem::take(&mut core.asleep) {
+            self.ask(core, Some(0)); // the caller has slept outside
+            core.wake_up();
+        }
+        let came = self.round(core);
+        core.driving = std::mem::take(&mut core.ousted);
+        core.wake_next();
+        came
+    }
+
+    /// Waits for the end of one operation; it is forgotten then.
+    #[inline]
+    pub fn wait_for(&self, operation: OperationId, deadline: Option<u64>) -> Result<Completion, Error> {
+        self.wait(self.core()?, deadline, |core| match core.state.operations.take(operation) {
+            Some(completion) => Some(Ok(completion)),
+            None if core.state.operations.has_ended(operation) => Some(Err(Error::Unknown)),
+            None => None,
+        })?
+    }
+
+    /// Waits for the end of any of these; it is forgotten then. With it, its place among them.
+    pub fn wait_any(&self, operations: &[OperationId], deadline: Option<u64>) -> Result<(usize, Completion), Error> {
+        self.wait(self.core()?, deadline, |core| {
+            let mut known = false;
+            for (at, &operation) in operations.iter().enumerate() {
+                if let Some(completion) = core.state.operations.take(operation) {
+                    return Some(Ok((at, completion)));
+                }
+                known |= !core.state.operations.has_ended(operation);
+            }
+            if known { None } else { Some(Err(Error::Unknown)) }
+        })?
+    }
+
+    /// Waits for the next end in a group. [`Error::Interrupted`] after [`Node::signal_group`].
+    #[inline]
+    pub fn wait_group(&self, group: GroupId, deadline: Option<u64>) -> Result<Completion, Error> {
+        self.wait(self.core()?, deadline, |core| match core.state.operations.next_end(group) {
+            Ok(None) => core.state.operations.group(group).and_then(Group::interrupted),
+            end => end.transpose(),
+        })?
+    }
+
+    /// The next end in a group, if there is one; progress is not made.
+    pub fn test_group(&self, group: GroupId) -> Result<Option<Completion>, Error> {
+        self.core()?.state.operations.next_end(group)
+    }
+
+    /// Waits until `done` operations of a group have ended as asked, or more than `failed` otherwise.
+    pub fn wait_counts(&self, group: GroupId, done: u64, failed: u64, deadline: Option<u64>) -> Result<(), Error> {
+        self.wait(self.core()?, deadline, |core| match core.state.operations.group(group) {
+            Some(known) if known.counts[0] >= done || known.counts[1] > failed => Some(Ok(())),
+            Some(known) => known.interrupted(),
+            None => Some(Err(Error::Unknown)),
+        })?
+    }
+
+    /// Has one thread that waits for a group, or the next that would, stop.
+    pub fn signal_group(&self, group: GroupId) -> Result<(), Error> {
+        let mut core = self.core()?;
+        core.state.operations.group(group).ok_or(Error::Unknown)?.signalled = true;
+        core.alert();
+        Ok(())
+    }
+
+    /// To be called before the end: tells peers what they are owed, such as that their long messages have been received, and ends all
+    /// waits, now and from now on: they fail with [`Error::NoNode`] instead of going on.
+    pub fn shut(&self) -> Result<(), Error> {
+        let mut core = self.core()?;
+        core.shut = true;
+        core.take_leave();
+        core.stir();
+        core.kick(); // whether or not anybody is known to sleep
+        Ok(())
+    }
+
+    /// Makes progress until `ready` says so, which is asked after every round: what a handler has set, say. There are rounds as long as
+    /// something comes to this node; of what changes elsewhere, in another node of this process say, nothing wakes it ([`Node::defer`]
+    /// does). `ready` may not use the node. When it panics, so does this call, and others go on.
+    pub fn until(&self, mut ready: impl FnMut() -> bool, deadline: Option<u64>) -> Result<(), Error> {
+        let asked = self.wait(self.core()?, deadline, |_| match catch_unwind(AssertUnwindSafe(&mut ready)) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(panic) => Some(Err(panic)),
+        })?;
+        asked.map_err(|panic| resume_unwind(panic))
+    }
+
+    /// The end of an operation, if it has ended; progress is not made.
+    pub fn test(&self, operation: OperationId) -> Result<Option<Completion>, Error> {
+        let mut core = self.core()?;
+        match core.state.operations.take(operation) {
+            None if core.state.operations.has_ended(operation) => Err(Error::Unknown),
+            completion => Ok(completion),
+        }
+    }
+
+    /// A completion group, for one thread to wait on.
+    pub fn add_group(&self) -> Result<GroupId, Error> {
+        self.core()?.state.operations.add_group().ok_or(Error::Full)
+    }
+
+    /// Operations of a group that ended as asked, that did not, and that are under way.
+    pub fn group_counts(&self, group: GroupId) -> Result<[u64; 3], Error> {
+        let mut core = self.core()?;
+        let known = core.state.operations.group(group).ok_or(Error::Unknown)?;
+        Ok([known.counts[0], known.counts[1], known.under_way])
+    }
+
+    /// Ends a group. [`Error::WouldBlock`] while operations in it are under way.
+    pub fn remove_group(&self, group: GroupId) -> Result<(), Error> {
+        self.core()?.state.operations.remove_group(group)
+    }
+
+    /// A descriptor that is readable when [`Node::progress`] would do something, once [`Node::prepare_sleep`] has said yes.
+    pub fn descriptor(&self) -> RawFd {
+        self.poll.as_fd().as_raw_fd()
+    }
+
+    /// To be called before a sleep on [`Node::descriptor`] (poll, epoll). False: there is something to do already.
+    pub fn prepare_sleep(&self) -> Result<bool, Error> {
+        let mut core = self.core()?;
+        let may = !core.driving && self.arm_outside(&mut core);
+        core.asleep |= may;
+        core.outside |= may;
+        Ok(may)
+    }
+}
+
+impl Core {
+    /// Has every thread that waits, or sleeps on the descriptor, look at what it waits for: something has happened elsewhere.
+    #[inline(always)]
+    pub(super) fn alert(&mut self) {
+        self.stir();
+        if self.asleep {
+            self.kick();
+        }
+    }
+
+    #[cold]
+    fn kick(&self) {
+        socket::ring(self.kick.as_fd().as_raw_fd());
+    }
+
+    /// Has whoever drives look at a link that has something left to put or to copy, a sleeper too.
+    pub(super) fn attend_to(&mut self, link: LinkId) {
+        self.warm(link);
+        if self.asleep {
+            self.kick();
+        }
+    }
+
+    /// Puts what a link owes. What finds no room goes when there is some: of a link at which nobody looks, nobody would be told.
+    #[inline]
+    pub(super) fn settle(&mut self, link: LinkId) {
+        let Ok((link_state, state)) = self.link(link) else { return };
+        link_state.flush(link, state);
+        if link_state.proto.is_due() && link_state.transport.is_some() {
+            self.attend_to(link);
+        }
+    }
+
+    /// Has one of those who wait drive now.
+    #[inline(always)]
+    pub(super) fn wake_next(&mut self) {
+        if let Some(next) = self.waiters.pop() {
+            next.unpark();
+        }
+    }
+
+    /// What came of a call, which is forgotten then.
+    fn called(&mut self, call: Number) -> Option<Result<LinkId, Reason>> {
+        let index = self.calls.find(call)?;
+        let result = self.calls.get_mut(index)?.result.take()?;
+        self.calls.remove(index);
+        Some(result)
+    }
+
+    /// Whether a channel has been answered, and how.
+    pub(super) fn answered(&mut self, channel: Channel) -> Option<Result<(), Error>> {
+        let gone = self.gone(channel.link);
+        match self.place(channel.link, channel.id).map(|place| place.phase) {
+            None => Some(Err(Error::Unknown)),
+            Some(Phase::Opening) => None,
+            Some(Phase::Open) => Some(Ok(())),
+            Some(Phase::Refused) => Some(Err(Error::Refused)),
+            Some(Phase::Broken) => Some(Err(Error::Lost(gone.unwrap_or(Reason::PEER_GONE)))),
+        }
+    }
+}
+
+/// The ways of an address, the fastest first; those that this node may not use are refused.
+fn ways(
+    drivers: &[&'static dyn Driver],
+    address: &str,
+    how: &mut How,
+) -> Result<VecDeque<(&'static dyn Driver, String)>, Error> {
+    let mut ways = Vec::new();
+    for way in address.split(',') {
+        let (name, place) = way.split_once("://").unwrap_or((BY_NAME, way));
+        match drivers.iter().find(|driver| driver.name() == name) {
+            Some(&driver) => ways.push((driver, place.to_owned())),
+            None if address.contains(',') => how.refused(name, Reason::FORBIDDEN),
+            None => return Err(Error::Unreachable(Reason::FORBIDDEN)),
+        }
+    }
+    ways.sort_by_key(|(driver, _)| driver.capabilities().latency);
+    Ok(ways.into())
+}

@@ -1,0 +1,62 @@
+//! The direct path of a message that is injected: its words go straight into the lane, or those and its bytes into the ring.
+//!
+//! What it is: what [`super::send`] does with such a message. What it is not: it decides nothing. What does not plainly go so is left to
+//! that, which finds out why.
+
+use super::Channel;
+use super::link::LinkState;
+use super::node_state::Core;
+use super::packets::{AT_ONCE, BEHIND_WORDS};
+use super::transport::ShmTransport;
+use super::transport::Transport;
+use motet_proto::message::packet::Kind;
+use motet_proto::message::slab::Number;
+use motet_sys::memory;
+use motet_wire::message::fifo::payload_ring::IN_RING;
+use motet_wire::message::fifo::{Broken, Put};
+
+impl Core {
+    /// Sends a message. False, and nothing is done: it goes another way, or not at all.
+    #[inline(always)]
+    pub(super) fn inject(&mut self, channel: Channel, tag: u64, headers: &[u8], body: &[u8]) -> bool {
+        let length = headers.len().saturating_add(body.len());
+        if length > AT_ONCE {
+            return false;
+        }
+        let Some(link_state) = self.links.named(Number(channel.link.0)) else { return false };
+        let LinkState { transport: Some(Transport::SharedMemory(shm)), proto, .. } = &mut **link_state else {
+            return false;
+        };
+        let Some(to) = proto.outgoing(channel.id) else { return false };
+        let Some(going) = proto.may_go_now(to, tag, headers.len(), length) else { return false };
+        let (kind, words) = (Kind::Message as u8, going.words);
+        let put = match headers.len() {
+            _ if length > BEHIND_WORDS => put_in_ring(shm, words, [headers, body]),
+            0 => shm.outward.try_put_line(kind, words, body),
+            _ => shm.outward.try_put_line_of(kind, words, [headers, body]),
+        };
+        if !matches!(put, Ok(Put::Published | Put::Wake)) {
+            return false;
+        }
+        proto.gone(going);
+        if put == Ok(Put::Wake) {
+            link_state.wake();
+        }
+        true
+    }
+}
+
+/// Puts a message whose bytes lie in the ring.
+#[inline(never)]
+fn put_in_ring(shm: &mut ShmTransport, words: [u64; 2], parts: [&[u8]; 2]) -> Result<Put, Broken> {
+    let (ring, length) = (&mut shm.bulk.0, parts[0].len() + parts[1].len());
+    if !ring.has_pages(length, memory::populate_part) || !ring.fits(length)? {
+        return Ok(Put::Full);
+    }
+    ring.write(&parts, false);
+    let put = shm.outward.try_put_front(Kind::Message as u8, IN_RING, words, length as u32);
+    if !matches!(put, Ok(Put::Published | Put::Wake)) {
+        ring.take_back(length);
+    }
+    put
+}

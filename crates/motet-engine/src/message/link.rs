@@ -1,0 +1,448 @@
+//! One link of a node: the protocol's state, its transport, and how packets go from one to the other.
+//!
+//! What it is not: when a link is looked at, is decided in [`super::progress`].
+
+use super::copy_strategy::Choice;
+use super::message_state::{CallbackState, Callbacks, MessageState};
+use super::packets::{LONGEST, RxPacket, ShmTx, Way};
+use super::regions::segments::Segments;
+use super::stats::Copies;
+use super::transport::{Lost, NodeId, PacketTransport, ShmTransport, Transport};
+use super::{LinkId, MessageLimits, fast_receive, pipelined, regions};
+use crate::reason::Reason;
+use motet_proto::message::{Broken, ChannelId, GUESSED, Link, Refusal};
+use motet_sys::{memory, socket};
+use motet_wire::message::fifo::payload_ring::{BulkOut, IN_RING};
+use motet_wire::message::fifo::{Glance, Packet};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Packets taken from one link before others have their turn.
+const TURN: usize = 32;
+/// Pieces of long messages put at a time.
+const PIECES: usize = 16;
+/// Looks in vain after which a link is taken to be silent.
+pub(super) const SILENT: u32 = 20_000;
+/// Bytes of a single copy made at a time.
+pub(super) const COPY: usize = 256 << 10;
+
+/// A link that is up, or whose operations have not all been told that it is not.
+pub struct LinkState {
+    /// The protocol.
+    pub proto: Link,
+    /// What the protocol's callbacks use.
+    pub callback_state: CallbackState,
+    /// What carries packets; `None` once it is gone.
+    pub transport: Option<Transport>,
+    /// Who is at the other end.
+    pub peer: NodeId,
+    /// The driver's name.
+    pub driver: &'static str,
+    /// Why the link is gone.
+    pub gone: Option<Reason>,
+    /// The peer has begun it. Once it is gone, and the program holds nothing of it, it is forgotten.
+    pub came: bool,
+    /// Looks since something came, and lines taken by the last slow round.
+    pub silent: u32,
+    /// See `silent`.
+    pub taken: u64,
+    /// It is among those that are looked at in every round.
+    pub hot: bool,
+    /// When the pages of the ring are given back, unless more than so many bytes have been written by then.
+    pub trim: Option<(u64, u64)>,
+    /// A send has found no room since it was last seen that there is some.
+    pub blocked: bool,
+    /// The peer is gone: once nothing of it is left, the link ends.
+    pub ending: bool,
+    /// What was copied out of the peer's memory.
+    pub copies: Copies,
+}
+
+/// What came of a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing has come.
+    Silent,
+    /// Something has.
+    Came,
+    /// A message for a handler: run it, then look again.
+    Deliver,
+}
+
+pub(super) const BROKEN_LANE: Broken = Broken("the memory between us makes no sense");
+pub(super) const GONE: Broken = Broken("the peer is gone");
+
+impl LinkState {
+    /// A link over a new transport.
+    pub fn new(id: LinkId, peer: NodeId, transport: Transport, driver: &'static str, limits: &MessageLimits) -> Self {
+        let shm = matches!(transport, Transport::SharedMemory(_));
+        let proto = Link::new(id.0, limits.of(shm), 0);
+        let segments = match &transport {
+            Transport::SharedMemory(shm) => Segments::over(shm.control.as_fd().as_raw_fd()),
+            Transport::Packet(_) => Segments::default(),
+        };
+        let single_copy = if shm { regions::COPY } else { u64::MAX };
+        let choice = match &transport {
+            Transport::SharedMemory(shm) => Choice::new(shm.pid != 0, shm.process.is_some(), limits.bodies),
+            Transport::Packet(_) => Choice::none(),
+        };
+        let callback_state = CallbackState { single_copy, segments, choice, ..CallbackState::default() };
+        Self { proto, callback_state, transport: Some(transport), ..Self::empty(peer, driver) }
+    }
+
+    /// The place of a link that is about to be.
+    pub fn empty(peer: NodeId, driver: &'static str) -> Self {
+        let (proto, callback_state) = (Link::new(0, MessageLimits::default().of(true), 0), CallbackState::default());
+        Self {
+            proto,
+            callback_state,
+            transport: None,
+            peer,
+            driver,
+            gone: None,
+            came: false,
+            silent: 0,
+            taken: 0,
+            hot: false,
+            trim: None,
+            blocked: false,
+            ending: false,
+            copies: Copies::default(),
+        }
+    }
+
+    /// Whether nothing is to be done for it but to look at what comes.
+    #[inline(always)]
+    pub fn is_quiet(&self) -> bool {
+        !self.ending && !self.blocked && !self.callback_state.copies_wait() && !self.proto.is_due()
+    }
+
+    /// So many rounds have gone by: where nothing has come meanwhile they count as looks.
+    pub fn count_silence(&mut self, rounds: u32) {
+        let Some(taken) = self.shm().map(|shm| shm.inward.head()) else { return };
+        self.silent = if taken == self.taken { self.silent.saturating_add(rounds) } else { 0 };
+        self.taken = taken;
+    }
+
+    /// Whether something has come lately, and comes through memory.
+    pub fn comes_by_lane(&mut self) -> bool {
+        self.silent <= SILENT && self.shm().is_some()
+    }
+
+    /// When it must be looked at although nothing comes.
+    pub fn due(&self) -> Option<u64> {
+        match &self.transport {
+            Some(Transport::Packet(packet_transport)) => packet_transport.due(),
+            _ => self.trim.map(|(due, _)| due),
+        }
+    }
+
+    /// The link is not looked at for a while: the pages of a ring that stays unused are given back.
+    pub fn rest(&mut self, now: u64) {
+        const UNUSED: u64 = 1_000_000_000;
+        let used = self.shm().map(|shm| &shm.bulk.0).filter(|ring| ring.is_used()).map(BulkOut::tail);
+        self.trim = used.map(|tail| (now.saturating_add(UNUSED), tail));
+    }
+
+    /// Gives them back when it is time. A ring that has been used meanwhile keeps its pages: making them anew costs more than what
+    /// goes through them.
+    pub fn trim(&mut self, now: u64) {
+        let Some((_, tail)) = self.trim.filter(|&(due, _)| due <= now) else { return };
+        let unused = |ring: &mut BulkOut| ring.tail() == tail && ring.trim(memory::give_back_part);
+        let trimmed = self.shm().is_none_or(|shm| unused(&mut shm.bulk.0));
+        self.trim = None;
+        if !trimmed {
+            self.rest(now);
+        }
+    }
+
+    /// Runs `f` with the protocol, the sending half of the transport, and the protocol's callbacks. Then it wakes the peer if that sleeps.
+    #[inline(always)]
+    pub fn with<R>(
+        &mut self,
+        id: LinkId,
+        state: &mut MessageState,
+        f: impl FnOnce(&mut Link, &mut Way<'_>, &mut Callbacks<'_>) -> R,
+    ) -> R {
+        let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+        let mut way = match &mut self.transport {
+            Some(Transport::SharedMemory(shm)) => {
+                Way::Lane(ShmTx::new(&mut shm.outward, &mut shm.bulk.0, &shm.copying))
+            }
+            Some(Transport::Packet(packet_transport)) => Way::Packet(&mut **packet_transport),
+            None => Way::Nowhere,
+        };
+        let result = f(&mut self.proto, &mut way, &mut callbacks);
+        let Way::Lane(ShmTx { wake, broken, .. }) = way else { return result };
+        if broken {
+            self.lose(id, state, Reason::BROKEN, BROKEN_LANE);
+        } else if wake {
+            self.wake();
+        }
+        result
+    }
+
+    /// Sends a message that goes in one packet, or does nothing. The first `headers` bytes of `all` are its headers.
+    #[inline(always)]
+    pub fn send_short(
+        &mut self,
+        id: LinkId,
+        state: &mut MessageState,
+        channel: ChannelId,
+        tag: u64,
+        headers: u16,
+        all: &[u8],
+    ) -> Result<(), Refusal> {
+        let Some(Transport::SharedMemory(shm)) = &mut self.transport else {
+            return self.with(id, state, |proto, way, _| proto.send_short(way, channel, tag, headers, all));
+        };
+        let mut outward = ShmTx::new(&mut shm.outward, &mut shm.bulk.0, &shm.copying);
+        let sent = self.proto.send_short(&mut outward, channel, tag, headers, all);
+        let ShmTx { wake, broken, .. } = outward;
+        if broken {
+            self.lose(id, state, Reason::BROKEN, BROKEN_LANE);
+        } else if wake {
+            self.wake();
+        }
+        sent
+    }
+
+    /// Wakes the peer.
+    #[cold]
+    pub(super) fn wake(&self) {
+        if let Some(Transport::SharedMemory(shm)) = &self.transport {
+            shm.ring();
+        }
+    }
+
+    /// Takes what has come, up to a turn or the first message for a handler.
+    #[inline(always)]
+    pub fn look(&mut self, id: LinkId, state: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
+        match &mut self.transport {
+            Some(Transport::SharedMemory(shm)) => {
+                let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+                let look = take_from_lane(shm, &mut self.proto, &mut callbacks, rx_packet, now);
+                let broken = match look {
+                    Ok(Look::Silent) => {
+                        self.silent = self.silent.saturating_add(1);
+                        return Look::Silent;
+                    }
+                    Ok(look) => {
+                        self.silent = 0;
+                        return look;
+                    }
+                    Err(broken) => broken,
+                };
+                self.lose(id, state, Reason::BROKEN, broken);
+                Look::Came
+            }
+            Some(Transport::Packet(_)) => self.look_at_frames(id, state, rx_packet, now),
+            None => Look::Silent,
+        }
+    }
+
+    fn look_at_frames(&mut self, id: LinkId, state: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
+        let Some(Transport::Packet(packet_transport)) = &mut self.transport else { return Look::Silent };
+        let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+        let taken = take_frames(&mut **packet_transport, &mut self.proto, &mut callbacks, rx_packet, now);
+        match taken {
+            Ok(Look::Silent) => self.silent = self.silent.saturating_add(1),
+            Ok(_) => self.silent = 0,
+            Err(Failed::Peer(broken)) => self.lose(id, state, Reason::BROKEN, broken),
+            Err(Failed::Transport(Lost(reason))) => self.lose(id, state, reason, GONE),
+        }
+        taken.unwrap_or(Look::Came)
+    }
+
+    /// Puts what is owed to the peer.
+    pub fn flush(&mut self, id: LinkId, state: &mut MessageState) {
+        if self.proto.is_due() && self.transport.is_some() {
+            self.with(id, state, |proto, packets, callbacks| proto.flush(packets, callbacks, PIECES));
+        }
+    }
+
+    /// Tells those who found no room when there is some.
+    #[cold]
+    pub fn look_for_room(&mut self, state: &mut MessageState) {
+        let full = self.shm().is_some_and(|shm| shm.outward.room(1) == Ok(false));
+        if !full {
+            self.blocked = false;
+            state.stirred = true;
+        }
+    }
+
+    /// The transport is lost: everything on the link ends.
+    #[cold]
+    pub fn lose(&mut self, id: LinkId, state: &mut MessageState, reason: Reason, broken: Broken) {
+        self.end_sharing();
+        if let Some(shm) = self.shm() {
+            // Now, whoever else (a forked child, say) has the descriptor, and before any memory is given back.
+            let _ = socket::shutdown(shm.control.as_fd().as_raw_fd(), 2);
+        }
+        self.gone.get_or_insert(if broken == GUESSED { Reason::GUESSED } else { reason });
+        self.callback_state.helps.clear();
+        self.callback_state.segments.leave();
+        self.transport = None;
+        self.ending = false; // or it would end in every round, and nobody could sleep
+        let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+        self.proto.reset(&mut callbacks, broken);
+        while let Some(copying) = callbacks.callback_state.copies.pop_front() {
+            self.proto.copied(&mut callbacks, copying.request.record, false);
+        }
+        while let Some((request, _)) = callbacks.callback_state.remote_copies.pop_front() {
+            self.proto.copied_remote(&mut callbacks, request.record, false);
+        }
+        state.stirred = true;
+        self.note_end(id, state);
+    }
+
+    /// One that a peer has begun is gone, or the program holds less of it: whether anything, is seen by the next round.
+    pub fn note_end(&self, id: LinkId, state: &mut MessageState) {
+        if self.came && self.gone.is_some() {
+            state.ended.push(id);
+        }
+    }
+
+    /// Whether the program may still have something of a link that is gone: a channel that it closes, or messages that it takes.
+    pub fn is_held(&self) -> bool {
+        self.callback_state.is_held() || self.proto.bytes().1 > 0
+    }
+
+    /// Ends all of its channels on this side: what waits on them is discarded.
+    pub fn release_all(&mut self, id: LinkId, state: &mut MessageState) {
+        let channels: Vec<_> = self.callback_state.places.iter().flatten().map(|(channel, _)| *channel).collect();
+        let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+        for channel in channels {
+            let _ = self.proto.release(&mut callbacks, channel);
+        }
+    }
+
+    /// The peer's process has ended, or has closed the link: what it has sent is still taken, then everything ends.
+    #[cold]
+    pub fn end(&mut self, id: LinkId, state: &mut MessageState) {
+        self.lose(id, state, Reason::PEER_GONE, GONE);
+    }
+
+    /// The lanes, if that is what the link has.
+    #[inline(always)]
+    pub fn shm(&mut self) -> Option<&mut ShmTransport> {
+        match &mut self.transport {
+            Some(Transport::SharedMemory(shm)) => Some(shm),
+            _ => None,
+        }
+    }
+}
+
+#[inline(always)]
+fn take_from_lane(
+    shm: &mut ShmTransport,
+    proto: &mut Link,
+    callbacks: &mut Callbacks<'_>,
+    rx_packet: &mut RxPacket,
+    now: u64,
+) -> Result<Look, Broken> {
+    let mut look = Look::Silent;
+    for _ in 0..TURN {
+        match shm.inward.glance() {
+            Glance::Nothing => break,
+            Glance::Short(short) if fast_receive::take(&short, proto, callbacks, now) => {
+                shm.inward.consume_short();
+                look = Look::Came;
+                if callbacks.state.operations.blocking_has_ended() {
+                    break; // as below
+                }
+                continue;
+            }
+            Glance::Short(_) | Glance::Flagged(_) | Glance::Other => {}
+        }
+        let Some(packet) = shm.inward.peek(&mut rx_packet.lane).map_err(|_| BROKEN_LANE)? else { break };
+        rx_packet.is_long = false;
+        if packet.more() > 0 && !shm.inward.follows(packet.more()).map_err(|_| BROKEN_LANE)? {
+            let early = packet.flags & IN_RING != 0;
+            if !early || !pipelined::take(shm, proto, callbacks, &packet, packet.bytes(&rx_packet.lane), now)? {
+                break; // not all of it is there
+            }
+        } else if packet.flags & IN_RING == 0 {
+            shm.inward.consume(&packet);
+            proto.arrived(callbacks, packet.kind, packet.bytes(&rx_packet.lane), now)?;
+        } else {
+            shm.inward.consume(&packet);
+            take_from_ring(shm, proto, callbacks, packet, rx_packet, now)?;
+        }
+        look = Look::Came;
+        if callbacks.state.delivery.is_some() {
+            look = Look::Deliver;
+            break;
+        }
+        if callbacks.state.operations.blocking_has_ended() {
+            break; // somebody waits for it, and then for the next one
+        }
+    }
+    if shm.inward.take_wake() {
+        shm.ring();
+    }
+    Ok(look)
+}
+
+/// A packet of which only the first bytes lie in the lane: behind them it says how many lie in the ring.
+#[inline(never)]
+fn take_from_ring(
+    shm: &mut ShmTransport,
+    proto: &mut Link,
+    callbacks: &mut Callbacks<'_>,
+    packet: Packet,
+    rx_packet: &mut RxPacket,
+    now: u64,
+) -> Result<(), Broken> {
+    let inward = &mut shm.bulk.1;
+    let (front, run) = inward.behind(packet.bytes(&rx_packet.lane)).map_err(|_| BROKEN_LANE)?;
+    let result = if proto.reads_from_ring(packet.kind, front) {
+        proto.arrived_with(callbacks, packet.kind, front, run, now)
+    } else if run.len() > LONGEST {
+        Err(BROKEN_LANE)
+    } else {
+        rx_packet.long.clear();
+        rx_packet.long.extend_from_slice(front);
+        rx_packet.long.resize(front.len() + run.len(), 0);
+        run.read(&mut rx_packet.long[front.len()..]);
+        rx_packet.is_long = true;
+        proto.arrived(callbacks, packet.kind, &rx_packet.long, now)
+    };
+    inward.release(run.len());
+    shm.inward.freed();
+    result
+}
+
+/// Why a link is at its end.
+#[derive(Clone, Copy)]
+enum Failed {
+    Peer(Broken),
+    Transport(Lost),
+}
+
+fn take_frames(
+    packet_transport: &mut dyn PacketTransport,
+    proto: &mut Link,
+    callbacks: &mut Callbacks<'_>,
+    rx_packet: &mut RxPacket,
+    now: u64,
+) -> Result<Look, Failed> {
+    let mut look = Look::Silent;
+    for _ in 0..TURN {
+        let Some((kind, bytes)) = packet_transport.poll(now).map_err(Failed::Transport)? else { break };
+        proto.arrived(callbacks, kind, bytes, now).map_err(Failed::Peer)?;
+        look = Look::Came;
+        if callbacks.state.delivery.is_some() {
+            rx_packet.long.clear();
+            rx_packet.long.extend_from_slice(bytes);
+            rx_packet.is_long = true;
+            look = Look::Deliver;
+            break;
+        }
+        if callbacks.state.operations.blocking_has_ended() {
+            break;
+        }
+    }
+    // Behind the packets: what is owed for them goes with it.
+    packet_transport.progress(now).map_err(Failed::Transport)?;
+    Ok(look)
+}

@@ -1,0 +1,347 @@
+//! The state of messages that all links of a node share, and the callbacks of the protocol ([`Owner`]) that change it.
+//!
+//! [`MessageState`] holds the matching table, the operations, and what the node must act on once the protocol has returned: a message for a
+//! handler, channels that a peer opens. The callbacks call no user code and no link.
+
+use super::copy_strategy::{Choice, Way};
+use super::operations::{Buffer, Operations};
+use super::regions::Hosts;
+use super::regions::segments::Segments;
+use super::single_copy::{Copying, Helping, Sharing};
+use super::{Channel, Error, LinkId};
+use motet_proto::message::matching::{Receive, Scope};
+use motet_proto::message::packet::{self, Route};
+use motet_proto::message::rma::RemoteCopy;
+use motet_proto::message::{
+    Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, ShareRequest, Status, Table,
+    Want,
+};
+use motet_sys::shm_pool::{Block, Pool};
+use motet_sys::{clock, memory};
+use motet_wire::message::fifo::payload_ring::Run;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What all links share.
+pub struct MessageState {
+    /// Receives and messages that wait for each other.
+    pub table: Table<Buffer>,
+    /// What the program has begun.
+    pub operations: Operations,
+    /// Memory that peers may reach.
+    pub hosts: Hosts,
+    /// Memory for loans and regions.
+    pub pool: Arc<Pool>,
+    /// A message for a handler, to be run before the next packet is looked at.
+    pub delivery: Option<Delivery>,
+    /// Channels that peers would like: link, channel, service.
+    pub offers: VecDeque<(Channel, u64)>,
+    /// Links that peers have begun and that are gone, or of which the program holds less: to be looked at.
+    pub ended: Vec<LinkId>,
+    /// The program's, to be dropped where no lock is held.
+    pub spent: Vec<Box<dyn Any + Send>>,
+    /// Something has happened that a thread may wait for.
+    pub stirred: bool,
+    /// A message has come that no receive waits for: a thread may probe for it.
+    pub queued: bool,
+}
+
+/// A message for a handler.
+pub struct Delivery {
+    /// On which channel.
+    pub channel: Channel,
+    /// Its tag.
+    pub tag: u64,
+    /// What there is of it.
+    pub what: Delivered,
+}
+
+/// What there is of a message for a handler.
+pub enum Delivered {
+    /// All: headers and body, in the packet that has just come.
+    Whole(Range<usize>, Range<usize>),
+    /// Its body is still to come.
+    Long(Held),
+}
+
+/// What a node keeps of one channel, beside the protocol.
+#[derive(Debug)]
+pub struct Place {
+    /// How far it is.
+    pub phase: Phase,
+    /// How its messages are received.
+    pub reception: Reception,
+    /// The program's handler, by its number in the node.
+    pub handler: u32,
+    /// The program has opened it, or has taken note of it: it is the one who closes it.
+    pub taken: bool,
+}
+
+/// How far a channel is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The peer has not answered yet.
+    Opening,
+    /// Messages may go.
+    Open,
+    /// The peer does not want it.
+    Refused,
+    /// The link is gone.
+    Broken,
+}
+
+/// The part of a link's state that the protocol's callbacks use.
+#[derive(Default)]
+pub struct CallbackState {
+    /// By the channel's index; a channel's number is used again.
+    pub places: Vec<Option<(ChannelId, Place)>>,
+    /// How long messages come.
+    pub choice: Choice,
+    /// The one that is copied next is with the peer's help.
+    pub wants_help: bool,
+    /// Bodies to be copied from the peer's memory.
+    pub copies: VecDeque<Copying>,
+    /// The first of them, if the peer may help; the last stamp; and whether only the peer's part is missing.
+    pub sharing: Option<Sharing>,
+    pub stamp: u32,
+    pub awaits_help: bool,
+    /// The message that begins at this place of the ring has not come on in time: it is taken when all of it is there.
+    pub late: Option<u64>,
+    /// Bodies that the peer copies from ours with our help.
+    pub helps: VecDeque<Helping>,
+    /// The same of puts and gets.
+    pub remote_copies: VecDeque<(RemoteCopy, u64)>,
+    /// Memory of either node that the other sees.
+    pub segments: Segments,
+    /// From how many bytes on the peer may copy from our memory by itself.
+    pub single_copy: u64,
+}
+
+impl CallbackState {
+    /// Whether bytes are to be copied between the processes, or are being copied by the peer.
+    #[inline(always)]
+    pub fn copies_wait(&self) -> bool {
+        !self.copies.is_empty() || !self.remote_copies.is_empty() || !self.helps.is_empty()
+    }
+
+    /// Whether some are to be copied by this process: a thread that drives progress may not sleep.
+    pub fn must_copy(&self) -> bool {
+        let mine = !self.copies.is_empty() && !self.awaits_help;
+        mine || !self.remote_copies.is_empty() || !self.helps.is_empty()
+    }
+
+    /// What is kept of a channel.
+    pub fn place(&mut self, channel: ChannelId) -> Option<&mut Place> {
+        let (known, place) = self.places.get_mut(channel.index())?.as_mut()?;
+        (*known == channel).then_some(place)
+    }
+
+    /// Keeps this of a channel.
+    pub fn put(&mut self, channel: ChannelId, place: Place) {
+        if self.places.len() <= channel.index() {
+            self.places.resize_with(channel.index() + 1, || None);
+        }
+        self.places[channel.index()] = Some((channel, place));
+    }
+
+    /// Whether the program has a channel that it must close.
+    pub fn is_held(&self) -> bool {
+        self.places.iter().flatten().any(|(_, place)| place.taken)
+    }
+
+    /// Nothing is kept of a channel any more.
+    pub fn forget(&mut self, channel: ChannelId) {
+        let known = self.places.get_mut(channel.index());
+        if let Some(place) = known.filter(|place| place.as_ref().is_some_and(|(known, _)| *known == channel)) {
+            *place = None;
+        }
+        if self.places.iter().all(Option::is_none) {
+            self.places = Vec::new();
+        }
+    }
+}
+
+impl MessageState {
+    /// With a table whose hash nobody can guess, and a pool of so many bytes.
+    pub fn new(pool: usize) -> Result<Self, Error> {
+        let seed = memory::nonce().map_err(Error::NoNode)?;
+        let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| seed[at + n]));
+        Ok(Self {
+            table: Table::new([half(0), half(8)]),
+            operations: Operations::new(),
+            hosts: Hosts::default(),
+            pool: Pool::new(pool),
+            delivery: None,
+            offers: VecDeque::new(),
+            ended: Vec::new(),
+            spent: Vec::new(),
+            stirred: false,
+            queued: false,
+        })
+    }
+}
+
+impl MessageState {
+    /// Whether a round has more to do than to look at links.
+    #[inline(always)]
+    pub fn is_left_something(&self) -> bool {
+        !self.offers.is_empty() || !self.spent.is_empty() || !self.ended.is_empty()
+    }
+
+    /// A block of the pool: the last one that came back, if it is of that size.
+    #[inline]
+    pub fn take_block(&mut self, length: usize) -> Option<Block> {
+        if let Some(spare) = self.operations.take_spare() {
+            match spare.again(length) {
+                Ok(block) => return Some(block),
+                Err(other) => drop(other), // the pool's again, which may need it for this one
+            }
+        }
+        self.pool.take(length).ok()
+    }
+}
+
+/// The callbacks of one link, for the time of a call.
+pub struct Callbacks<'a> {
+    /// Of all links.
+    pub state: &'a mut MessageState,
+    /// Of this one.
+    pub callback_state: &'a mut CallbackState,
+    /// Which.
+    pub link: LinkId,
+}
+
+impl<'a> Callbacks<'a> {
+    /// Of this link.
+    #[inline(always)]
+    pub fn of(state: &'a mut MessageState, callback_state: &'a mut CallbackState, link: LinkId) -> Self {
+        Self { state, callback_state, link }
+    }
+
+    fn channel(&self, id: ChannelId) -> Channel {
+        Channel { link: self.link, id }
+    }
+}
+
+impl Owner for Callbacks<'_> {
+    type Buffer = Buffer;
+
+    #[inline(always)]
+    fn matching(&mut self) -> &mut Table<Buffer> {
+        &mut self.state.table
+    }
+
+    #[inline(always)]
+    fn begun(&mut self, receive: Receive<Buffer>) -> u64 {
+        self.state.operations.name_of(receive)
+    }
+
+    fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>) {
+        let what = match arrival {
+            Arrival::Whole(body) => {
+                let start = packet::MESSAGE + envelope.headers.len();
+                Delivered::Whole(packet::MESSAGE..start, start..start + body.len())
+            }
+            Arrival::Long(held) => Delivered::Long(held),
+        };
+        self.state.delivery = Some(Delivery { channel: self.channel(envelope.channel), tag: envelope.tag, what });
+    }
+
+    #[inline(always)]
+    fn matched(&mut self, operation: u64, envelope: &Envelope<'_>) {
+        let channel = self.channel(envelope.channel);
+        self.state.operations.matched(operation, channel, envelope);
+    }
+
+    #[inline(always)]
+    fn received(&mut self, operation: u64, capacity: u64, envelope: &Envelope<'_>, body: &[u8]) {
+        let channel = self.channel(envelope.channel);
+        self.state.operations.receive((operation, capacity), channel, envelope, body);
+        self.state.stirred = true;
+    }
+
+    #[inline(always)]
+    fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
+        if let Some(operation) = self.state.operations.get(operation) {
+            operation.place(at as usize, bytes);
+        }
+    }
+
+    fn place_run(&mut self, operation: u64, at: u64, run: Run) {
+        if let Some(operation) = self.state.operations.get(operation) {
+            operation.place_run(at as usize, run);
+        }
+    }
+
+    fn want(&mut self, length: u64, shown: bool) -> Want {
+        let way = self.callback_state.choice.want(length, shown, clock::ticks());
+        self.callback_state.wants_help = way == Some(Way::Both);
+        match (way, self.callback_state.choice.is_trying()) {
+            (None, _) => Want::Pieces(Route::Any),
+            (Some(Way::Through), false) => Want::Pieces(Route::Through),
+            (Some(Way::Through), true) => Want::Pieces(Route::TryThrough),
+            (Some(Way::Around), false) => Want::Pieces(Route::Around),
+            (Some(Way::Around), true) => Want::Pieces(Route::TryAround),
+            (Some(Way::Alone | Way::Both), _) => Want::Copy,
+        }
+    }
+
+    fn landed(&mut self, length: u64) {
+        self.callback_state.choice.landed(length, clock::ticks(), clock::ticks_per_1024ns());
+    }
+
+    fn copy(&mut self, request: CopyRequest) {
+        let help = request.key == 0 && self.callback_state.wants_help;
+        self.callback_state.copies.push_back(Copying { request, done: 0, help });
+    }
+
+    fn share(&mut self, request: ShareRequest) {
+        self.callback_state.helps.push_back(Helping { request, done: 0 });
+    }
+
+    fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
+        match self.state.operations.get(operation) {
+            Some(operation) => operation.body(at as usize, length, put),
+            None => match self.state.operations.loan(operation) {
+                Some(loan) => put(&[loan.get(at as usize..).and_then(|rest| rest.get(..length)).unwrap_or(&[])]),
+                None => put(&[]),
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn completed(&mut self, operation: u64, outcome: Outcome) {
+        self.state.operations.complete(operation, outcome);
+        self.state.stirred = true;
+    }
+
+    fn event(&mut self, channel: ChannelId, event: Event) {
+        self.state.stirred = true;
+        let phase = match event {
+            Event::Offered(service) => return self.state.offers.push_back((self.channel(channel), service)),
+            Event::Opened => Phase::Open,
+            Event::Refused => Phase::Refused,
+            Event::Broken => Phase::Broken,
+            Event::Queued | Event::EndOfMessages | Event::NotReceived => return,
+        };
+        if let Some(place) = self.callback_state.place(channel) {
+            place.phase = phase;
+        }
+    }
+
+    fn unblocked(&mut self) {
+        self.state.stirred = true;
+    }
+}
+
+/// Ends the receives that wait in a scope and forgets it: for channels that never came to be.
+pub fn abandon(state: &mut MessageState, scope: Scope) {
+    use motet_proto::message::matching::Source;
+    while let Some(receive) = state.table.end(Source::One(scope), Status::Closed) {
+        let operation = state.operations.name_of(receive);
+        state.operations.complete(operation, Outcome { status: Status::Closed, length: 0 });
+    }
+    state.table.leave(Source::One(scope));
+}

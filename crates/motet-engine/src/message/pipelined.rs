@@ -1,0 +1,159 @@
+//! Open messages: their bodies are copied while their senders still show them.
+//!
+//! The protocol says which posted receive the message will match, before the message is complete. That receive stays posted until all of the
+//! message is there. Part of its memory is already written, so it cannot be cancelled any more, but [`super::Node::take_back`] can take it
+//! back. This works only for receives from one channel, where the next message is known to be this one.
+
+use super::Channel;
+use super::fast_receive::Taken;
+use super::message_state::Callbacks;
+use super::operations::{Buffer, GroupId, Kind, Operation, Operations, Seen, Teller};
+use super::packets::chunk_of;
+use super::transport::ShmTransport;
+use motet_proto::message::matching::Receive;
+use motet_proto::message::pipelined::Awaited;
+use motet_proto::message::{Broken, Link, header_stack};
+use motet_sys::user_memory::Span;
+use motet_wire::message::fifo::payload_ring::Run;
+use motet_wire::message::fifo::{Consumer, Packet};
+use std::ops::Range;
+
+/// Looks for each next part of a message whose sender is putting it there.
+const PATIENCE: u32 = 2000;
+
+/// Has each part of an open message placed once its sender has shown it: the bytes of `run` in this range. False: the sender does not go
+/// on, or the message is not divided as ours are.
+pub fn follow(inward: &Consumer, packet: &Packet, run: Run, mut place: impl FnMut(Range<usize>)) -> bool {
+    let chunk = chunk_of(run.len());
+    if run.len().div_ceil(chunk) != 1 + usize::from(packet.more()) {
+        return false;
+    }
+    for part in 0..=packet.more() {
+        let mut looks = 0;
+        while part > 0 && inward.follows(part) != Ok(true) {
+            looks += 1;
+            if looks > PATIENCE {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        let start = usize::from(part) * chunk;
+        place(start..run.len().min(start + chunk));
+    }
+    true
+}
+
+/// Takes the open message that is the next packet, if a receive without a record will get it, and tells its end. [`Taken::Other`]: it is for
+/// another one, or not all of it has come in time.
+#[inline(never)]
+pub fn tell(
+    shm: &mut ShmTransport,
+    proto: &mut Link,
+    callbacks: &mut Callbacks<'_>,
+    (packet, bytes): (&Packet, &[u8]),
+    (group, now): (GroupId, u64),
+    teller: &mut impl Teller,
+) -> Taken {
+    let ShmTransport { inward, bulk: (_, ring), .. } = shm;
+    let place = ring.head();
+    let front = ring.behind(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)));
+    let Some((front, run)) = front.filter(|_| callbacks.callback_state.late != Some(place)) else {
+        return Taken::Other;
+    };
+    let Some(awaited) = proto.awaits(&callbacks.state.table, packet.kind, front, run.len()) else {
+        return Taken::Other;
+    };
+    let mut headers = [0; header_stack::MOST];
+    let headers = &mut headers[..awaited.message.headers];
+    run.read(headers); // they are shown with the first part
+    let (span, body) = (awaited.receive.buffer.span, awaited.body);
+    let told = Operations::is_bare(&awaited.receive, group) && teller.takes(false, body <= span.len(), headers);
+    if !told || callbacks.state.operations.nothing_has_ended(group) != Ok(true) {
+        return Taken::Other;
+    }
+    let mut begun = false;
+    let whole = follow(inward, packet, run, |part| {
+        begun = true;
+        place_part(&span, headers.len(), run, part);
+    });
+    if !whole || proto.take_expected(callbacks, &awaited.message, now).is_err() {
+        if let Some(operation) = name(callbacks, &awaited) {
+            operation.begun = begun;
+        }
+        callbacks.callback_state.late = Some(place);
+        return Taken::Other;
+    }
+    let channel = Channel { link: callbacks.link, id: awaited.message.channel };
+    let message = (&awaited.receive, channel, awaited.message.tag, &*headers);
+    callbacks.state.operations.tell_message(message, body, group, teller, |_| body);
+    callbacks.state.table.cancel(awaited.ticket);
+    inward.consume(packet);
+    ring.release(run.len());
+    inward.freed();
+    Taken::Told
+}
+
+/// Copies those bytes of a run in this range that lie behind its headers.
+fn place_part(span: &Span, headers: usize, run: Run, part: Range<usize>) {
+    let start = part.start.max(headers);
+    if start < part.end {
+        span.write(start - headers, part.end - start, |into| run.read_from(start, into));
+    }
+}
+
+/// The operation of a receive that gets part of its message, and stays posted. One without a record has one from now on.
+fn name<'a>(callbacks: &'a mut Callbacks<'_>, awaited: &Awaited<Buffer>) -> Option<&'a mut Operation> {
+    let name = callbacks.state.operations.name_of(awaited.receive);
+    if name != awaited.receive.operation {
+        callbacks.state.table.rename(awaited.ticket, Receive { operation: name, ..awaited.receive });
+        let operation = callbacks.state.operations.get(name)?;
+        operation.kind = Kind::Receive(Some(awaited.ticket));
+    }
+    callbacks.state.operations.get(name)
+}
+
+/// Takes the open message that is the next packet, if a posted receive will get it. False: not yet.
+#[inline(never)]
+pub fn take(
+    shm: &mut ShmTransport,
+    proto: &mut Link,
+    callbacks: &mut Callbacks<'_>,
+    packet: &Packet,
+    bytes: &[u8],
+    now: u64,
+) -> Result<bool, Broken> {
+    let ShmTransport { inward, bulk: (_, ring), .. } = shm;
+    let place = ring.head();
+    if callbacks.callback_state.late == Some(place) {
+        return Ok(false);
+    }
+    let Some((front, run)) = ring.behind(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)))
+    else {
+        return Ok(false); // it is broken, and found to be once it is whole
+    };
+    let Some(awaited) = proto.awaits(&callbacks.state.table, packet.kind, front, run.len()) else { return Ok(false) };
+    let Some(operation) = name(callbacks, &awaited) else { return Ok(false) };
+    if !matches!(operation.seen(), Seen::Nothing) {
+        return Ok(false); // room for a copy is made when all of the message is known
+    }
+    let before = awaited.message.headers;
+    let whole = follow(inward, packet, run, |part| {
+        operation.begun = true;
+        let start = part.start.max(before);
+        if start < part.end {
+            operation.place_run(start - before, run.behind(start).front(part.end - start));
+        }
+    });
+    if !whole {
+        callbacks.callback_state.late = Some(place);
+        return Ok(false);
+    }
+    let mut headers = [0; header_stack::MOST];
+    let headers = &mut headers[..before];
+    run.read(headers);
+    let result = proto.take_awaited(callbacks, &awaited, headers, now);
+    inward.consume(packet);
+    ring.release(run.len());
+    inward.freed();
+    result.map(|()| true)
+}

@@ -1,0 +1,92 @@
+//! The stand-in: a thread that makes progress while the program makes none.
+//!
+//! Whoever computes, or waits for something that is not the node's, answers nobody: who would like to meet it, or to have its answer
+//! to a long message, waits as long. The stand-in looks now and then whether there have been rounds. Where there were none it makes
+//! some, has the peers ring, and sleeps until one does. So it costs a program that makes progress by itself a look in 10 ms, and one
+//! that sleeps a look in 100 ms.
+//!
+//! It stays out of the way: it never drives while it sleeps or while anybody else does, and what comes to a program that sleeps, in a
+//! wait of ours or on the node's descriptor, is that program's.
+
+use super::node_state::Guard;
+use super::{Error, Node};
+use motet_sys::socket::{self, READABLE};
+use motet_sys::{clock, thread};
+
+/// Without rounds for so long (ns), the program is taken to be elsewhere.
+const LOOK: u64 = 10_000_000;
+/// Between two looks at a program that sleeps, at most, ns.
+const RARELY: u64 = 100_000_000;
+/// Between two turns of rounds while something comes, ns.
+const TURN: u64 = 1_000_000;
+/// Longest sleep, ns.
+const SLEEP: u64 = 500_000_000;
+/// Rounds of a turn.
+const ROUNDS: u32 = 256;
+
+/// What to do until the next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// Wait so long, ns.
+    For(u64),
+    /// Peers ring: wait until the node's descriptor is readable, but no longer than this, ns.
+    Armed(u64),
+}
+
+impl Node {
+    /// Makes progress whenever the program makes none, until [`Node::shut`]: for a thread of its own. Handlers and tasks run in it.
+    pub fn stand_in(&self) {
+        let mut rest = Rest::For(LOOK);
+        let mut rounds = None;
+        loop {
+            match rest {
+                Rest::For(time) => thread::nap(time),
+                Rest::Armed(most) => drop(socket::poll([(self.descriptor(), READABLE)], Some(most))),
+            }
+            match self.substitute(&mut rounds, rest) {
+                Ok(next) => rest = next,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// A turn, where nobody has made progress since the last one.
+    fn substitute(&self, rounds: &mut Option<u32>, rested: Rest) -> Result<Rest, Error> {
+        const EBADF: i32 = 9;
+        let mut core = self.core()?;
+        if core.shut {
+            return Err(Error::NoNode(EBADF));
+        }
+        let alone = rounds.replace(core.rounds) == Some(core.rounds) && !core.driving && !core.outside;
+        if !alone {
+            let asleep = core.outside || (core.driving && core.asleep);
+            return Ok(Rest::For(match rested {
+                Rest::For(before) if asleep => (2 * before).min(RARELY),
+                _ => LOOK,
+            }));
+        }
+        core.now = clock::nanoseconds(); // what is due from here on is due from now
+        let came = self.make_rounds(&mut core);
+        *rounds = Some(core.rounds);
+        self.trim(&mut core);
+        if came || core.driving || core.is_wanted() || !self.arm_outside(&mut core) {
+            return Ok(Rest::For(TURN));
+        }
+        core.asleep = true;
+        // Never at once: what is due is served by a turn, and must not have the next one begin before it is.
+        Ok(Rest::Armed(self.sleep_at_most(&core, None).map_or(SLEEP, |most| most.clamp(TURN, SLEEP))))
+    }
+
+    /// Rounds, until there is nothing to do, somebody else drives, or would like to have the lock. True: something has come.
+    fn make_rounds(&self, core: &mut Guard<'_>) -> bool {
+        let mut came = false;
+        for _ in 0..ROUNDS {
+            let more = self.look_everywhere(core);
+            came |= more;
+            if !more || core.driving || core.is_wanted() {
+                break;
+            }
+        }
+        came
+    }
+}

@@ -1,0 +1,265 @@
+//! What a program calls to receive, to see what waits, and to take operations back.
+
+use super::link::LinkState;
+use super::message_state::{Callbacks, MessageState};
+use super::node_state::Core;
+use super::operations::{Buffer, Kind, Notice, Operation};
+use super::{Bias, Channel, Context, Error, LinkId, Node, OperationId};
+use crate::reason::Reason;
+use motet_proto::message::matching::{Posted, Receive, Selector, Source};
+use motet_proto::message::{Broken, Held, Outcome, Reception};
+use motet_sys::user_memory::Memory;
+
+/// Where a receive looks for its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// On one channel.
+    Channel(Channel),
+    /// On any channel of a context.
+    Any(Context),
+}
+
+/// What waits to be received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// On which channel.
+    pub channel: Channel,
+    /// Its tag.
+    pub tag: u64,
+    /// Bytes of its body.
+    pub length: u64,
+    /// Its headers.
+    pub headers: Vec<u8>,
+}
+
+impl Node {
+    /// Posts a receive: `memory` is filled with the body of the next message whose tag is `tag` but for the bits in `ignore`.
+    pub fn post(
+        &self,
+        from: From,
+        tag: u64,
+        ignore: u64,
+        memory: Memory,
+        notice: Notice,
+    ) -> Result<OperationId, Error> {
+        self.post_by((from, tag, ignore), memory, notice, None)
+    }
+
+    /// Posts a receive as [`Node::post`] does. `bias` is the caller's, if it has one.
+    #[inline(always)]
+    pub fn post_by(
+        &self,
+        (from, tag, ignore): (From, u64, u64),
+        memory: Memory,
+        notice: Notice,
+        bias: Option<&mut Bias>,
+    ) -> Result<OperationId, Error> {
+        let (mut core, _) = self.core_by(bias)?;
+        let capacity = memory.len() as u64;
+        let make = || Operation::new(memory, Kind::Receive(None), None, notice);
+        let posted = core.post_here((from, tag, ignore), notice, make, capacity);
+        core.release();
+        posted
+    }
+
+    /// What a receive would get now.
+    pub fn peek(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
+        let mut core = self.core()?;
+        let selector = core.selector(from, tag, ignore)?;
+        Ok(core.state.table.peek(selector).map(|held| Seen {
+            channel: Channel { link: LinkId(held.source), id: held.channel },
+            tag: held.tag,
+            length: held.length,
+            headers: held.headers().to_vec(),
+        }))
+    }
+
+    /// Takes what a receive would get now: no other receive gets it. It must be given memory ([`Node::accept_body`]) or be
+    /// discarded ([`Node::discard_body`]).
+    pub fn claim(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Held>, Error> {
+        let mut core = self.core()?;
+        let selector = core.selector(from, tag, ignore)?;
+        Ok(core.state.table.claim(selector))
+    }
+
+    /// Gives memory to a message that was claimed, or that a handler has taken. With an error, the message comes back.
+    pub fn accept_body(&self, held: Held, memory: Memory, notice: Notice) -> Result<OperationId, (Error, Held)> {
+        let capacity = memory.len() as u64;
+        self.accept_as(held, Operation::new(memory, Kind::Receive(None), None, notice), capacity)
+    }
+
+    /// The message becomes that of a receive which has room for so many bytes. With an error, it comes back.
+    pub(super) fn accept_as(
+        &self,
+        held: Held,
+        operation: Operation,
+        capacity: u64,
+    ) -> Result<OperationId, (Error, Held)> {
+        let mut core = match self.core() {
+            Ok(core) => core,
+            Err(error) => return Err((error, held)),
+        };
+        match core.state.operations.begin(operation) {
+            Ok(name) => {
+                core.give(held, name, capacity);
+                Ok(name)
+            }
+            Err(error) => Err((error, held)),
+        }
+    }
+
+    /// Throws away a message that was claimed, or that a handler has taken.
+    pub fn discard_body(&self, held: Held) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let link = LinkId(held.source);
+        if let Ok((link_state, _)) = core.link(link) {
+            link_state.proto.discard(held);
+            core.settle(link);
+        }
+        Ok(())
+    }
+
+    /// Would like an operation not to happen any more. It ends in any case: as cancelled, or as it would have. The memory of a receive that
+    /// was cancelled is as it was; so one that has part of its message goes on.
+    ///
+    /// Errors: [`Error::Unknown`] when its end has been taken note of, or told to its group.
+    pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
+        self.cancel_if(operation, false)
+    }
+
+    /// The same of a receive whose memory need not be as it was: it ends whatever it has got, and the message is the next receive's.
+    pub fn take_back(&self, operation: OperationId) -> Result<(), Error> {
+        self.cancel_if(operation, true)
+    }
+
+    fn cancel_if(&self, operation: OperationId, begun_too: bool) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let core = &mut *core;
+        let Some(known) = core.state.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
+        match (known.kind, known.channel) {
+            (Kind::Receive(Some(_)), _) if known.begun && !begun_too => {}
+            (Kind::Receive(Some(ticket)), _) if core.state.table.cancel(ticket).is_some() => {
+                let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
+                core.state.operations.complete(u64::from(operation.0), outcome);
+                core.alert();
+            }
+            (Kind::Send(Some(number)), Some(channel)) => {
+                if let Ok((link_state, state)) = core.link(channel.link) {
+                    link_state.proto.cancel(number);
+                    link_state.flush(channel.link, state);
+                    core.attend_to(channel.link);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the memory away from an operation that has not ended, which is forgotten when it does: what still comes for a receive
+    /// goes nowhere; of a send that has begun nothing but the loss of its link is left.
+    pub fn detach(&self, operation: OperationId) -> Result<(), Error> {
+        let mut core = self.core()?;
+        let Some(known) = core.state.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        if let (Kind::Receive(_), Some(channel)) = (known.kind, known.channel)
+            && let Ok((link_state, _)) = core.link(channel.link)
+        {
+            link_state.end_sharing_of(u64::from(operation.0)); // its peer may be about to write there
+        }
+        let Some(known) = core.state.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        known.memory = Memory::Owned(Vec::new());
+        known.exchange_rest(Vec::new());
+        known.detached = true;
+        if let (Kind::Send(_), Some(channel)) = (known.kind, known.channel) {
+            // Its peer may be about to fetch it.
+            if let Ok((link_state, state)) = core.link(channel.link) {
+                link_state.lose(channel.link, state, Reason::PEER_GONE, Broken("a body was taken away"));
+            }
+        }
+        core.alert();
+        drop(core);
+        let _ = self.take_back(operation); // or it has just been forgotten
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Posts a receive.
+    #[inline(always)]
+    pub(super) fn post_here(
+        &mut self,
+        (from, tag, ignore): (From, u64, u64),
+        notice: Notice,
+        make: impl FnOnce() -> Operation,
+        capacity: u64,
+    ) -> Result<OperationId, Error> {
+        let selector = self.selector(from, tag, ignore)?;
+        let MessageState { operations, table, .. } = &mut self.state;
+        let (name, record) = operations.begin_here(notice, make)?;
+        let receive = Receive { operation: u64::from(name.0), capacity, buffer: Buffer::NONE };
+        match table.post_simply(selector, receive) {
+            Some(ticket) => record.kind = Kind::Receive(Some(ticket)),
+            None => self.post_begun(selector, name, receive),
+        }
+        Ok(name)
+    }
+
+    #[inline(always)]
+    pub(super) fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
+        let from = match from {
+            From::Any(context) if self.state.table.knows(context.0) => Source::Any(context.0),
+            From::Any(_) => return Err(Error::Unknown),
+            From::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
+                Some(Reception::Matched(scope)) => Source::One(scope),
+                Some(Reception::Handler) => return Err(Error::Closed),
+                None => return Err(Error::Unknown),
+            },
+        };
+        Ok(Selector { from, tag, ignore })
+    }
+
+    /// Posts a receive that has begun, wherever others and messages wait.
+    #[inline(never)]
+    fn post_begun(&mut self, selector: Selector, name: OperationId, receive: Receive<Buffer>) {
+        match self.state.table.post(selector, receive) {
+            Posted::Waiting(ticket) => {
+                if let Some(record) = self.state.operations.get(u64::from(name.0)) {
+                    record.kind = Kind::Receive(Some(ticket));
+                }
+            }
+            Posted::Found(held) => self.give(held, name, receive.capacity),
+            Posted::Ended(status) => {
+                self.state.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
+                self.alert();
+            }
+        }
+    }
+
+    /// Gives a message that no receive has waited for to an operation.
+    pub(super) fn give(&mut self, held: Held, name: OperationId, capacity: u64) {
+        let (link, whole) = (LinkId(held.source), held.is_whole());
+        match self.link(link) {
+            Ok((link_state, state)) => {
+                let LinkState { proto, callback_state, .. } = link_state;
+                proto.accept(&mut Callbacks::of(state, callback_state, link), held, u64::from(name.0), capacity);
+                if link_state.proto.is_due() {
+                    self.settle(link);
+                }
+            }
+            Err(_) => {
+                let outcome = Outcome { status: super::Status::Broken, length: 0 };
+                self.state.operations.complete(u64::from(name.0), outcome);
+            }
+        }
+        self.alert();
+        // A thread that makes progress copies what must be copied: it must look here.
+        if !whole
+            && self
+                .links
+                .named(motet_proto::message::slab::Number(link.0))
+                .is_some_and(|link_state| link_state.callback_state.copies_wait())
+        {
+            self.warm(link);
+            self.attend_to(link);
+        }
+    }
+}

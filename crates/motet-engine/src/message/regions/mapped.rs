@@ -1,0 +1,276 @@
+//! Regions in memory that both ends see: got, put and changed by the processor's own loads and stores.
+//!
+//! What it is: regions that a node makes in memory of its pool ([`Node::alloc_region`]), and what a peer does that has asked where one lies
+//! ([`Node::open_region`]): from then on its gets, puts and atomics need no packet and no help of the owner. Key, rights and bounds are
+//! checked here, at each access, against what the owner has said; they keep an honest program from mistakes. What keeps a hostile one
+//! out is the kernel: each region has a segment of its own, one without PUT and ATOMIC in its rights cannot be written, and when it is
+//! revoked its memory is never used for anything else.
+//!
+//! What it is not: packets to and from regions are [`super::regions`]' matter. An access waits behind nothing, so while this side has
+//! operations under way as packets on the link, it makes further ones like that, too: all take effect in the order of their beginning.
+
+use super::bytes::Bytes;
+use super::segments::Direct;
+use super::{Atomic, Host, Key, Rights, Shared};
+use crate::message::node_state::Core;
+use crate::message::operations::{Kind, Operation};
+use crate::message::rma::Begun;
+use crate::message::rma::Target;
+use crate::message::{Error, LinkId, Node, Notice, OperationId, Status};
+use motet_proto::message::Outcome;
+use motet_proto::message::rma::format::{SIGHT, Sight};
+use motet_sys::shm_pool::Window;
+use motet_sys::user_memory::Memory;
+use std::sync::Arc;
+
+/// A region of a peer's that is mapped here as long as this, revoked or not.
+///
+/// Who loads and stores by its address does so behind the engine's back: in no order with operations under way, with nobody to check
+/// rights and bounds, and after the region was revoked in memory that nobody reads any more.
+#[derive(Debug)]
+pub struct Mapped {
+    link: LinkId,
+    key: Key,
+    rights: Rights,
+    view: Shared,
+    _window: Arc<Window>,
+}
+
+impl Mapped {
+    /// The peer's key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Over which link.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+
+    /// What may be done. Without PUT and ATOMIC a store is a fault (SIGSEGV).
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// Its bytes.
+    pub fn view(&self) -> Shared {
+        self.view
+    }
+}
+
+impl Node {
+    /// Makes a region of zeros in memory that peers of this host may map: what they are told the key of they may use as `rights` say, as
+    /// any region, and directly once they have opened it. It is this node's until [`Node::revoke`]; the view shows zeros after that.
+    pub fn alloc_region(&self, size: usize, rights: Rights) -> Result<(Shared, Key), Error> {
+        let mut core = self.core()?;
+        let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
+        let segment = core.state.pool.segment(size, writable).map_err(|_| Error::Full)?;
+        let view = segment.view(size).ok_or(Error::Full)?;
+        let host = Host { bytes: Bytes::Memory(view), first: 0, keep: None, segment: Some(segment) };
+        core.state.hosts.add(host, rights).map(|key| (view, key))
+    }
+
+    /// Asks the peer where a region lies. True: it is used directly from now on, until the peer revokes it. False: where the peer or the
+    /// system does not let us see it, everything goes by packets as before.
+    pub fn open_region(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<bool, Error> {
+        let mut core = self.core()?;
+        let (link_state, _) = core.link(link)?;
+        if link_state.shm().is_none()
+            || link_state.callback_state.segments.directs.iter().any(|direct| direct.key == key)
+        {
+            return Ok(link_state.shm().is_some());
+        }
+        link_state.callback_state.segments.looks.push((key, true));
+        drop(core);
+        let seen = self.look(link, key, deadline);
+        let mut core = self.core()?;
+        let (link_state, _) = core.link(link)?;
+        let segments = &mut link_state.callback_state.segments;
+        let look = segments.looks.iter().position(|look| look.0 == key);
+        let stands = look.is_some_and(|at| segments.looks.swap_remove(at).1);
+        let Sight { place, length, mut rights } = seen?;
+        let Some((window, at)) = segments.window(place) else { return Ok(false) };
+        let Some(view) = usize::try_from(at).ok().and_then(|at| window.view(at, usize::try_from(length).ok()?)) else {
+            return Ok(false);
+        };
+        if !stands {
+            return Err(Error::Denied); // revoked while we asked
+        }
+        if !window.is_writable() {
+            rights = Rights(rights.0 & Rights::GET.0);
+        }
+        segments.directs.push(Direct { key, rights, view, window });
+        Ok(true)
+    }
+
+    /// A region that is used directly, for those who go by its address; `None`: it is not, or not any more.
+    pub fn mapped(&self, link: LinkId, key: Key) -> Result<Option<Mapped>, Error> {
+        let mut core = self.core()?;
+        let (link_state, _) = core.link(link)?;
+        let direct = link_state.callback_state.segments.directs.iter().find(|direct| direct.key == key);
+        Ok(direct.map(|direct| Mapped {
+            link,
+            key,
+            rights: direct.rights,
+            view: direct.view,
+            _window: direct.window.clone(),
+        }))
+    }
+
+    fn look(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<Sight, Error> {
+        let operation = self.wait(self.core()?, deadline, |core| {
+            let memory = Memory::Owned(vec![0; SIGHT]);
+            let operation = Operation::new(memory, Kind::Send(None), None, Notice::default());
+            let name = match core.state.operations.begin(operation) {
+                Ok(name) => name,
+                Err(error) => return Some(Err(error)),
+            };
+            let begun = core.on_link(link, |proto, way, _| proto.look(way, key, u64::from(name.0)));
+            match core.begun(name, begun) {
+                Err(Error::WouldBlock) => None,
+                begun => Some(begun),
+            }
+        })??;
+        let end = self.wait_for(operation, deadline);
+        let end = end.inspect_err(|_| self.let_end(operation))?;
+        let gone = self.core()?.gone(link);
+        match Error::of_status(end.status, gone) {
+            Some(error) => Err(error),
+            None => end.memory.as_deref().and_then(Sight::read).ok_or(Error::Unfit),
+        }
+    }
+
+    /// Nobody asks for the end of an operation any more.
+    fn let_end(&self, operation: OperationId) {
+        if let Ok(mut core) = self.core() {
+            core.let_go_of(operation);
+        }
+    }
+
+    /// Writes bytes into a region that is used directly. False, and nothing is done: it is not, or not now.
+    #[inline]
+    pub fn store(&self, link: LinkId, key: Key, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
+        let mut core = self.core()?;
+        let Some(view) = core.direct(link, key, Rights::PUT, offset, bytes.len()) else { return Ok(false) };
+        view?.write(offset as usize, bytes).map_err(|_| Error::Outside)?;
+        Ok(true)
+    }
+
+    /// Reads bytes of a region that is used directly. False, and nothing is done: it is not, or not now.
+    #[inline]
+    pub fn load(&self, link: LinkId, key: Key, offset: u64, into: &mut [u8]) -> Result<bool, Error> {
+        let mut core = self.core()?;
+        let Some(view) = core.direct(link, key, Rights::GET, offset, into.len()) else { return Ok(false) };
+        view?.read(offset as usize, into).map_err(|_| Error::Outside)?;
+        Ok(true)
+    }
+
+    /// Does an atomic on a region that is used directly; `before` takes the values before, or is empty. False, and nothing is done:
+    /// it is not, or not now.
+    #[inline]
+    pub fn change(
+        &self,
+        link: LinkId,
+        key: Key,
+        offset: u64,
+        atomic: &Atomic<'_>,
+        before: &mut [u8],
+    ) -> Result<bool, Error> {
+        let mut core = self.core()?;
+        atomic.check(offset, !before.is_empty()).map_err(|_| Error::Unfit)?;
+        let Some(view) = core.direct(link, key, Rights::ATOMIC, offset, atomic.length()) else { return Ok(false) };
+        atomic.apply_shared(&view?, offset as usize, before).map_err(|_| Error::Unfit)?;
+        Ok(true)
+    }
+}
+
+impl Core {
+    /// A region for direct use, if it is open for that and nothing of ours is under way on the link; or why the access is refused.
+    #[inline]
+    pub(in crate::message) fn direct(
+        &mut self,
+        link: LinkId,
+        key: Key,
+        right: Rights,
+        offset: u64,
+        length: usize,
+    ) -> Option<Result<Shared, Error>> {
+        let (link_state, _) = self.link(link).ok()?;
+        let direct = link_state.callback_state.segments.directs.iter().find(|direct| direct.key == key)?;
+        if link_state.proto.requests()[0] != 0 {
+            return None;
+        }
+        let end = offset.checked_add(length as u64);
+        Some(match (direct.rights.include(right), end) {
+            (false, _) => Err(Error::Denied),
+            (true, Some(end)) if end <= direct.view.length() as u64 => Ok(direct.view),
+            _ => Err(Error::Outside),
+        })
+    }
+
+    /// Ends an operation that was done at once.
+    fn done_directly(&mut self, operation: Operation, length: usize, result: Result<(), Error>) -> Begun {
+        let name = self.state.operations.begin(operation).map_err(|error| (error, Memory::Owned(Vec::new())))?;
+        let (status, length) = match result {
+            Ok(()) => (Status::Done, length as u64),
+            Err(Error::Denied) => (Status::Denied, 0),
+            Err(Error::Unfit) => (Status::Unfit, 0),
+            Err(_) => (Status::Outside, 0),
+        };
+        self.state.operations.complete(u64::from(name.0), Outcome { status, length });
+        self.stir();
+        Ok(name)
+    }
+
+    /// A put, if it can be done at once; otherwise its memory comes back.
+    pub(in crate::message) fn put_directly(
+        &mut self,
+        at: Target,
+        memory: Memory,
+        notice: Notice,
+    ) -> Result<Begun, Memory> {
+        let Target { link, key, offset } = at;
+        let length = memory.len();
+        let Some(view) = self.direct(link, key, Rights::PUT, offset, length) else { return Err(memory) };
+        let bytes = memory.bytes(0, length);
+        let done = view.and_then(|view| view.write(offset as usize, bytes).map_err(|_| Error::Outside));
+        Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, notice), length, done))
+    }
+
+    /// A get, if it can be done at once; otherwise its memory comes back.
+    pub(in crate::message) fn get_directly(
+        &mut self,
+        at: Target,
+        mut memory: Memory,
+        notice: Notice,
+    ) -> Result<Begun, Memory> {
+        let Target { link, key, offset } = at;
+        let length = memory.len();
+        let Some(view) = self.direct(link, key, Rights::GET, offset, length) else { return Err(memory) };
+        let done = view.and_then(|view| {
+            memory.write(0, length, |into| view.read(offset as usize, into)).map_err(|_| Error::Outside)
+        });
+        Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, notice), length, done))
+    }
+
+    /// An atomic, if it can be done at once; otherwise its memory comes back.
+    pub(in crate::message) fn change_directly(
+        &mut self,
+        at: Target,
+        atomic: &Atomic<'_>,
+        mut before: Memory,
+        notice: Notice,
+    ) -> Result<Begun, Memory> {
+        let Target { link, key, offset } = at;
+        let (length, fetch) = (atomic.length(), !before.is_empty());
+        if atomic.check(offset, fetch).is_err() {
+            return Err(before); // refused in the way of packets
+        }
+        let Some(view) = self.direct(link, key, Rights::ATOMIC, offset, length) else { return Err(before) };
+        let done = view.and_then(|view| {
+            let into = if fetch { length } else { 0 };
+            before.write(0, into, |into| atomic.apply_shared(&view, offset as usize, into)).map_err(|_| Error::Unfit)
+        });
+        Ok(self.done_directly(Operation::new(before, Kind::Send(None), None, notice), length, done))
+    }
+}

@@ -1,0 +1,371 @@
+//! What a program calls to send.
+//!
+//! Three ways, the shortest first: a message that goes in one packet and is gone when the call returns; one that is begun and keeps its
+//! memory until its end; and the latter waiting for room.
+
+use super::node_state::{Core, Guard};
+use super::operations::{Kind, Notice, Operation};
+use super::{Bias, Channel, Error, GroupId, LinkId, Mode, Node, OperationId};
+use motet_proto::message::packet;
+use motet_proto::message::{Outcome, Refusal, Send, Sent};
+use motet_sys::user_memory::Memory;
+
+/// A body that most likely goes in one packet, bytes.
+const SHORT: usize = 16 << 10;
+/// Headers and a body of so many bytes, two lines of a lane, are put together before they go.
+const JOINED: usize = 96;
+
+/// A message to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Outgoing<'a> {
+    /// On which channel.
+    pub channel: Channel,
+    /// For the matching.
+    pub tag: u64,
+    /// Headers, the outermost first, at most [`motet_proto::message::header_stack::MOST`] bytes.
+    pub headers: &'a [u8],
+    /// How it may go.
+    pub mode: Mode,
+}
+
+impl Node {
+    /// Sends a message whose body goes at once or not at all: `None`, it has gone.
+    #[inline]
+    fn try_send(
+        &self,
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        body: &[&[u8]],
+        operation: u64,
+        place: packet::Place,
+    ) -> Result<Sent, Error> {
+        let &Outgoing { channel, tag, headers, mode } = message;
+        let (link_state, state) = core.link(channel.link)?;
+        if let (Mode::Inject, [body]) = (mode, body) {
+            let sent = match headers.len() + body.len() {
+                _ if headers.is_empty() => link_state.send_short(channel.link, state, channel.id, tag, 0, body),
+                length @ ..=JOINED => {
+                    let mut all = [0; JOINED];
+                    all[..headers.len()].copy_from_slice(headers);
+                    all[headers.len()..length].copy_from_slice(body);
+                    let headers = headers.len() as u16;
+                    link_state.send_short(channel.link, state, channel.id, tag, headers, &all[..length])
+                }
+                _ => return Self::send_parts(core, message, &[body], operation, place),
+            };
+            return match sent {
+                Ok(()) => Ok(Sent::Complete),
+                Err(refusal) => Err(core.refused(channel, refusal)),
+            };
+        }
+        Self::send_parts(core, message, body, operation, place)
+    }
+
+    /// The same, whatever it is made of.
+    fn send_parts(
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        body: &[&[u8]],
+        operation: u64,
+        place: packet::Place,
+    ) -> Result<Sent, Error> {
+        let &Outgoing { channel, tag, headers, mode } = message;
+        let (link_state, state) = core.link(channel.link)?;
+        let send = Send { channel: channel.id, tag, headers, body, mode, operation, place };
+        let sent = link_state.with(channel.link, state, |proto, way, _| proto.send(way, &send));
+        match sent {
+            Ok(sent) => Ok(sent),
+            Err(refusal) => Err(core.refused(channel, refusal)),
+        }
+    }
+
+    /// Sends a message without headers, if there is room now and it goes in one packet: [`Error::WouldBlock`], [`Error::TooLong`].
+    #[inline(always)]
+    pub fn send_short(&self, channel: Channel, tag: u64, body: &[u8]) -> Result<(), Error> {
+        self.try_inject_one_by(channel, tag, &[], body, None)
+    }
+
+    /// Sends a short message, whose body is free again when this returns: eager in one packet. Waits until there is room.
+    ///
+    /// Errors: [`Error::TooLong`] when it does not fit a packet; [`Error::TimedOut`], and nothing was sent.
+    #[inline(always)]
+    pub fn inject(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
+        let &Outgoing { channel, tag, headers, .. } = message;
+        let (mut core, quiet) = self.core_by(None)?;
+        match body {
+            &[body] if core.inject(channel, tag, headers, body) => {
+                core.quiet = quiet;
+                core.release();
+                Ok(())
+            }
+            _ => self.inject_anyhow(core, message, body, deadline),
+        }
+    }
+
+    #[inline(never)]
+    fn inject_anyhow(
+        &self,
+        mut core: Guard<'_>,
+        message: &Outgoing<'_>,
+        body: &[&[u8]],
+        deadline: Option<u64>,
+    ) -> Result<(), Error> {
+        let message = Outgoing { mode: Mode::Inject, ..*message };
+        match self.try_send(&mut core, &message, body, 0, packet::Place::default()) {
+            Ok(_) => return Ok(()),
+            Err(Error::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+        self.wait(core, deadline, |core| match self.try_send(core, &message, body, 0, packet::Place::default()) {
+            Err(Error::WouldBlock) => None,
+            sent => Some(sent.map(drop)),
+        })?
+    }
+
+    /// The same, and does not wait: [`Error::WouldBlock`].
+    #[inline]
+    pub fn try_inject(&self, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
+        self.try_inject_by(message, body, None)
+    }
+
+    /// [`Node::try_inject`] with the caller's bias, if it has one.
+    pub fn try_inject_by(&self, message: &Outgoing<'_>, body: &[&[u8]], bias: Option<&mut Bias>) -> Result<(), Error> {
+        let &Outgoing { channel, tag, headers, .. } = message;
+        match body {
+            &[body] => self.try_inject_one_by(channel, tag, headers, body, bias),
+            _ => {
+                let (mut core, _) = self.core_by(bias)?;
+                self.try_inject_anyhow(&mut core, message, body)
+            }
+        }
+    }
+
+    /// The same of a body of one piece.
+    #[inline(always)]
+    pub fn try_inject_one_by(
+        &self,
+        channel: Channel,
+        tag: u64,
+        headers: &[u8],
+        body: &[u8],
+        bias: Option<&mut Bias>,
+    ) -> Result<(), Error> {
+        let (mut core, quiet) = self.core_by(bias)?;
+        if !core.inject(channel, tag, headers, body) {
+            return self.try_inject_otherwise(core, quiet, channel, tag, headers, body);
+        }
+        core.quiet = quiet;
+        core.release();
+        Ok(())
+    }
+
+    /// [`Node::try_inject_anyhow`], with nothing to be put together by whoever does not come here.
+    #[inline(never)]
+    fn try_inject_otherwise(
+        &self,
+        mut core: Guard<'_>,
+        quiet: GroupId,
+        channel: Channel,
+        tag: u64,
+        headers: &[u8],
+        body: &[u8],
+    ) -> Result<(), Error> {
+        let sent = self.try_inject_anyhow(&mut core, &Outgoing { channel, tag, headers, mode: Mode::Inject }, &[body]);
+        if sent.is_ok() {
+            core.quiet = quiet;
+        }
+        sent
+    }
+
+    fn try_inject_anyhow(&self, core: &mut Core, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
+        let message = Outgoing { mode: Mode::Inject, ..*message };
+        self.try_send(core, &message, body, 0, packet::Place::default()).map(drop)
+    }
+
+    /// Begins to send a message. `None`: it has gone, and its body is free; no end follows. Otherwise its memory stays in use until
+    /// the operation has ended. [`Error::WouldBlock`], and nothing is done, when there is no room; the memory comes back then.
+    pub fn start_send(
+        &self,
+        message: &Outgoing<'_>,
+        memory: Memory,
+        more: Vec<Memory>,
+        notice: Notice,
+    ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
+        match self.core() {
+            Ok(mut core) => {
+                if goes_at_once(&mut core, message, &memory, &more, notice) {
+                    return Ok(None);
+                }
+                self.look_for_credit(&mut core, message, &memory, &more);
+                self.start_send_here(&mut core, message, memory, more, notice)
+            }
+            Err(error) => Err((error, memory, more)),
+        }
+    }
+
+    /// The same, and waits until there is room.
+    pub fn send(
+        &self,
+        message: &Outgoing<'_>,
+        memory: Memory,
+        more: Vec<Memory>,
+        notice: Notice,
+        deadline: Option<u64>,
+    ) -> Result<Option<OperationId>, Error> {
+        let mut core = self.core()?;
+        if goes_at_once(&mut core, message, &memory, &more, notice) {
+            return Ok(None);
+        }
+        self.look_for_credit(&mut core, message, &memory, &more);
+        let mut body = Some((memory, more));
+        self.wait(core, deadline, |core| {
+            let (memory, more) = body.take()?;
+            match self.start_send_here(core, message, memory, more, notice) {
+                Ok(operation) => Some(Ok(operation)),
+                Err((Error::WouldBlock, memory, more)) => {
+                    body = Some((memory, more));
+                    None
+                }
+                Err((error, ..)) => Some(Err(error)),
+            }
+        })?
+    }
+
+    /// Credit may have come that nobody has looked at: better than to announce a short message for lack of it.
+    #[inline]
+    fn look_for_credit(&self, core: &mut Guard<'_>, message: &Outgoing<'_>, memory: &Memory, more: &[Memory]) {
+        let length = more.iter().fold(memory.len(), |sum, part| sum.saturating_add(part.len())) as u64;
+        let lacks = |core: &mut Core| {
+            core.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.proto.lacks_credit(length))
+        };
+        if !core.driving && lacks(core) {
+            self.look_everywhere(core);
+        }
+    }
+
+    pub(super) fn start_send_here(
+        &self,
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        memory: Memory,
+        more: Vec<Memory>,
+        notice: Notice,
+    ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
+        let length = memory.len();
+        if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && notice.group.is_none() {
+            let short = Outgoing { mode: Mode::Inject, ..*message };
+            let body = [memory.bytes(0, length)];
+            match self.try_send(core, &short, &body, 0, packet::Place::default()) {
+                Ok(_) => return Ok(None),
+                Err(Error::WouldBlock | Error::TooLong) => {} // it may go otherwise
+                Err(error) => return Err((error, memory, more)),
+            }
+        }
+        let may = more.is_empty() && length as u64 >= core.limits.single_copy;
+        let shown = may && core.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.shm().is_some());
+        let mut place = match shown {
+            true => packet::Place { address: memory.address(), key: 0 },
+            false => packet::Place::default(),
+        };
+        if let (Memory::Block(loan), true) = (&memory, more.is_empty()) {
+            place = core.place_of_loan(message.channel.link, loan, place);
+        }
+        let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
+        operation.exchange_rest(more);
+        let name = match core.state.operations.begin(operation) {
+            Ok(name) => name,
+            Err(error) => return Err((error, Memory::Owned(Vec::new()), Vec::new())),
+        };
+        let sent = self.send_begun(core, message, name, place);
+        match sent {
+            Ok(Sent::Pending(number)) => {
+                if let Some(operation) = core.state.operations.get(u64::from(name.0)) {
+                    operation.kind = Kind::Send(Some(number));
+                }
+                core.settle(message.channel.link);
+                Ok(Some(name))
+            }
+            Ok(Sent::Complete) => {
+                if notice.group.is_some() {
+                    let outcome = Outcome { status: super::Status::Done, length: length as u64 };
+                    core.state.operations.complete(u64::from(name.0), outcome);
+                    core.alert();
+                    return Ok(Some(name));
+                }
+                core.state.operations.withdraw(name);
+                Ok(None)
+            }
+            Err(error) => match core.state.operations.withdraw(name) {
+                Some(mut operation) => {
+                    let more = operation.exchange_rest(Vec::new());
+                    Err((error, operation.memory, more))
+                }
+                None => Err((error, Memory::Owned(Vec::new()), Vec::new())),
+            },
+        }
+    }
+
+    /// The body is the operation's: it is shown to the protocol from there.
+    fn send_begun(
+        &self,
+        core: &mut Core,
+        message: &Outgoing<'_>,
+        name: OperationId,
+        place: packet::Place,
+    ) -> Result<Sent, Error> {
+        // The record lends its memory for the call: nothing that the protocol does in a send touches it.
+        let Some(operation) = core.state.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
+        let memory = std::mem::replace(&mut operation.memory, Memory::Owned(Vec::new()));
+        let more = operation.exchange_rest(Vec::new());
+        let body: smallvec::SmallVec<[&[u8]; 8]> =
+            std::iter::once(&memory).chain(&more).map(|memory| memory.bytes(0, usize::MAX)).collect();
+        let sent = self.try_send(core, message, &body, u64::from(name.0), place);
+        drop(body);
+        if let Some(operation) = core.state.operations.get(u64::from(name.0)) {
+            operation.memory = memory;
+            operation.exchange_rest(more);
+        }
+        sent
+    }
+}
+
+/// Sends what is short and needs no record, if there is room. False: it goes the long way, or not at all.
+#[inline(always)]
+fn goes_at_once(core: &mut Core, message: &Outgoing<'_>, memory: &Memory, more: &[Memory], notice: Notice) -> bool {
+    let &Outgoing { channel, tag, headers, mode } = message;
+    let plain = mode == Mode::Automatic && more.is_empty() && notice.group.is_none() && memory.len() <= SHORT;
+    if !plain {
+        return false;
+    }
+    let body = memory.bytes(0, SHORT);
+    core.inject(channel, tag, headers, body)
+        || headers.is_empty()
+            && core.link(channel.link).is_ok_and(|(link_state, state)| {
+                link_state.send_short(channel.link, state, channel.id, tag, 0, body).is_ok()
+            })
+}
+
+impl Core {
+    /// Why a send was refused.
+    #[cold]
+    fn refused(&mut self, channel: Channel, refusal: Refusal) -> Error {
+        if refusal == Refusal::Closed && self.place(channel.link, channel.id).is_none() {
+            return Error::Unknown;
+        }
+        self.refused_on(channel.link, refusal)
+    }
+
+    /// Why something was refused on a link; who waits for room is told when there is some.
+    #[cold]
+    pub(super) fn refused_on(&mut self, link: LinkId, refusal: Refusal) -> Error {
+        let gone = self.gone(link);
+        if refusal == Refusal::WouldBlock
+            && let Ok((link_state, state)) = self.link(link)
+        {
+            link_state.blocked = true;
+            link_state.flush(link, state);
+            self.warm(link);
+        }
+        Error::of(refusal, gone)
+    }
+}

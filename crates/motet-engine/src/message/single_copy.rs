@@ -1,0 +1,313 @@
+//! Single copies: bodies that the receiver copies out of the sender's process, alone or with the sender's help.
+//!
+//! With help, the receiver says where it wants the bytes, and both copy chunks that they claim from words beside the ring
+//! ([`motet_wire::message::fifo::chunk_claims`]), the sender whenever it makes progress; one that does not is not waited for. Before the receiver's memory
+//! is the program's again, the sender has said that its chunks are copied, or is gone.
+//!
+//! What it is not: which way is taken is [`super::copy_strategy`]'s matter.
+
+use super::link::{COPY, GONE, LinkState};
+use super::message_state::{Callbacks, MessageState};
+use super::operations::Operation;
+use super::{LinkId, regions};
+use crate::reason::Reason;
+use motet_proto::message::{CopyRequest, ShareRequest};
+use motet_sys::user_memory::Memory;
+use motet_sys::{process_vm, socket, thread};
+use motet_wire::message::fifo::chunk_claims::{Claims, Helped};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// A body that the receiver copies.
+#[derive(Debug, Clone, Copy)]
+pub struct Copying {
+    /// What is wanted.
+    pub request: CopyRequest,
+    /// Bytes copied.
+    pub done: u64,
+    /// With the sender's help.
+    pub help: bool,
+}
+
+/// The copy that is under way with the sender's help.
+#[derive(Debug, Clone, Copy)]
+pub struct Sharing {
+    claims: &'static Claims,
+    operation: u64,
+    stamp: u32,
+    /// Chunks that may be claimed, and those that we have copied.
+    chunks: u32,
+    mine: u32,
+}
+
+/// A body of ours that the peer copies with our help.
+#[derive(Debug, Clone, Copy)]
+pub struct Helping {
+    /// What it has said.
+    pub request: ShareRequest,
+    /// Chunks that we have copied.
+    pub done: u32,
+}
+
+/// What came of a step.
+enum Step {
+    /// There is more to do.
+    More,
+    /// The sender has claimed the last chunks.
+    Waiting,
+    /// It has ended: copied or not.
+    Over(bool),
+}
+
+/// Bytes that are claimed at a time: both ends work out the same.
+fn chunk_of(length: u64) -> u64 {
+    (length / 16).next_power_of_two().clamp(64 << 10, 512 << 10)
+}
+
+fn chunks_of(length: u64) -> u32 {
+    u32::try_from(length.div_ceil(chunk_of(length))).unwrap_or(u32::MAX - 1)
+}
+
+/// The bytes of a chunk: where they begin, and how many.
+fn chunk(at: u32, length: u64) -> (u64, usize) {
+    let begin = (u64::from(at) * chunk_of(length)).min(length);
+    (begin, (length - begin).min(chunk_of(length)) as usize)
+}
+
+impl LinkState {
+    /// Goes on with copies between the processes. False: there was nothing to do but to wait.
+    #[cold]
+    pub fn copy(&mut self, id: LinkId, state: &mut MessageState) -> bool {
+        if self.lend(id, state) {
+            return true;
+        }
+        let message = self.copy_message(id, state);
+        let remote = self.copy_remote(id, state);
+        self.help(state) | message | remote
+    }
+
+    fn copy_message(&mut self, id: LinkId, state: &mut MessageState) -> bool {
+        let Some(&front) = self.callback_state.copies.front() else { return false };
+        if front.help && self.callback_state.sharing.is_none() {
+            self.begin_sharing(id, state, &front.request);
+        }
+        let step = match self.callback_state.sharing {
+            Some(sharing) => self.copy_shared(state, &front.request, sharing),
+            None => self.copy_alone(state, front),
+        };
+        if self.is_given_up() {
+            self.lose(id, state, Reason::PEER_GONE, GONE);
+            return true;
+        }
+        self.callback_state.awaits_help = matches!(step, Step::Waiting);
+        match step {
+            Step::More => {}
+            Step::Waiting => return false,
+            Step::Over(copied) => {
+                self.callback_state.copies.pop_front();
+                self.copies.note(copied, front.request.length);
+                // Memory that was taken away from its receive says nothing.
+                let there = |operation: &mut Operation| !operation.detached;
+                if !copied && state.operations.get(front.request.operation).is_some_and(there) {
+                    self.callback_state.choice.no_copies();
+                }
+                let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+                self.proto.copied(&mut callbacks, front.request.record, copied);
+            }
+        }
+        true
+    }
+
+    fn copy_alone(&mut self, state: &mut MessageState, Copying { request, done, .. }: Copying) -> Step {
+        let length = (request.length - done).min(COPY as u64) as usize;
+        let pid = self.shm().map_or(0, |shm| shm.pid);
+        let seen = self.copy_seen(state, &request, done, length);
+        let Some(more) = seen.or_else(|| copy_some(state, pid, &request, done, length)) else {
+            return Step::Over(false);
+        };
+        if done + more >= request.length {
+            return Step::Over(true);
+        }
+        if let Some(front) = self.callback_state.copies.front_mut() {
+            front.done += more;
+        }
+        Step::More
+    }
+
+    /// Says where the bytes are wanted.
+    fn begin_sharing(&mut self, id: LinkId, state: &mut MessageState, request: &CopyRequest) {
+        let memory = state.operations.get(request.operation).map(|operation| &operation.memory);
+        let address = memory.filter(|memory| memory.len() as u64 >= request.length).map(Memory::address);
+        let (Some(shm), Some(address)) = (self.shm(), address) else { return };
+        let claims = shm.bulk.1.claims();
+        self.callback_state.stamp = self.callback_state.stamp.wrapping_add(1).max(1);
+        let (stamp, chunks) = (self.callback_state.stamp, chunks_of(request.length));
+        claims.begin(stamp);
+        let &CopyRequest { record, operation, .. } = request;
+        self.callback_state.sharing = Some(Sharing { claims, operation, stamp, chunks, mine: 0 });
+        self.proto.share(record, address, stamp);
+        self.flush(id, state);
+    }
+
+    /// Copies the next chunk that nobody has claimed.
+    fn copy_shared(&mut self, state: &mut MessageState, request: &CopyRequest, sharing: Sharing) -> Step {
+        let Sharing { claims, stamp, chunks, mine, .. } = sharing;
+        if let Some(next) = claims.claim(stamp, chunks) {
+            let pid = self.shm().map_or(0, |shm| shm.pid);
+            let (mut at, mut left) = chunk(next, request.length);
+            while left > 0 {
+                let Some(copied) = copy_some(state, pid, request, at, left) else {
+                    self.end_sharing();
+                    return Step::Over(false);
+                };
+                (at, left) = (at + copied, left - copied as usize);
+            }
+            if let Some(sharing) = &mut self.callback_state.sharing {
+                sharing.mine += 1;
+            }
+            return Step::More;
+        }
+        match claims.helped(stamp) {
+            Helped::Chunks(helped) if helped >= chunks - mine => {
+                self.callback_state.sharing = None;
+                self.copies.helped += u64::from(helped > 0);
+                Step::Over(true)
+            }
+            Helped::Chunks(_) => Step::Waiting,
+            Helped::Failed => {
+                // What it has claimed is not there: all of it once more, and never again like this.
+                self.callback_state.sharing = None;
+                self.callback_state.choice.no_help();
+                if let Some(front) = self.callback_state.copies.front_mut() {
+                    (front.done, front.help) = (0, false);
+                }
+                Step::More
+            }
+        }
+    }
+
+    /// Ends a copy that both make, if it is for this operation.
+    pub fn end_sharing_of(&mut self, operation: u64) {
+        if self.callback_state.sharing.is_some_and(|sharing| sharing.operation == operation) {
+            self.end_sharing();
+            if let Some(front) = self.callback_state.copies.front_mut() {
+                front.help = false;
+            }
+        }
+    }
+
+    /// Ends it: the sender claims no more, and what it has claimed is waited for, as its writes into our memory cannot be called back. One that
+    /// has closed the link (or has ended, or runs another program, which closes it) is not in the middle of a chunk. One that is stopped
+    /// there keeps us until it goes on: whether it has yet to write cannot be known. (It may write our memory anyway, so one that does this
+    /// on purpose has simpler ways.)
+    pub fn end_sharing(&mut self) {
+        let Some(Sharing { claims, stamp, chunks, mine, .. }) = self.callback_state.sharing.take() else { return };
+        let theirs = claims.close(stamp).min(chunks).saturating_sub(mine);
+        let Some(shm) = self.shm() else { return };
+        let (control, process) = (shm.control.as_fd().as_raw_fd(), shm.process.as_ref());
+        let is_done = || match claims.helped(stamp) {
+            Helped::Chunks(helped) => helped >= theirs,
+            Helped::Failed => true,
+        };
+        for look in 0u64.. {
+            let lives =
+                || socket::alive(control) && process.is_some_and(|process| !thread::has_exited(process.as_fd()));
+            if is_done() || look % 1024 == 1023 && !lives() {
+                return;
+            }
+            if look > 4096 { thread::nap(100_000) } else { std::hint::spin_loop() }
+        }
+    }
+
+    /// Goes on with what the peer copies from us: the next chunk that nobody has claimed. True: there was one.
+    fn help(&mut self, state: &mut MessageState) -> bool {
+        let Some(&Helping { request, .. }) = self.callback_state.helps.front() else { return false };
+        let ShareRequest { operation, shared } = request;
+        let Some(shm) = self.shm() else {
+            self.callback_state.helps.clear();
+            return false;
+        };
+        let (pid, claims) = (shm.pid, shm.bulk.0.claims());
+        let chunks = chunks_of(shared.length);
+        let there = pid != 0 && socket::alive(shm.control.as_fd().as_raw_fd());
+        let next = match state.operations.get(operation) {
+            Some(_) if there => claims.claim(shared.stamp, chunks),
+            _ => None, // it has ended, or we may not
+        };
+        let Some(next) = next else {
+            self.callback_state.helps.pop_front();
+            return true;
+        };
+        let (at, length) = chunk(next, shared.length);
+        let memory = state.operations.get(operation).map(|operation| &operation.memory);
+        let written = memory.is_some_and(|memory| {
+            let body = memory.bytes(at as usize, length);
+            body.len() == length && write_all(pid, shared.address + at, body)
+        });
+        let last = match (written, self.callback_state.helps.front_mut()) {
+            (true, Some(helping)) => {
+                helping.done += 1;
+                claims.help(shared.stamp, helping.done, chunks)
+            }
+            _ => {
+                claims.fail(shared.stamp);
+                self.callback_state.helps.pop_front();
+                true
+            }
+        };
+        if last {
+            self.wake(); // the peer may wait for nothing else
+        }
+        true
+    }
+
+    fn copy_remote(&mut self, id: LinkId, state: &mut MessageState) -> bool {
+        let Some((request, done)) = self.callback_state.remote_copy() else { return false };
+        let pid = self.shm().map_or(0, |shm| shm.pid);
+        let length = (request.length - done).min(COPY as u64) as usize;
+        let copied = regions::copy_some(state, pid, &request, done, length);
+        if self.is_given_up() {
+            self.lose(id, state, Reason::PEER_GONE, GONE);
+            return true;
+        }
+        let ends = copied.is_none_or(|more| done + more >= request.length);
+        if let (Some(more), Some(first)) = (copied, self.callback_state.remote_copies.front_mut()) {
+            first.1 += more;
+        }
+        if ends {
+            self.callback_state.remote_copies.pop_front();
+            self.copies.note(copied.is_some(), request.length);
+            let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+            self.proto.copied_remote(&mut callbacks, request.record, copied.is_some());
+        }
+        true
+    }
+
+    /// Whether the peer has closed the link. Asked behind each copy out of its memory: before a peer uses memory again that it has
+    /// announced, without word that we have let go of it, it closes the link; so what was copied while the link stood is what was announced.
+    fn is_given_up(&mut self) -> bool {
+        self.shm().is_some_and(|shm| !socket::alive(shm.control.as_fd().as_raw_fd()))
+    }
+}
+
+/// Copies the next bytes of a request from the peer's memory; `None`: the system does not let us.
+fn copy_some(state: &mut MessageState, pid: u32, request: &CopyRequest, done: u64, length: usize) -> Option<u64> {
+    let operation = state.operations.get(request.operation)?;
+    let from = request.address.checked_add(done)?;
+    if pid == 0 {
+        return None;
+    }
+    let copied = operation.memory.write(done as usize, length, |into| process_vm::read_from(pid, from, into));
+    copied.ok().filter(|&copied| copied > 0).map(|copied| copied as u64)
+}
+
+/// Copies all of it to that address of a process.
+fn write_all(pid: u32, address: u64, mut body: &[u8]) -> bool {
+    let mut at = address;
+    while !body.is_empty() {
+        match process_vm::write_to(pid, at, body) {
+            Ok(written @ 1..) if written <= body.len() => (at, body) = (at + written as u64, &body[written..]),
+            _ => return false,
+        }
+    }
+    true
+}

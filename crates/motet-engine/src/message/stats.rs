@@ -1,0 +1,211 @@
+//! What a node tells `motet why` of itself: the writing side of [`motet_wire::message::stats`].
+//!
+//! What it is: a page for the node and a row for each link, in memory that no peer has. Who and why is written when a link comes up or
+//! goes, counts when the kernel is asked or a sleep begins: they are numbers that exist anyway (positions of lanes and rings) or belong to
+//! something slow (a single copy, a loan). What it is not: nothing here is on the way of a message, and a node for which there is no memory
+//! for a sheet goes without.
+
+use super::link::LinkState;
+use super::transport::{Identity, NodeId, Transport};
+use crate::driver::Driver;
+use crate::reason::Reason;
+use motet_sys::memory::{self, Ranges};
+use motet_sys::private_fds::PrivateFd;
+use motet_sys::{clock, thread};
+use motet_wire::message::stats::{self, BYTES, Count, HEAD, REFUSED, ROW};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// Where sheets lie. It is left to none but sheets.
+static RANGES: Mutex<Ranges> = Mutex::new(Ranges::new());
+
+/// Memory is made a page at a time.
+const PAGE: usize = 4096;
+
+/// How a link has come about.
+#[derive(Debug, Clone, Default)]
+pub struct How {
+    /// This node has called.
+    pub called: bool,
+    /// Ways that were tried in vain before, or that may not be used.
+    pub refused: Vec<(u64, Reason)>,
+}
+
+impl How {
+    /// This way was in vain.
+    pub fn refused(&mut self, driver: &str, reason: Reason) {
+        self.refused.push((stats::word(driver), reason));
+    }
+}
+
+/// What a link has copied out of its peer's memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Copies {
+    /// Bodies, and their bytes.
+    pub done: [u64; 2],
+    /// Those for which the system refused it: they were fetched in pieces.
+    pub refused: u64,
+    /// Of those copied, bodies of which the peer has copied some.
+    pub helped: u64,
+}
+
+impl Copies {
+    /// One has ended.
+    pub fn note(&mut self, copied: bool, length: u64) {
+        if copied {
+            self.done[0] += 1;
+            self.done[1] = self.done[1].wrapping_add(length);
+        } else {
+            self.refused += 1;
+        }
+    }
+}
+
+/// A node's sheet; `None` inside: it has none.
+#[derive(Debug, Default)]
+pub struct Sheet(Option<Open>);
+
+#[derive(Debug)]
+struct Open {
+    sheet: stats::Sheet,
+    /// Bytes for which there are pages.
+    pages: usize,
+    /// For others to find it.
+    _file: PrivateFd,
+}
+
+impl Sheet {
+    /// Of this node.
+    pub fn open(identity: &Identity, drivers: &[&'static dyn Driver], address: &str) -> Self {
+        let Ok(file) = memory::make(stats::NAME, BYTES, &[], HEAD) else { return Self(None) };
+        let file = PrivateFd::new(file);
+        let mapping = RANGES.lock().unwrap_or_else(PoisonError::into_inner).map(&file, BYTES, PAGE);
+        let Some(sheet) = mapping.ok().and_then(stats::Sheet::over) else { return Self(None) };
+        let head = sheet.head();
+        head.version.store(stats::VERSION, Relaxed);
+        head.row.store(ROW as u32, Relaxed);
+        head.rows.store(stats::ROWS as u32, Relaxed);
+        head.process.store(thread::real_pid(), Relaxed);
+        number(&head.node, identity.id);
+        stats::write_text(&head.name, &identity.name);
+        stats::write_text(&head.address, address);
+        for (place, driver) in head.drivers.iter().zip(drivers) {
+            place.store(stats::word(driver.name()), Relaxed);
+        }
+        head.magic.store(stats::MAGIC, Relaxed);
+        Self(Some(Open { sheet, pages: HEAD, _file: file }))
+    }
+
+    /// A call has failed in the end.
+    #[cold]
+    pub fn failed(&self, reason: Reason) {
+        if let Some(place) = self.0.as_ref().and_then(|open| open.sheet.head().failed.get(reason.0 as usize)) {
+            place.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A link has come up, with this place among the node's links.
+    #[cold]
+    pub fn link_state(&mut self, index: u32, link: u32, link_state: &LinkState, how: &How) {
+        let Some(open) = &mut self.0 else { return };
+        let Some(row) = open.row_for(index) else { return };
+        row.state.store(0, Relaxed);
+        row.called.store(u32::from(how.called), Relaxed);
+        row.link.store(link, Relaxed);
+        row.reason.store(0, Relaxed);
+        row.driver.store(stats::word(link_state.driver), Relaxed);
+        number(&row.peer, link_state.peer);
+        let process = match &link_state.transport {
+            Some(Transport::SharedMemory(shm)) => shm.pid,
+            _ => 0,
+        };
+        row.process.store(process, Relaxed);
+        row.refused.store(how.refused.len() as u32, Relaxed);
+        row.began.store(clock::wall().0, Relaxed);
+        for (place, (driver, reason)) in row.ways.iter().zip(how.refused.iter().take(REFUSED)) {
+            place[0].store(*driver, Relaxed);
+            place[1].store(u64::from(reason.0), Relaxed);
+        }
+        row.counts.iter().for_each(|count| count.store(0, Relaxed));
+        row.state.store(1, Relaxed);
+    }
+
+    /// How a link is now.
+    pub fn counts(&self, index: u32, link_state: &LinkState) {
+        let Some(row) = self.0.as_ref().and_then(|open| open.row(index)) else { return };
+        let put = |count: Count, value: u64| row.counts[count as usize].store(value, Relaxed);
+        match &link_state.transport {
+            Some(Transport::SharedMemory(shm)) => {
+                put(Count::LinesOut, shm.outward.tail());
+                put(Count::LinesIn, shm.inward.head());
+                put(Count::RingOut, shm.bulk.0.tail());
+                put(Count::RingIn, shm.bulk.1.head());
+            }
+            Some(Transport::Packet(packet_transport)) => {
+                let [out, inward, again] = packet_transport.counts();
+                put(Count::FramesOut, out);
+                put(Count::FramesIn, inward);
+                put(Count::Again, again);
+            }
+            None => {}
+        }
+        let ([copied, bytes], loans) = (link_state.copies.done, link_state.callback_state.segments.counts);
+        put(Count::Copied, copied);
+        put(Count::CopiedBytes, bytes);
+        put(Count::CopyRefused, link_state.copies.refused);
+        put(Count::Helped, link_state.copies.helped);
+        put(Count::Lent, loans.lent);
+        put(Count::LentCopied, loans.copied);
+        let [channels, coming, going] = link_state.proto.counts().map(u64::from);
+        put(Count::Channels, channels);
+        put(Count::LongIn, coming);
+        put(Count::LongOut, going);
+        if let Some(reason) = link_state.gone {
+            row.reason.store(reason.0, Relaxed);
+            row.state.store(2, Relaxed);
+        }
+    }
+
+    /// A link is forgotten.
+    #[cold]
+    pub fn left(&self, index: u32) {
+        if let Some(row) = self.0.as_ref().and_then(|open| open.row(index)) {
+            row.state.store(0, Relaxed);
+        }
+    }
+}
+
+impl Open {
+    /// A row that has a page.
+    fn row(&self, index: u32) -> Option<&stats::Row> {
+        let index = index as usize;
+        (HEAD + (index + 1) * ROW <= self.pages).then(|| self.sheet.row(index)).flatten()
+    }
+
+    /// The same, with a page if there is memory for one: storing would end the process otherwise.
+    fn row_for(&mut self, index: u32) -> Option<&stats::Row> {
+        let head = self.sheet.head();
+        let end = HEAD + (index as usize + 1) * ROW;
+        while self.pages < end.min(BYTES) && memory::populate_part(self.sheet.mapping(), self.pages, PAGE) {
+            self.pages += PAGE;
+        }
+        if end > self.pages {
+            head.unshown.fetch_add(1, Relaxed);
+            return None;
+        }
+        head.used.fetch_max(index + 1, Relaxed);
+        self.row(index)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        RANGES.lock().unwrap_or_else(PoisonError::into_inner).give_up(self.sheet.mapping());
+    }
+}
+
+fn number(words: &[AtomicU64; 2], NodeId(id): NodeId) {
+    for (word, bytes) in words.iter().zip(id.chunks_exact(8)) {
+        word.store(u64::from_le_bytes(std::array::from_fn(|n| bytes[n])), Relaxed);
+    }
+}

@@ -1,0 +1,416 @@
+//! The process's one engine: streams by handle, the node file, and what this process keeps about each stream for itself.
+//!
+//! Two kinds of memory: *records* lie in the node file, shared with forked children and readable by `motet ps`;
+//! [`Local`] is private to the process (a forked child has its own copy).
+
+mod fork;
+mod totals;
+mod unread;
+
+pub use fork::Quiet;
+pub use totals::Totals;
+
+use crate::driver::{Connecting, Driver};
+use crate::log::Log;
+use crate::stream::epoll_set::Set;
+use crate::stream::exchange_pace::Pace;
+use crate::stream::fork_group::Place;
+use crate::stream::kernel_tcp::Kernel;
+use crate::stream::peer_process::Peer;
+use motet_proto::stream::bulk::Arriving;
+use motet_sys::fork_safe_mutex::Forkable;
+use motet_sys::private_fds::PrivateFd;
+use motet_sys::rustix::fd::OwnedFd;
+use motet_sys::{limits, memory, thread};
+use motet_wire::stream::record::{Events, Exchange, Life, Record, Rx, State, Tx, Who};
+use motet_wire::stream::slot::{Slot, SlotCell};
+use motet_wire::stream::stats::{self, Node};
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// A stream's handle: `(index + 1) << 32 | generation`; 0 is none.
+pub type Handle = u64;
+
+/// What the leaf that links the engine decides.
+#[derive(Clone)]
+pub struct Options {
+    /// Every driver there is.
+    pub drivers: &'static [&'static dyn Driver],
+    /// Names of drivers that may be used; empty: all.
+    pub allowed: Vec<String>,
+    /// Bytes of each ring.
+    pub ring: usize,
+    /// Bytes of each large ring, whose pages come into being for streams with bulk data; 0: none.
+    pub bulk: usize,
+    /// Records in the node file.
+    pub streams: usize,
+    /// Most bytes of memory that drivers may map for streams, large rings aside.
+    pub memory: usize,
+    /// Huge pages for the large rings, where the system has them.
+    pub huge: bool,
+    /// Longest spin before a sleep, ns.
+    pub spin: u64,
+    /// Waits that may spin rest so long behind open gates, ns, whoever wants the CPUs: for tests. 0: they sleep as soon as that is better.
+    pub patience: u64,
+    /// Streams looked at in one wait.
+    pub hot: usize,
+    /// Smallest transfer that may go by single copy, bytes; `usize::MAX`: none.
+    pub single_copy: usize,
+    /// The same between CPUs that share no cache.
+    pub single_copy_far: usize,
+    /// Smallest of them that both sides make together, bytes.
+    pub half_copy: usize,
+    /// File for a line per event ([`crate::log`]); `%p` is the process id.
+    pub log: Option<PathBuf>,
+    /// The profile that sizes came from, for the log.
+    pub profile: Option<PathBuf>,
+}
+
+impl Options {
+    /// Whether gates stay open for a while.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patience > 0
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("ring", &self.ring).field("spin", &self.spin).finish_non_exhaustive()
+    }
+}
+
+/// What a process keeps about one stream for itself. A thread that forks cannot hold the locks of every stream: a child finds
+/// them open, and empty what was being changed ([`Forkable`]).
+#[derive(Default)]
+pub struct Local {
+    /// The handle of the stream that is here; 0: none. Every use of a handle asks for it.
+    pub handle: AtomicU64,
+    /// Its descriptor in this process.
+    pub fd: AtomicI32,
+    /// The kernel's cookie of its socket. A number may be closed unseen, and given to another one.
+    pub cookie: AtomicU64,
+    /// Whether this end made the connection.
+    pub connected: AtomicBool,
+    /// Voices that have taken the stream; the last one that closes it ends it.
+    pub voices: AtomicU32,
+    /// The wire, once it is up.
+    pub slot: SlotCell,
+    /// The wire on its way up.
+    pub pending: Forkable<Option<Box<dyn Connecting>>>,
+    /// The driver of the wire, plus one.
+    pub driver: AtomicU32,
+    /// The process at the other end, for single copy.
+    pub peer: Peer,
+    /// The epoll sets that the stream is in.
+    pub sets: Forkable<Vec<Arc<Set>>>,
+    /// Whether there is one.
+    pub in_set: AtomicBool,
+    /// Whether the set looks at the stream, or did when the stream left it.
+    pub hot: AtomicBool,
+    /// The blocking receives that found the gate closed, or had to do with a peer on their own CPU.
+    pub pace: Pace,
+    /// Eventfds of threads that sleep on the stream inside the engine's own blocking calls.
+    pub sleepers: Forkable<Vec<i32>>,
+    /// Whether the stream is among the engine's unread ones.
+    pub unread: AtomicBool,
+    /// The large block that comes.
+    pub arriving: Arriving,
+}
+
+/// A stream of this process whose wire is up.
+pub struct Up<'e> {
+    /// Its handle.
+    pub handle: Handle,
+    /// What it shares with forked relatives.
+    pub record: &'e Record,
+    /// What this process keeps for itself.
+    pub local: &'e Local,
+    /// Its wire.
+    pub slot: Slot,
+}
+
+impl<'e> Up<'e> {
+    /// The kernel's TCP under it.
+    #[inline(always)]
+    pub fn base(&self) -> Kernel<'e> {
+        Kernel::new(self.local, self.handle)
+    }
+
+    /// Whether the peer was last seen on this CPU.
+    pub fn is_near(&self) -> bool {
+        motet_proto::stream::spin::same_cpu(&self.slot, &self.base())
+    }
+}
+
+const CHUNK: usize = 64;
+
+/// The engine.
+pub struct Engine {
+    /// What the leaf decided.
+    pub options: Options,
+    /// What happened, for people.
+    pub log: Log,
+    pub(crate) node: Node,
+    pub(crate) node_file: PrivateFd,
+    pub(crate) place: Place,
+    locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
+    free: Mutex<VecDeque<u32>>,
+    owners: Mutex<HashMap<u64, Handle>>,
+    /// One bit per stream with bytes that the peer may not have read, and one bit per word of them: so few of many streams are
+    /// found at once (label UNREAD).
+    unread: Box<[AtomicU64]>,
+    unread_words: Box<[AtomicU64]>,
+    any_unread: AtomicU64,
+    /// What streams that have ended had counted.
+    ended: Mutex<Totals>,
+    /// The counts of links that the node file has heard of.
+    told: [AtomicU64; 2],
+}
+
+static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
+/// Held while the engine starts, so that no child is forked in the middle of it.
+static START: Mutex<()> = Mutex::new(());
+
+impl Engine {
+    /// The engine, started with `options` on the first call. `None` when the node file cannot be made.
+    pub fn start(options: impl FnOnce() -> Options) -> Option<&'static Engine> {
+        let _start = lock(&START);
+        ENGINE.get_or_init(|| Engine::new(options()).ok()).as_ref()
+    }
+
+    /// The engine, if it runs.
+    #[inline(always)]
+    pub fn running() -> Option<&'static Engine> {
+        ENGINE.get().and_then(Option::as_ref)
+    }
+
+    fn new(mut options: Options) -> Result<Self, i32> {
+        let (file, node) = new_node(most_streams(options.streams).next_multiple_of(CHUNK))?;
+        options.streams = node.capacity();
+        motet_sys::process_root::remember();
+        motet_sys::clock::ticks_per_1024ns();
+        crate::stream::kernel_tcp::keep_gates_open(options.patience);
+        let log = Log::new(options.log.clone());
+        log.start(&options);
+        let engine = Self {
+            node,
+            node_file: PrivateFd::new(file),
+            place: Place::default(),
+            log,
+            locals: (0..options.streams / CHUNK).map(|_| OnceLock::new()).collect(),
+            free: Mutex::default(),
+            owners: Mutex::default(),
+            unread: (0..options.streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
+            unread_words: (0..(options.streams / CHUNK).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            any_unread: AtomicU64::new(0),
+            ended: Mutex::default(),
+            told: Default::default(),
+            options,
+        };
+        engine.join_family(0);
+        Ok(engine)
+    }
+
+    /// The record and the private part of a stream; `None` when the handle is stale.
+    #[inline(always)]
+    pub fn look_up(&self, handle: Handle) -> Option<(&Record, &Local)> {
+        let index = ((handle >> 32) as usize).wrapping_sub(1);
+        let local = self.local(index)?;
+        if local.handle.load(Ordering::Acquire) != handle {
+            return None;
+        }
+        Some((self.node.record(index)?, local))
+    }
+
+    /// A stream whose wire is up.
+    #[inline(always)]
+    pub fn attached(&self, handle: Handle) -> Option<Up<'_>> {
+        let (record, local) = self.look_up(handle)?;
+        Some(Up { handle, record, local, slot: local.slot.slot()? })
+    }
+
+    /// Records of which this process has ever held a stream, with what it keeps about them.
+    pub(crate) fn each_local(&self) -> impl Iterator<Item = (&Record, &Local)> {
+        let used = self.node.head().used.load(Ordering::Acquire) as usize;
+        (0..used).filter_map(|index| Some((self.node.record(index)?, self.local(index)?)))
+    }
+
+    /// Every record that has ever been used.
+    pub(crate) fn each_record(&self, each: impl FnMut(&Record)) {
+        let used = self.node.head().used.load(Ordering::Acquire) as usize;
+        (0..used).filter_map(|index| self.node.record(index)).for_each(each);
+    }
+
+    fn make_local(&self, index: usize) {
+        // By way of a vector: nothing of that size comes into being on the stack of the program's thread.
+        let made = || (0..CHUNK).map(|_| Local::default()).collect::<Box<[Local]>>();
+        self.locals[index / CHUNK].get_or_init(|| made().try_into().unwrap_or_else(|_| unreachable!("of this length")));
+    }
+
+    #[inline(always)]
+    fn local(&self, index: usize) -> Option<&Local> {
+        Some(&self.locals.get(index / CHUNK)?.get()?[index % CHUNK])
+    }
+
+    /// A new record, owned by this process, in state `Candidate`.
+    pub fn allocate(&self) -> Option<(Handle, &Record, &Local)> {
+        if !self.enlists() {
+            return None;
+        }
+        let recycled = {
+            let mut free = lock(&self.free);
+            // Oldest first, and only when there are many: a thread that still holds a stale handle finds it stale.
+            if free.len() >= CHUNK { free.pop_front() } else { None }
+        };
+        let index = match recycled.or_else(|| self.unused()).or_else(|| lock(&self.free).pop_front()) {
+            Some(index) => index as usize,
+            None => {
+                self.node.head().overflow.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+        };
+        self.make_local(index);
+        let record = self.node.record(index)?;
+        let generation = record.life.generation.load(Ordering::Relaxed);
+        reset(record);
+        record.life.owner.store(thread::pid(), Ordering::Relaxed);
+        record.life.users.store(self.own_bit(), Ordering::Relaxed);
+        record.life.state.store(State::Candidate as u32, Ordering::Release);
+        let handle = (index as u64 + 1) << 32 | u64::from(generation);
+        let local = self.local(index)?;
+        local.hot.store(false, Ordering::Relaxed);
+        local.voices.store(1, Ordering::Relaxed);
+        local.handle.store(handle, Ordering::Release);
+        Some((handle, record, local))
+    }
+
+    fn unused(&self) -> Option<u32> {
+        let head = self.node.head();
+        let index = head.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| {
+            ((used as usize) < self.node.capacity()).then_some(used + 1)
+        });
+        let index = index.ok()?;
+        if (index as usize).is_multiple_of(CHUNK) {
+            let size = (CHUNK * motet_wire::stream::record::SIZE) as u64;
+            // Pages now rather than SIGBUS later.
+            memory::allocate(&self.node_file, stats::offset(index as usize) as u64, size).ok()?;
+        }
+        Some(index)
+    }
+
+    /// The record of a handle that may be stale.
+    pub(crate) fn any(&self, handle: Handle) -> Option<(&Record, &Local)> {
+        let index = ((handle >> 32) as usize).wrapping_sub(1);
+        Some((self.node.record(index)?, self.local(index)?))
+    }
+
+    /// Makes a handle stale in this process: whoever looks it up from now on is told so. False when another thread did.
+    pub fn retire(&self, handle: Handle) -> bool {
+        let stale = |(_, local): (&Record, &Local)| {
+            local.handle.compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        handle != 0 && self.any(handle).is_some_and(stale)
+    }
+
+    /// Gives the record of a retired handle back, once no process of the family has the stream.
+    pub fn free(&self, handle: Handle) {
+        let index = (handle >> 32) as usize - 1;
+        if let Some(record) = self.node.record(index) {
+            record.life.generation.fetch_add(1, Ordering::AcqRel);
+            record.life.state.store(State::Free as u32, Ordering::Release);
+            record.life.owner.store(0, Ordering::Release);
+            lock(&self.free).push_back(index as u32);
+        }
+    }
+
+    /// Streams by SO_COOKIE: a descriptor has one owner, whichever voice asks first.
+    pub fn owners(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
+        lock(&self.owners)
+    }
+}
+
+/// Of so many streams as many as a node file may have records for, within the limits of the process.
+fn most_streams(wanted: usize) -> usize {
+    let size = limits::address_share(usize::MAX).min(usize::try_from(limits::file_size()).unwrap_or(usize::MAX));
+    let fit = size.saturating_sub(stats::bytes(0)) / (stats::bytes(CHUNK) - stats::bytes(0)) * CHUNK;
+    wanted.min(fit.max(CHUNK)) // where not even these fit the file is refused
+}
+
+fn new_node(streams: usize) -> Result<(OwnedFd, Node), i32> {
+    let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
+    let (file, mapping) = memory::create(stats::NAME, stats::bytes(streams), &[], stats::HEAD).map_err(raw)?;
+    let node = Node::over(mapping, streams).ok_or(22)?;
+    let head = node.head();
+    head.version.store(stats::VERSION, Ordering::Relaxed);
+    head.record.store(motet_wire::stream::record::SIZE as u32, Ordering::Relaxed);
+    head.capacity.store(streams as u32, Ordering::Relaxed);
+    head.creator.store(thread::pid(), Ordering::Relaxed);
+    head.magic.store(stats::MAGIC, Ordering::Release);
+    Ok((file, node))
+}
+
+/// Locks; a panic elsewhere does not make the engine unusable.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Everything but the generation, the state, the owners and the locks (closing left them free), back to nothing. All is taken apart field by
+/// field, so that a new one cannot be forgotten.
+fn reset(record: &Record) {
+    let Record { tx, rx, life, events, who } = record;
+    #[rustfmt::skip]
+    let Tx {
+        lock: _, tail, head_seen, tcp, mark, busy, ready, alive, returned, copied, hopeless, may_copy, wide, way, window,
+        rates: [through, around], last, room, lingered, spent, review,
+    } = tx;
+    mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
+    for word in [tail, head_seen, tcp, alive, returned, copied, spent, review] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [busy, ready, hopeless, may_copy, wide, way, window, through, around, last, room, lingered] {
+        word.store(0, Ordering::Relaxed);
+    }
+    #[rustfmt::skip]
+    let Rx {
+        lock: _, head, tcp, mark, busy, ready, mark_known, skip, failed, evidence, moved, copied, wide, bulk, bulk_ring, near,
+        slept, quiet, probed, passed, lent, met,
+    } = rx;
+    for word in [head, tcp, mark, moved, copied, slept, quiet, probed, met] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [busy, ready, mark_known, skip, failed, evidence, wide, bulk, bulk_ring, near, passed, lent] {
+        word.store(0, Ordering::Relaxed);
+    }
+    let Life {
+        generation: _,
+        state: _,
+        owner: _,
+        users: _,
+        fd,
+        reason,
+        plain,
+        woken,
+        end,
+        deadline,
+        ticks,
+        nonblocking,
+        nodelay,
+        error,
+    } = life;
+    let Events { raised, spin_miss, spilled, downgraded, single_copy, lost_put, exchange } = events;
+    let Exchange { unmet, kept, put, received } = exchange;
+    let Who { cookies: [own, others], pid, uid, gid, stalled, role: _, family: _, ports: _, addresses: _, began: _ } =
+        who; // `describe`
+    for word in [deadline, raised, spin_miss, spilled, downgraded, single_copy, lost_put, own, others] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [fd, reason, plain, woken, end, ticks, nonblocking, nodelay, error, unmet, kept, put, received, stalled]
+    {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in [pid, uid, gid] {
+        word.store(u32::MAX, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,154 @@
+//! Messages that nobody waited for, until a receive, a claim or their link takes them.
+//!
+//! Their records are listed by arrival, in their scope and in its context. A receive looks through the first [`LISTED`] of a list one by one;
+//! behind those, an exact tag is found by hash. What a message costs, and what becomes of it, is its link's matter.
+
+use super::super::ChannelId;
+use super::super::slab::Number;
+use super::scopes::Place;
+use super::{Key, LISTED, Scope, Selector, Source, Table, shrink};
+
+/// A message that nobody waited for. It must be accepted or discarded by its link, which owes the sender for it.
+#[derive(Debug)]
+pub struct Held {
+    /// The link's name for itself.
+    pub source: u32,
+    /// On which channel it came.
+    pub channel: ChannelId,
+    /// Bytes of headers at the front of `bytes`.
+    pub(in crate::message) headers: u16,
+    /// Its tag.
+    pub tag: u64,
+    /// Bytes of its body.
+    pub length: u64,
+    /// Credit that it uses.
+    pub(in crate::message) units: u32,
+    /// The record of a long message; otherwise the body is here.
+    pub(in crate::message) long: Option<Number>,
+    pub(in crate::message) bytes: Box<[u8]>,
+}
+
+impl Held {
+    /// Its headers, the outermost first.
+    pub fn headers(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.headers)]
+    }
+
+    /// Whether all of it is here.
+    pub fn is_whole(&self) -> bool {
+        self.long.is_none()
+    }
+
+    /// Its body, when that has come with it.
+    pub fn body(&self) -> Option<&[u8]> {
+        self.is_whole().then(|| &self.bytes[usize::from(self.headers)..])
+    }
+}
+
+/// In the table.
+#[derive(Debug)]
+pub struct Kept {
+    pub(super) held: Held,
+    /// The scope, and its context.
+    pub(super) scopes: [u32; 2],
+    /// Whether it is found by hash there.
+    hashed: [bool; 2],
+}
+
+/// Lists through kept messages, of the scope; two further on those of the context.
+const LISTS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
+
+impl<B> Place<B> {
+    /// Whether the next message is one of those that are found by hash: all behind the first of them are.
+    fn hashes_held(&self) -> bool {
+        let [listed, hashed] = self.held_counts;
+        !self.ordered && (hashed > 0 || listed >= LISTED)
+    }
+}
+
+impl<B: Copy> Table<B> {
+    /// The message that a receive would get.
+    pub fn peek(&self, selector: Selector) -> Option<&Held> {
+        self.kept.get(self.look(selector)?).map(|kept| &kept.held)
+    }
+
+    /// Takes it, for `accept` or `discard` of its link.
+    pub fn claim(&mut self, selector: Selector) -> Option<Held> {
+        let index = self.look(selector)?;
+        self.take_kept(index)
+    }
+
+    /// Whether there is room for one more message in a scope.
+    #[inline(always)]
+    pub(in crate::message) fn can_keep(&self, scope: Scope) -> bool {
+        self.scopes.known(scope.0).is_some() && self.kept.count() < super::super::slab::MOST
+    }
+
+    /// Keeps a message that no receive waits for. The message comes back when there are too many.
+    pub(in crate::message) fn keep(&mut self, scope: Scope, held: Held) -> Result<Number, Held> {
+        let (true, Some(place)) = (self.can_keep(scope), self.scopes.known(scope.0)) else { return Err(held) };
+        let (tag, scopes) = (held.tag, [scope.0.index(), place.parent.unwrap_or(u32::MAX)]);
+        let hashed = scopes.map(|scope| self.scopes.get(scope).is_some_and(|place| place.hashes_held()));
+        let Some(number) = self.kept.insert(Kept { held, scopes, hashed }) else { unreachable!("fewer than the most") };
+        for ((scope, hashed), [by_key, by_scope]) in scopes.into_iter().zip(hashed).zip(LISTS) {
+            let Some(place) = self.scopes.get_mut(scope) else { continue };
+            self.kept.append(&mut place.held, by_scope, number.index());
+            place.held_counts[usize::from(hashed)] += 1;
+            if hashed {
+                let list = self.kept_by_key.entry(Key { scope, mask: 0, tag }).or_default();
+                self.kept.append(list, by_key, number.index());
+            }
+        }
+        Ok(number)
+    }
+
+    /// Takes a kept message out, if it is still there.
+    pub(in crate::message) fn withdraw(&mut self, number: Number) -> Option<Held> {
+        let index = self.kept.find(number)?;
+        self.take_kept(index)
+    }
+
+    /// The first kept message that a selector matches.
+    #[inline(always)]
+    pub(super) fn look(&self, selector: Selector) -> Option<u32> {
+        if self.kept.count() == 0 { None } else { self.find_kept(selector) }
+    }
+
+    fn find_kept(&self, selector: Selector) -> Option<u32> {
+        let scope = self.scopes.find(selector.from.number())?;
+        let place = self.scopes.get(scope)?;
+        let mut at = place.held.first();
+        if place.ordered {
+            return at;
+        }
+        let which = usize::from(matches!(selector.from, Source::Any(_)));
+        while let Some(index) = at {
+            let kept = self.kept.get(index)?;
+            if kept.hashed[which] && selector.ignore == 0 {
+                return self.kept_by_key.get(&Key { scope, mask: 0, tag: selector.tag })?.first();
+            }
+            if (kept.held.tag ^ selector.tag) & !selector.ignore == 0 {
+                return Some(index);
+            }
+            at = self.kept.after(LISTS[which][1], index);
+        }
+        None
+    }
+
+    pub(super) fn take_kept(&mut self, index: u32) -> Option<Held> {
+        let &Kept { scopes, hashed, held: Held { tag, .. } } = self.kept.get(index)?;
+        for ((scope, hashed), [by_key, by_scope]) in scopes.into_iter().zip(hashed).zip(LISTS) {
+            let Some(place) = self.scopes.get_mut(scope) else { continue };
+            self.kept.unlink(&mut place.held, by_scope, index);
+            place.held_counts[usize::from(hashed)] -= 1;
+            let key = Key { scope, mask: 0, tag };
+            let Some(list) = hashed.then(|| self.kept_by_key.get_mut(&key)).flatten() else { continue };
+            self.kept.unlink(list, by_key, index);
+            if list.is_empty() {
+                self.kept_by_key.remove(&key);
+                shrink(&mut self.kept_by_key);
+            }
+        }
+        self.kept.remove(index).map(|kept| kept.held)
+    }
+}

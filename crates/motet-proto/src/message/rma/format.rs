@@ -1,0 +1,233 @@
+//! What packets about remote memory look like, behind the head that all packets have (`docs/messages.md`).
+//!
+//! What it is not: reading checks lengths, not whether a key is good or a number is known.
+
+use crate::message::atomic::{Atomic, Datatype, Operation};
+use crate::message::packet::{HEAD, Head, Place, u64_at};
+use crate::message::regions::{Key, Rights};
+use crate::message::slab::Number;
+use crate::message::{Broken, Status, packet};
+
+/// Fixed bytes of PUT, GET and ATOMIC.
+pub const AT: usize = HEAD + 16;
+/// Bytes of GET LONG.
+pub const RANGE: usize = AT + 8;
+/// Bytes of PUT LONG.
+pub const LONG: usize = RANGE + 16;
+/// Most bytes of a value that RESULT carries: the answers that a side keeps until there is room for them are bounded by it, and
+/// every link carries such a packet.
+pub const RESULT_MOST: usize = 256;
+const _: () = assert!(HEAD + RESULT_MOST <= packet::SMALLEST);
+
+/// `own` of GET: the bytes are wanted, or where the region lies ([`Sight`]).
+pub const VALUE: u16 = 0;
+/// See [`VALUE`].
+pub const LOOK: u16 = 1;
+/// `own` of BYTES: from the initiator of a put, from the target of a get.
+pub const OF_PUT: u16 = 0;
+/// See [`OF_PUT`].
+pub const OF_GET: u16 = 1;
+/// `own` of GOT: the initiator has copied, or could not and would like pieces.
+pub const COPIED: u16 = 0;
+/// See [`COPIED`].
+pub const NOT_COPIED: u16 = 1;
+
+/// PUT, GET or ATOMIC without what follows.
+#[inline]
+pub fn write_at(head: Head, key: Key, offset: u64) -> [u8; AT] {
+    let mut packet = head.begin();
+    packet[8..16].copy_from_slice(&key.0.to_le_bytes());
+    packet[16..24].copy_from_slice(&offset.to_le_bytes());
+    packet
+}
+
+/// Reads key and offset behind the head.
+#[inline]
+pub fn read_at(rest: &[u8]) -> Result<(Key, u64, &[u8]), Broken> {
+    let (key, rest) = packet::word(rest)?;
+    let (offset, rest) = packet::word(rest)?;
+    Ok((Key(key), offset, rest))
+}
+
+/// What a long operation is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// Which region.
+    pub key: Key,
+    /// Where in it.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+impl Range {
+    /// GET LONG.
+    pub fn write(&self, head: Head) -> [u8; RANGE] {
+        let mut packet = head.begin();
+        self.write_into(&mut packet);
+        packet
+    }
+
+    /// PUT LONG.
+    pub fn write_at(&self, head: Head, place: Place) -> [u8; LONG] {
+        let mut packet = head.begin();
+        self.write_into(&mut packet);
+        packet[32..40].copy_from_slice(&place.address.to_le_bytes());
+        packet[40..48].copy_from_slice(&place.key.to_le_bytes());
+        packet
+    }
+
+    fn write_into(&self, packet: &mut [u8]) {
+        packet[8..16].copy_from_slice(&self.key.0.to_le_bytes());
+        packet[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        packet[24..32].copy_from_slice(&self.length.to_le_bytes());
+    }
+
+    /// Reads it behind the head.
+    pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), Broken> {
+        let (fixed, rest) = rest.split_first_chunk::<{ RANGE - HEAD }>().ok_or(packet::SHORT)?;
+        Ok((Self { key: Key(u64_at(fixed, 0)), offset: u64_at(fixed, 8), length: u64_at(fixed, 16) }, rest))
+    }
+}
+
+/// What GET with [`LOOK`] is answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sight {
+    /// Where the region lies, as in ANNOUNCE; the address 0: not where the asker could see it.
+    pub place: Place,
+    /// Bytes of it.
+    pub length: u64,
+    /// What may be done with it.
+    pub rights: Rights,
+}
+
+/// Bytes of a [`Sight`].
+pub const SIGHT: usize = 32;
+const _: () = assert!(SIGHT <= RESULT_MOST);
+
+impl Sight {
+    /// As the value of a RESULT.
+    pub fn write(&self) -> [u8; SIGHT] {
+        let words = [self.place.address, self.place.key, self.length, u64::from(self.rights.0)];
+        let mut bytes = [0; SIGHT];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads it. `None`: rights that there are not, or another length.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; SIGHT] = bytes.try_into().ok()?;
+        let rights = u8::try_from(u64_at(bytes, 24)).ok().filter(|rights| *rights <= Rights::ALL.0)?;
+        let place = Place { address: u64_at(bytes, 0), key: u64_at(bytes, 8) };
+        Some(Self { place, length: u64_at(bytes, 16), rights: Rights(rights) })
+    }
+}
+
+/// THERE: where the bytes of a get can be copied from.
+pub fn write_place(head: Head, place: Place) -> [u8; AT] {
+    write_at(head, Key(place.address), place.key)
+}
+
+/// The head of ATOMIC: operation and type, number of elements, whether the values before are wanted.
+#[inline]
+pub fn atomic_head(atomic: &Atomic<'_>, fetch: bool) -> Head {
+    let own = u16::from(atomic.operation as u8) | u16::from(atomic.datatype as u8) << 8;
+    Head { to: Number(atomic.count << 1 | u32::from(fetch)), own, grant: 0 }
+}
+
+/// Reads it, with the values behind key and offset. `None`: of no known operation or type, or a row that cannot be halved.
+#[inline]
+pub fn read_atomic(head: Head, values: &[u8]) -> Option<(Atomic<'_>, bool)> {
+    let [operation, datatype] = head.own.to_le_bytes();
+    let operation = *Operation::ALL.get(usize::from(operation))?;
+    let datatype = *Datatype::ALL.get(usize::from(datatype))?;
+    let cut = if operation.compares() { values.len() / 2 } else { values.len() };
+    let (operand, compare) = values.split_at(cut);
+    let (count, fetch) = (head.to.0 >> 1, head.to.0 & 1 != 0);
+    Some((Atomic { operation, datatype, count, operand, compare }, fetch))
+}
+
+/// The word for how an operation has ended.
+pub fn code(status: Status) -> u16 {
+    match status {
+        Status::Done => 0,
+        Status::Outside => 2,
+        Status::Unfit => 3,
+        _ => 1,
+    }
+}
+
+/// What a word means.
+pub fn status(code: u16) -> Result<Status, Broken> {
+    match code {
+        0 => Ok(Status::Done),
+        1 => Ok(Status::Denied),
+        2 => Ok(Status::Outside),
+        3 => Ok(Status::Unfit),
+        _ => Err(Broken("an end of no known kind")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Head = Head { to: Number(0x8765_4321), own: 0x1234, grant: 0xfedc };
+
+    #[test]
+    fn ranges_and_places_round_trip() {
+        let range = Range { key: Key(1 << 63 | 5), offset: u64::MAX - 1, length: 77 };
+        let place = Place { address: 3 << 40, key: !0 };
+        let (head, rest) = Head::read(&range.write(HEADER)).map(|(head, rest)| (head, rest.to_vec())).unwrap();
+        assert_eq!((head, Range::read(&rest).unwrap()), (HEADER, (range, &[][..])));
+        let long = range.write_at(HEADER, place);
+        let (same, rest) = Range::read(&long[HEAD..]).unwrap();
+        assert_eq!((same, Place::read(rest).unwrap()), (range, (place, &[][..])));
+        assert_eq!(Place::read(&write_place(HEADER, place)[HEAD..]).unwrap(), (place, &[][..]));
+        let at = write_at(HEADER, range.key, range.offset);
+        assert_eq!(read_at(&at[HEAD..]).unwrap(), (range.key, range.offset, &[][..]));
+        for length in 0..RANGE - HEAD {
+            assert!(Range::read(&[0; RANGE][..length]).is_err());
+        }
+        assert!(read_at(&[0; 15]).is_err());
+    }
+
+    #[test]
+    fn sights_round_trip_and_have_rights_that_there_are() {
+        let sight = Sight { place: Place { address: 1 << 47, key: 3 }, length: 4096, rights: Rights::GET };
+        let mut bytes = sight.write();
+        assert_eq!((Sight::read(&bytes), Sight::read(&bytes[1..]), Sight::read(&[0; 33])), (Some(sight), None, None));
+        for rights in [8, 255] {
+            bytes[24] = rights;
+            assert_eq!(Sight::read(&bytes), None);
+        }
+        (bytes[24], bytes[31]) = (7, 1);
+        assert_eq!(Sight::read(&bytes), None);
+    }
+
+    #[test]
+    fn atomics_round_trip() {
+        for operation in Operation::ALL {
+            for datatype in Datatype::ALL {
+                let values = [7; 16];
+                let (operand, compare) = values.split_at(if operation.compares() { 8 } else { 16 });
+                let atomic = Atomic { operation, datatype, count: 3, operand, compare };
+                for fetch in [false, true] {
+                    assert_eq!(read_atomic(atomic_head(&atomic, fetch), &values), Some((atomic, fetch)));
+                }
+            }
+        }
+        let head = |own| Head { to: Number(2), own, grant: 0 };
+        assert!(read_atomic(head(19), &[]).is_none() && read_atomic(head(10 << 8), &[]).is_none());
+    }
+
+    #[test]
+    fn words_of_ends_mean_what_they_say() {
+        for ended in [Status::Done, Status::Denied, Status::Outside, Status::Unfit] {
+            assert_eq!(status(code(ended)), Ok(ended));
+        }
+        assert!(status(4).is_err());
+    }
+}

@@ -1,0 +1,339 @@
+//! Long operations of the peer: puts and gets that have a record until the peer has heard of their end.
+//!
+//! What it is: a put is copied by the owner or asked for in pieces, a get is told where its bytes are or sent in pieces. What it is
+//! not: how many there may be is counted by [`super::Target`].
+//!
+//! A long operation holds its region only while the owner copies, or while the peer has been told where the bytes are. In
+//! pieces, each piece is an access of its own: when the region is revoked, the next one ends the operation.
+
+use super::super::format::{self, COPIED, NOT_COPIED, OF_GET, Range, code};
+use super::super::revocation::release;
+use super::super::{CopyTo, RemoteCopy, RemoteRecord, room};
+use crate::message::packet::{Head, Kind, Place};
+use crate::message::regions::Rights;
+use crate::message::slab::{Fifo, Number, Pool};
+use crate::message::tx::put;
+use crate::message::{Broken, GUESSED, Limits, Owner, Packets, Status};
+
+/// Lists: of records that owe a short packet, and of those that send bytes.
+const DUE: usize = 0;
+const SENDING: usize = 1;
+
+#[derive(Debug)]
+struct Long {
+    /// The peer's number for it.
+    number: Number,
+    range: Range,
+    /// Bytes that have come of a put, have been put of a get.
+    moved: u64,
+    state: State,
+    queued: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// A put: the owner copies. The region is held.
+    Copying,
+    /// A put in pieces: wanted up to `until`, asked for up to `asked`.
+    Pulling {
+        until: u64,
+        asked: u64,
+    },
+    /// A put that was refused on the way: pieces up to `asked` still come.
+    Draining {
+        asked: u64,
+        status: Status,
+    },
+    /// A get: THERE is due, or has been put. The region is held.
+    Telling(Place),
+    Told,
+    /// A get in pieces.
+    Sending,
+    /// OVER is due.
+    Over(Status),
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Longs {
+    long: Pool<Long, 2>,
+    /// By the index in the peer's number: the record and one, 0 for none.
+    by_number: Vec<u32>,
+    due: Fifo,
+    sending: Fifo,
+}
+
+impl Longs {
+    /// How many.
+    pub fn count(&self) -> u32 {
+        self.long.count()
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.long.bytes() + self.by_number.capacity() * size_of::<u32>()
+    }
+
+    /// Whether there is something to put.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        !self.due.is_empty() || !self.sending.is_empty()
+    }
+
+    /// PUT LONG, or GET LONG with whether the peer could copy by itself.
+    pub fn begin<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        limits: &Limits,
+        number: Number,
+        range: Range,
+        get: Option<bool>,
+        place: Place,
+    ) -> Result<(), Broken> {
+        let at = number.index() as usize;
+        if at >= limits.requests as usize || number.0 == 0 || range.length == 0 {
+            return Err(Broken("more operations on memory than allowed"));
+        }
+        if at >= self.by_number.len() {
+            self.by_number.resize(at + 1, 0);
+        }
+        if self.by_number[at] != 0 {
+            return Err(Broken("an operation's number used twice"));
+        }
+        let long = Long { number, range, moved: 0, state: State::Told, queued: false };
+        let record = self.long.insert(long).ok_or(Broken("more operations than numbers"))?;
+        let index = record.index();
+        self.by_number[at] = index + 1;
+        let right = if get.is_some() { Rights::GET } else { Rights::PUT };
+        if !owner.regions().was_given_out(range.key) {
+            return Err(GUESSED);
+        }
+        match (owner.regions().reach(range.key, right, range.offset, range.length), get) {
+            (Err(status), _) => self.owe(index, State::Over(status)),
+            (Ok(region), None) if place.address != 0 => {
+                owner.regions().hold(range.key);
+                self.set(index, State::Copying);
+                let (record, to) = (RemoteRecord::Put(record), CopyTo::Region { region, at: range.offset });
+                owner.copy_remote(RemoteCopy { record, to, from: place, length: range.length });
+            }
+            (Ok(_), None) => self.pull(index, limits.ahead.max(1)),
+            (Ok(region), Some(direct)) => {
+                let place =
+                    if direct { owner.region_place(region, range.offset, range.length) } else { Place::default() };
+                if place.address != 0 {
+                    owner.regions().hold(range.key);
+                    self.owe(index, State::Telling(place));
+                } else {
+                    self.send(index);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn by_number(&self, number: Number) -> Option<u32> {
+        let index = self.by_number.get(number.index() as usize)?.checked_sub(1)?;
+        (self.long.get(index)?.number == number).then_some(index)
+    }
+
+    /// The owner has copied the bytes of a put, or could not.
+    pub fn copied<O: Owner>(&mut self, owner: &mut O, record: Number, done: bool, broken: bool, ahead: u64) {
+        let Some(long) = self.long.named(record).filter(|long| long.state == State::Copying) else { return };
+        let key = long.range.key;
+        if broken {
+            self.remove(record.index());
+        } else if done {
+            self.owe(record.index(), State::Over(Status::Done));
+        } else {
+            self.pull(record.index(), ahead);
+        }
+        release(owner, key);
+    }
+
+    /// BYTES of a put.
+    pub fn piece<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        number: Number,
+        at: u64,
+        bytes: &[u8],
+        ahead: u64,
+    ) -> Result<(), Broken> {
+        let index = self.by_number(number).ok_or(Broken("bytes of no put"))?;
+        let Some(long) = self.long.get_mut(index) else { return Ok(()) };
+        let most = match long.state {
+            State::Pulling { asked, .. } | State::Draining { asked, .. } => asked,
+            _ => return Err(Broken("bytes of no put")),
+        };
+        let end = at.checked_add(bytes.len() as u64);
+        let end = end.filter(|&end| at == long.moved && at < end && end <= most);
+        long.moved = end.ok_or(Broken("bytes that were not asked for"))?;
+        let Range { key, offset, length } = long.range;
+        if let State::Pulling { until, asked } = long.state {
+            // Within the range that was checked, so the sum does not overflow.
+            let reached = owner.regions().reach(key, Rights::PUT, offset + at, bytes.len() as u64);
+            match reached.and_then(|region| owner.region_write(region, offset + at, bytes)) {
+                Err(status) => long.state = State::Draining { asked, status },
+                Ok(()) => {
+                    if long.moved == length {
+                        self.owe(index, State::Over(Status::Done));
+                    } else if until - long.moved <= ahead / 2 && until < length {
+                        let until = length.min(long.moved.saturating_add(ahead));
+                        self.owe(index, State::Pulling { until, asked });
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        if let State::Draining { asked, status } = long.state
+            && long.moved == asked
+        {
+            self.owe(index, State::Over(status));
+        }
+        Ok(())
+    }
+
+    /// GOT: the peer has copied the bytes of a get, or could not.
+    pub fn got<O: Owner>(&mut self, owner: &mut O, number: Number, own: u16) -> Result<(), Broken> {
+        let index = self.by_number(number).ok_or(Broken("the end of no get"))?;
+        let Some(long) = self.long.get(index).filter(|long| long.state == State::Told) else {
+            return Err(Broken("the end of no get"));
+        };
+        let key = long.range.key;
+        match own {
+            COPIED => self.remove(index),
+            NOT_COPIED => self.send(index),
+            _ => return Err(Broken("an end of no known kind")),
+        }
+        release(owner, key);
+        Ok(())
+    }
+
+    fn set(&mut self, index: u32, state: State) {
+        if let Some(long) = self.long.get_mut(index) {
+            long.state = state;
+        }
+    }
+
+    fn pull(&mut self, index: u32, ahead: u64) {
+        let length = self.long.get(index).map_or(0, |long| long.range.length);
+        self.owe(index, State::Pulling { until: length.min(ahead), asked: 0 });
+    }
+
+    fn send(&mut self, index: u32) {
+        self.set(index, State::Sending);
+        self.long.append(&mut self.sending, SENDING, index);
+    }
+
+    /// Forgets a record, which is in no list.
+    fn remove(&mut self, index: u32) {
+        let Some(long) = self.long.remove(index) else { return };
+        if let Some(slot) = self.by_number.get_mut(long.number.index() as usize) {
+            *slot = 0;
+        }
+        if self.long.count() == 0 && self.by_number.len() > 64 {
+            self.by_number = Vec::new();
+        }
+    }
+
+    // ---- packets due ------------------------------------------------------------------------------------------------
+
+    fn owe(&mut self, index: u32, state: State) {
+        let Some(long) = self.long.get_mut(index) else { return };
+        long.state = state;
+        if !std::mem::replace(&mut long.queued, true) {
+            self.long.append(&mut self.due, DUE, index);
+        }
+    }
+
+    /// Puts what is short; false when there is no room for more.
+    pub fn flush<P: Packets>(&mut self, packets: &mut P) -> bool {
+        while let Some(index) = self.due.first() {
+            let Some(long) = self.long.get_mut(index) else { return true };
+            let head = |own| Head { to: long.number, own, grant: 0 };
+            let put = match &mut long.state {
+                State::Over(status) => packets.put(Kind::Over as u8, &[&head(code(*status)).write()]),
+                State::Telling(place) => packets.put(Kind::There as u8, &[&format::write_place(head(0), *place)]),
+                State::Pulling { until, asked } => {
+                    let put = packets.put(Kind::Go as u8, &[&head(0).write_word(*until)]);
+                    *asked = if put { *until } else { *asked };
+                    put
+                }
+                _ => true, // a put that was refused before it was asked for more
+            };
+            if !put {
+                return false;
+            }
+            long.queued = false;
+            let over = matches!(long.state, State::Over(_));
+            if let State::Telling(_) = long.state {
+                long.state = State::Told;
+            }
+            self.long.unlink(&mut self.due, DUE, index);
+            if over {
+                self.remove(index);
+            }
+        }
+        true
+    }
+
+    /// Puts bytes of gets, one piece of each in turn.
+    pub fn flush_bytes<P: Packets, O: Owner>(
+        &mut self,
+        packets: &mut P,
+        owner: &mut O,
+        reserve: usize,
+        pieces: &mut usize,
+    ) {
+        while let Some(index) = self.sending.first() {
+            let Some(long) = self.long.get_mut(index) else { return };
+            let Range { key, offset, length } = long.range;
+            let (number, at) = (long.number, long.moved);
+            if *pieces == 0 {
+                return;
+            }
+            let Some(bytes) = room(packets, length - at, reserve) else { return };
+            let head = Head { to: number, own: OF_GET, grant: 0 }.write_word(at);
+            let reached = owner.regions().reach(key, Rights::GET, offset + at, bytes as u64);
+            let gone = reached.and_then(|region| {
+                owner.region_read(region, offset + at, bytes, &mut |body| put(packets, Kind::Bytes, &head, &[], body))
+            });
+            match gone {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(status) => {
+                    self.long.unlink(&mut self.sending, SENDING, index);
+                    self.owe(index, State::Over(status)); // put by the next flush
+                    continue;
+                }
+            }
+            *pieces -= 1;
+            long.moved += bytes as u64;
+            let more = long.moved < length;
+            self.long.unlink(&mut self.sending, SENDING, index);
+            if more {
+                self.long.append(&mut self.sending, SENDING, index); // behind the others
+            } else {
+                self.remove(index);
+            }
+        }
+    }
+
+    /// The link is broken: nothing is owed any more, and nothing is held but what the owner copies.
+    pub fn fail<O: Owner>(&mut self, owner: &mut O) {
+        (self.due, self.sending) = Default::default();
+        for index in self.long.indices() {
+            let Some(long) = self.long.get_mut(index) else { continue };
+            long.queued = false;
+            let key = long.range.key;
+            match long.state {
+                State::Copying => continue,
+                State::Telling(_) | State::Told => {
+                    self.remove(index);
+                    release(owner, key);
+                }
+                _ => self.remove(index),
+            }
+        }
+    }
+}

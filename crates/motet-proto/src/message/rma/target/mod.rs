@@ -1,0 +1,124 @@
+//! The side whose regions are got from, put to and changed: what the peer's operations do, and the answers that are owed.
+//!
+//! What it is: small operations are done as they arrive; what they answer with is kept, in order, until there is room for it.
+//! Long ones have a record until the peer has heard of their end. The peer has announced nothing: it may have as many under way
+//! as [`super::super::Limits::requests`] says, and each keeps a record or at most [`RESULT_MOST`](super::format::RESULT_MOST) bytes here (invariant M7).
+//!
+//! What it is not: it checks every access by [`Regions::reach`](crate::message::regions::Regions::reach) and lets the owner do it.
+
+mod long;
+mod small;
+
+use super::format::Range;
+use crate::message::packet::{Head, Kind, Place};
+use crate::message::slab::Number;
+use crate::message::{Broken, Limits, Owner, Packets};
+use long::Longs;
+use small::Small;
+
+/// Operations of the peer on regions of this side.
+#[derive(Debug, Default)]
+pub struct Target {
+    small: Small,
+    long: Longs,
+}
+
+impl Target {
+    /// Operations of the peer that are not over.
+    pub fn under_way(&self) -> u32 {
+        self.small.count() + self.long.count()
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.small.bytes() + self.long.bytes()
+    }
+
+    /// One more of the peer's has begun.
+    fn count(&self, limits: &Limits) -> Result<(), Broken> {
+        let may = self.under_way() < limits.requests;
+        if may { Ok(()) } else { Err(Broken("more operations on memory than allowed")) }
+    }
+
+    // ---- arrival ----------------------------------------------------------------------------------------------------
+
+    /// PUT, GET or ATOMIC.
+    #[inline]
+    pub fn small<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        limits: &Limits,
+        kind: Kind,
+        head: Head,
+        rest: &[u8],
+    ) -> Result<(), Broken> {
+        self.count(limits)?;
+        self.small.came(owner, kind, head, rest)
+    }
+
+    /// PUT LONG, or GET LONG with whether the peer could copy by itself.
+    pub fn long<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        limits: &Limits,
+        number: Number,
+        range: Range,
+        get: Option<bool>,
+        place: Place,
+    ) -> Result<(), Broken> {
+        self.count(limits)?;
+        self.long.begin(owner, limits, number, range, get, place)
+    }
+
+    /// The owner has copied the bytes of a put, or could not.
+    pub fn copied<O: Owner>(&mut self, owner: &mut O, record: Number, done: bool, broken: bool, ahead: u64) {
+        self.long.copied(owner, record, done, broken, ahead);
+    }
+
+    /// BYTES of a put.
+    pub fn piece<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        number: Number,
+        at: u64,
+        bytes: &[u8],
+        ahead: u64,
+    ) -> Result<(), Broken> {
+        self.long.piece(owner, number, at, bytes, ahead)
+    }
+
+    /// GOT: the peer has copied the bytes of a get, or could not.
+    pub fn got<O: Owner>(&mut self, owner: &mut O, number: Number, own: u16) -> Result<(), Broken> {
+        self.long.got(owner, number, own)
+    }
+
+    // ---- packets due ------------------------------------------------------------------------------------------------
+
+    /// Whether there is something to put.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.small.is_due() || self.long.is_due()
+    }
+
+    /// Puts answers and what else is short; false when there is no room for more.
+    pub fn flush<P: Packets>(&mut self, packets: &mut P) -> bool {
+        self.small.flush(packets) && self.long.flush(packets)
+    }
+
+    /// Puts bytes of gets, one piece of each in turn.
+    pub fn flush_bytes<P: Packets, O: Owner>(
+        &mut self,
+        packets: &mut P,
+        owner: &mut O,
+        reserve: usize,
+        pieces: &mut usize,
+    ) {
+        self.long.flush_bytes(packets, owner, reserve, pieces);
+    }
+
+    /// The link is broken: nothing is owed any more, and nothing is held but what the owner copies.
+    pub fn fail<O: Owner>(&mut self, owner: &mut O) {
+        self.small.fail();
+        self.long.fail(owner);
+    }
+}

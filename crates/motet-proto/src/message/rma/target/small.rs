@@ -1,0 +1,171 @@
+//! Small operations of the peer: done as they arrive, and what they answer with.
+//!
+//! What it is: answers are kept, in order, until there is room for them; a run of successes is one. What it is not: how many there may be
+//! is counted by [`super::Target`].
+
+use super::super::format::{self, RESULT_MOST, code};
+use crate::message::atomic::Atomic;
+use crate::message::packet::{self, Head, Kind};
+use crate::message::regions::{Key, Rights};
+use crate::message::slab::Number;
+use crate::message::{Broken, GUESSED, Owner, Packets, Status};
+use std::collections::VecDeque;
+
+/// Bytes of answers that are kept when there are none.
+const KEPT: usize = 8 << 10;
+
+/// What is owed for small operations, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// So many are done.
+    Took(u32),
+    /// One is done; its value is the next so many bytes of [`Small::values`].
+    Value(u32),
+    /// One was not done.
+    Not(Status),
+}
+
+/// Operations that have been done and not answered.
+#[derive(Debug, Default)]
+pub struct Small {
+    answers: VecDeque<Answer>,
+    values: VecDeque<u8>,
+    unanswered: u32,
+}
+
+impl Small {
+    /// How many.
+    pub fn count(&self) -> u32 {
+        self.unanswered
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.answers.capacity() * size_of::<Answer>() + self.values.capacity()
+    }
+
+    /// Whether an answer is owed.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    /// PUT, GET or ATOMIC.
+    #[inline]
+    pub fn came<O: Owner>(&mut self, owner: &mut O, kind: Kind, head: Head, rest: &[u8]) -> Result<(), Broken> {
+        let (key, offset, bytes) = format::read_at(rest)?;
+        let done = match kind {
+            Kind::Put => {
+                let reached = owner.regions().reach(key, Rights::PUT, offset, bytes.len() as u64);
+                reached.and_then(|region| {
+                    if bytes.is_empty() { Ok(0) } else { owner.region_write(region, offset, bytes).map(|()| 0) }
+                })
+            }
+            Kind::Get => {
+                packet::end(bytes)?;
+                let length = head.to.0 as usize;
+                match head.own {
+                    format::VALUE if length <= RESULT_MOST => self.get(owner, key, offset, length),
+                    format::LOOK if length == format::SIGHT => self.look(owner, key),
+                    _ => return Err(Broken("a small get that is none")),
+                }
+            }
+            _ => match format::read_atomic(head, bytes) {
+                Some((atomic, fetch)) => self.atomic(owner, key, offset, &atomic, fetch),
+                None => Err(Status::Unfit),
+            },
+        };
+        if done == Err(Status::Denied) && !owner.regions().was_given_out(key) {
+            return Err(GUESSED);
+        }
+        self.answer(done);
+        Ok(())
+    }
+
+    /// The value is kept from now on: what comes later must not show in it.
+    fn get<O: Owner>(&mut self, owner: &mut O, key: Key, offset: u64, length: usize) -> Result<u32, Status> {
+        let region = owner.regions().reach(key, Rights::GET, offset, length as u64)?;
+        let values = &mut self.values;
+        let before = values.len();
+        if length > 0 {
+            owner.region_read(region, offset, length, &mut |parts| {
+                parts.iter().for_each(|part| values.extend(*part));
+                true
+            })?;
+        }
+        values.resize(before + length, 0);
+        Ok(length as u32)
+    }
+
+    /// Where a region lies.
+    fn look<O: Owner>(&mut self, owner: &mut O, key: Key) -> Result<u32, Status> {
+        let (region, length, rights) = owner.regions().sight(key).ok_or(Status::Denied)?;
+        let place = owner.region_seen(region);
+        self.values.extend(format::Sight { place, length, rights }.write());
+        Ok(format::SIGHT as u32)
+    }
+
+    fn atomic<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        key: Key,
+        offset: u64,
+        atomic: &Atomic<'_>,
+        fetch: bool,
+    ) -> Result<u32, Status> {
+        let length = atomic.length();
+        let region = owner.regions().reach(key, Rights::ATOMIC, offset, length as u64)?;
+        atomic.check(offset, fetch).map_err(|_| Status::Unfit)?;
+        let mut result = [0; RESULT_MOST];
+        let result = result.get_mut(..if fetch { length } else { 0 }).ok_or(Status::Unfit)?;
+        owner.region_atomic(region, offset, atomic, result)?;
+        self.values.extend(&*result);
+        Ok(result.len() as u32)
+    }
+
+    fn answer(&mut self, done: Result<u32, Status>) {
+        self.unanswered += 1;
+        match (done, self.answers.back_mut()) {
+            (Ok(0), Some(Answer::Took(count))) => *count += 1,
+            (Ok(0), _) => self.answers.push_back(Answer::Took(1)),
+            (Ok(length), _) => self.answers.push_back(Answer::Value(length)),
+            (Err(status), _) => self.answers.push_back(Answer::Not(status)),
+        }
+    }
+
+    /// Puts answers; false when there is no room for more.
+    pub fn flush<P: Packets>(&mut self, packets: &mut P) -> bool {
+        while let Some(&answer) = self.answers.front() {
+            let head = |to: u32, own| Head { to: Number(to), own, grant: 0 }.write();
+            let (count, length) = match answer {
+                Answer::Took(count) => (count, 0),
+                Answer::Value(length) => (1, length as usize),
+                Answer::Not(_) => (1, 0),
+            };
+            let (front, back) = self.values.as_slices();
+            let cut = length.min(front.len());
+            let put = match answer {
+                Answer::Took(count) => packets.put(Kind::Took as u8, &[&head(count, 0)]),
+                Answer::Value(_) => {
+                    packets.put(Kind::Result as u8, &[&head(0, 0), &front[..cut], &back[..length - cut]])
+                }
+                Answer::Not(status) => packets.put(Kind::Result as u8, &[&head(0, code(status))]),
+            };
+            if !put {
+                return false;
+            }
+            self.answers.pop_front();
+            self.values.drain(..length);
+            self.unanswered -= count;
+        }
+        if self.values.capacity() + self.answers.capacity() * size_of::<Answer>() > KEPT {
+            (self.answers, self.values) = Default::default();
+        }
+        true
+    }
+
+    /// Nothing is owed any more.
+    pub fn fail(&mut self) {
+        *self = Self::default();
+    }
+}

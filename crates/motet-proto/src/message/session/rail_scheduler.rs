@@ -1,0 +1,276 @@
+//! Rails of a session: which of them sends what, how they come and go, and what is due when.
+//!
+//! The caller opens rails and ends those that idle; rail 0 is the one on which the session began or was resumed, and stays.
+
+use super::frame::{Header, What};
+use super::handshake::{Greeting, Wish};
+use super::rail::Rail;
+use super::retry::Retry;
+use super::{ACKNOWLEDGE, Broken, DELAY, Role, Session};
+use std::io::IoSlice;
+
+/// Pieces that a rail sends at a time.
+pub const PIECES: usize = 4;
+/// A rail more when the rails were full so often while so much waited.
+const PRESSED: u32 = 64;
+const MUCH: u64 = 256 << 10;
+/// A rail that was not needed for so long is ended; memory that was not, given back.
+const IDLE: u64 = 1_000_000_000;
+
+impl Session {
+    // ---- bytes ------------------------------------------------------------------------------------------------------
+
+    /// Whether any rail has something to send, or may be given something.
+    pub fn has_outgoing(&self) -> bool {
+        self.is_up()
+            && (self.taken < self.log.end()
+                || self.owes(self.now)
+                || self.rails.iter().flatten().any(|rail| !rail.is_free() || rail.end_heard && !rail.ended))
+    }
+
+    /// What a rail sends next: pieces of its front, of which [`Session::sent`] then says how many bytes have gone.
+    pub fn outgoing<'a>(&'a mut self, slot: usize, out: &mut [IoSlice<'a>; PIECES]) -> usize {
+        self.assign(slot);
+        let Some(rail) = &self.rails[slot] else { return 0 };
+        let mut n = 0;
+        if !rail.control().is_empty() {
+            out[0] = IoSlice::new(rail.control());
+            n = 1;
+        }
+        if !rail.run.is_empty() {
+            n += self.log.pieces(rail.run.start, rail.run.end, &mut out[n..]);
+        }
+        n
+    }
+
+    /// So many bytes of what `outgoing` gave have gone.
+    pub fn sent(&mut self, slot: usize, n: usize) {
+        if let Some(rail) = &mut self.rails[slot] {
+            rail.sent(n);
+        }
+    }
+
+    /// The rail takes no more now.
+    pub fn blocked(&mut self) {
+        if self.log.end() - self.taken >= MUCH {
+            self.pressed = self.pressed.saturating_add(1);
+        }
+    }
+
+    /// Where bytes of a rail are to be received; nothing if it must wait for other rails.
+    pub fn space(&mut self, slot: usize) -> Option<&mut [u8]> {
+        self.rails[slot].as_mut().map(Rail::space).filter(|space| !space.is_empty())
+    }
+
+    /// Bytes without which nothing can be done about what has come on a rail: those that the frame at its front lacks, 1 where none has
+    /// begun.
+    pub fn lacks(&self, slot: usize) -> usize {
+        self.rails[slot].as_ref().map_or(1, Rail::lacks)
+    }
+
+    /// So many bytes have come into what `space` gave.
+    pub fn received(&mut self, slot: usize, n: usize) {
+        if let Some(rail) = &mut self.rails[slot] {
+            rail.received(n);
+        }
+    }
+
+    /// Gives a free rail its next bytes: what is owed in answer, then a run of the log.
+    fn assign(&mut self, slot: usize) {
+        let owes = self.owes(self.now);
+        let bring_more = self.role == Role::Called && self.wants_rail();
+        let Some(rail) = &mut self.rails[slot] else { return };
+        if !rail.is_free() || rail.ended {
+            return;
+        }
+        if rail.end_heard {
+            rail.say(Header::bare(What::End, self.expected));
+        } else if owes {
+            rail.say(Header::bare(What::Acknowledgement, self.expected));
+            self.told = self.expected;
+            self.urgent = false;
+        } else if bring_more {
+            rail.say(Header::bare(What::More, self.expected));
+            self.pressed = 0;
+        }
+        if !rail.ended && self.taken < self.log.end() {
+            let end = self.log.run(self.taken);
+            rail.run = self.taken..end;
+            (rail.used, self.used) = (self.now, self.now);
+            self.taken = end;
+            self.sample.get_or_insert((end, self.now));
+        }
+        if self.taken == self.log.end() {
+            self.pressed = 0;
+        }
+    }
+
+    /// Whether the other side should be told now what has come.
+    fn owes(&self, now: u64) -> bool {
+        let owed = self.expected - self.told;
+        self.urgent || owed >= ACKNOWLEDGE || owed > 0 && now >= self.owing_since.saturating_add(DELAY)
+    }
+
+    // ---- time -------------------------------------------------------------------------------------------------------
+
+    /// Lets time pass. False: the session was not resumed in time, it is over.
+    pub fn tick(&mut self, now: u64) -> bool {
+        self.now = now;
+        if let Some(retry) = &self.retry {
+            return !retry.is_over(now);
+        }
+        if self.lent.is_none() && now >= self.used.saturating_add(IDLE) {
+            if self.log.memory() + self.rails.iter().flatten().map(Rail::memory).sum::<usize>() > 0 {
+                self.log.rest();
+                self.rails.iter_mut().flatten().for_each(Rail::rest);
+            }
+            self.used = now;
+        }
+        if self.role == Role::Caller {
+            for rail in self.rails[1..].iter_mut().flatten() {
+                if !rail.ended && rail.is_free() && now >= rail.used.saturating_add(IDLE) {
+                    rail.say(Header::bare(What::End, self.expected));
+                }
+            }
+        }
+        true
+    }
+
+    /// When `tick` must be called although nothing has come.
+    pub fn due(&self) -> Option<u64> {
+        if let Some(retry) = &self.retry {
+            return Some(retry.due());
+        }
+        let answer = (self.expected > self.told).then(|| self.owing_since.saturating_add(DELAY));
+        let idle = (self.memory() > 0).then(|| self.used.saturating_add(IDLE));
+        let extra = self.rails[1..].iter().flatten().filter(|rail| !rail.ended);
+        let extra = extra.map(|rail| rail.used.saturating_add(IDLE)).min().filter(|_| self.role == Role::Caller);
+        [answer, idle, extra].into_iter().flatten().min()
+    }
+
+    // ---- rails ------------------------------------------------------------------------------------------------------
+
+    /// A rail has broken: all of them are void, and so are their connections.
+    pub fn lost(&mut self, now: u64) {
+        if self.retry.is_none() {
+            self.retry = Some(Retry::new(now));
+        }
+        self.rails = Default::default();
+        self.lent = None;
+        (self.sample, self.round_trip) = (None, u64::MAX);
+        (self.pressed, self.asked) = (0, false);
+    }
+
+    /// Whether both ends have said that nothing more goes over this rail: its connection may be closed. True once.
+    pub fn has_ended(&mut self, slot: usize) -> bool {
+        let over = self.rails[slot].as_ref().is_some_and(|rail| rail.ended && rail.end_heard && rail.is_free());
+        if over && self.lent.is_none_or(|(lent, ..)| lent != slot) {
+            self.rails[slot] = None;
+            return true;
+        }
+        false
+    }
+
+    /// The called side's greeting, to ask at the caller's whether it knows the session.
+    pub fn question(&self) -> Greeting {
+        self.greeting(Wish::Probe, self.epoch)
+    }
+
+    /// The caller's greeting for a new connection, when an attempt is due. The called side's, to ask whether the other still
+    /// knows the session.
+    pub fn attempt(&mut self, now: u64) -> Option<Greeting> {
+        if !self.retry.as_mut()?.attempt(now) {
+            return None;
+        }
+        if self.role == Role::Called {
+            return Some(self.question());
+        }
+        // Never one that the other side may have seen: of two connections the later one counts.
+        self.epoch = self.epoch.wrapping_add(1);
+        Some(self.greeting(Wish::Resume, self.epoch))
+    }
+
+    /// Whether a rail more would help.
+    pub fn wants_rail(&self) -> bool {
+        self.is_up() && (self.pressed >= PRESSED || self.asked) && self.rails.iter().any(Option::is_none)
+    }
+
+    /// The caller's greeting for one rail more.
+    pub fn another(&mut self) -> Greeting {
+        (self.pressed, self.asked) = (0, false);
+        self.greeting(Wish::Rail, self.epoch)
+    }
+
+    fn greeting(&self, wish: Wish, epoch: u32) -> Greeting {
+        Greeting { wish, epoch, expected: self.expected, ..self.own }
+    }
+
+    /// The other side has welcomed a connection for which `asked` was said: the slot of its rail. `None`: it comes too late.
+    pub fn welcomed(&mut self, asked: Wish, reply: &Greeting, now: u64) -> Result<Option<usize>, Broken> {
+        if reply.session != self.own.session || reply.node != self.peer {
+            return Err(Broken("a welcome to another session"));
+        }
+        if reply.epoch != self.epoch {
+            return Ok(None);
+        }
+        match asked {
+            Wish::Resume if !self.is_up() => self.resume(reply, None, now).map(Some),
+            Wish::Rail if self.is_up() => Ok(self.add(None, now)),
+            _ => Ok(None),
+        }
+    }
+
+    /// A connection has come for this session; the slot of its rail, on which the answer is the first to be sent. After
+    /// [`Wish::Resume`] all earlier connections are void. `None`: it is not to be had.
+    pub fn visited(&mut self, greeting: &Greeting, now: u64) -> Result<Option<usize>, Broken> {
+        if self.role != Role::Called || greeting.session != self.own.session || greeting.node != self.peer {
+            return Ok(None);
+        }
+        match greeting.wish {
+            Wish::Resume if greeting.epoch > self.epoch => {
+                self.check(greeting)?;
+                self.epoch = greeting.epoch;
+                let reply = self.greeting(Wish::Welcome, self.epoch).encode();
+                self.resume(greeting, Some(reply), now).map(Some)
+            }
+            Wish::Rail if greeting.epoch == self.epoch && self.is_up() => {
+                let reply = self.greeting(Wish::Welcome, self.epoch).encode();
+                Ok(self.add(Some(reply), now))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn check(&self, greeting: &Greeting) -> Result<(), Broken> {
+        // What was kept and may have been sent: `taken` goes back with every resumption, the end of the log does not.
+        if greeting.expected < self.log.front() || greeting.expected > self.log.end() {
+            return Err(Broken("a greeting that expects what is not to be had"));
+        }
+        Ok(())
+    }
+
+    /// Goes on over a first rail, from where the other side says.
+    fn resume(
+        &mut self,
+        greeting: &Greeting,
+        reply: Option<[u8; super::handshake::GREETING]>,
+        now: u64,
+    ) -> Result<usize, Broken> {
+        self.check(greeting)?;
+        self.lost(now);
+        self.retry = None;
+        self.log.release(greeting.expected);
+        self.taken = greeting.expected;
+        self.told = self.expected;
+        self.urgent = false;
+        self.used = now;
+        self.rails[0] = Some(Rail::new(reply, now));
+        Ok(0)
+    }
+
+    fn add(&mut self, reply: Option<[u8; super::handshake::GREETING]>, now: u64) -> Option<usize> {
+        let slot = self.rails.iter().position(Option::is_none)?;
+        self.rails[slot] = Some(Rail::new(reply, now));
+        Some(slot)
+    }
+}

@@ -1,0 +1,62 @@
+//! What is left in a ring that is closed for good, taken by memory alone.
+//!
+//! What it is: the receiving half for a process that has confined its system calls. Its gate is closed and never opens again, so
+//! the order is simple: TCP bytes up to the mark, what the ring holds, then TCP alone. The caller makes the kernel's calls.
+//!
+//! What it is not: a wait. Nothing here asks the kernel, sleeps or yields, if the caller's [`Base`] does not.
+
+use crate::stream::gate::hold;
+use crate::stream::half_lock::Acquired;
+use crate::stream::rx::{Take, missing, take};
+use crate::{EAGAIN, Errno, stream::Base};
+use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::slot::Slot;
+use motet_wire::sync::{Ordering::Relaxed, relax};
+use std::io::IoSliceMut;
+
+/// What comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// So many bytes of the ring are in the caller's buffers, or would fit there.
+    Bytes(usize),
+    /// The next bytes are TCP's: so many of them at most precede what the ring holds. Say so with [`came`].
+    Before(u64),
+    /// The ring is empty, for good: all that comes is TCP's.
+    Nothing,
+    /// The operation failed.
+    Failed(Errno),
+}
+
+/// Looks at a producer that is taking bytes back. What it takes comes over TCP, at least a byte of it, and wakes the kernel's wait.
+const LOOKS: u32 = 1 << 16;
+
+/// Takes what the ring holds, if that is what comes next.
+pub fn begin<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Rest {
+    if record.state() == State::Broken {
+        return Rest::Failed(crate::ECONNRESET);
+    }
+    if record.rx.ready.load(Relaxed) == 0 {
+        return Rest::Nothing;
+    }
+    for _ in 0..LOOKS {
+        match take(record, slot, base, bufs, peek) {
+            Take::Done(n) => return Rest::Bytes(n),
+            Take::Empty => return Rest::Nothing,
+            Take::InFlight => return Rest::Before(missing(record, slot).max(1)),
+            Take::Failed(errno) => return Rest::Failed(errno),
+            Take::Retry => relax(),
+        }
+    }
+    Rest::Before(1)
+}
+
+/// The kernel has given the caller so many bytes of those that precede the ring.
+pub fn came<B: Base>(record: &Record, base: &mut B, received: usize) -> Result<(), Errno> {
+    match hold(record, base) {
+        Acquired::Stale | Acquired::Reentrant => Err(EAGAIN),
+        _held => {
+            record.rx.tcp.store(record.rx.tcp.load(Relaxed) + received as u64, Relaxed);
+            Ok(())
+        }
+    }
+}

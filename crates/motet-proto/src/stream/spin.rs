@@ -1,0 +1,286 @@
+//! Waiting outside the kernel, as long as that pays.
+//!
+//! [`spin`] looks at the gate, now and then at the kernel and at who else wants the CPU; the rest keeps count of whether it paid. Where a
+//! setting for tests says so ([`Base::patience`]), a spin that found nothing is followed by a rest behind the open gate.
+
+use crate::stream::{Base, Patience, single_copy};
+use motet_wire::stream::record::Record;
+use motet_wire::stream::slot::Slot;
+use motet_wire::sync::{Ordering::Relaxed, relax};
+
+/// Kernel readiness is looked at this often (ns) while spinning.
+pub const PROBE: u64 = 5_000;
+/// A yield that takes this long (ns) met somebody who computes: waiting in the kernel is better.
+const HOG: u64 = 200_000;
+/// A yield that takes this long (ns) met somebody at all.
+const LENT: u64 = 1_500;
+/// Looks at the gate before the first look at the clock.
+const EAGER: u32 = 200;
+/// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
+const MAX_FAILED: u32 = 9;
+/// The same among others who compute: a look in vain takes as long as an exchange by the kernel does, and a peer that has come back to its
+/// CPU should be met soon.
+const MAX_FAILED_IN_CROWD: u32 = 6;
+/// A peer that reads so many bytes between two looks is at it.
+const READS: u64 = 4 << 10;
+/// Its reading prolongs a spin up to so many times.
+const PROLONGED: u64 = 64;
+/// A sleep in the kernel that was as short as this (ns) should have been a spin. What was received has taken its time, too: so many bytes a
+/// ns come over TCP.
+const WAKE_UP: u64 = 20_000;
+const TCP: u64 = 2;
+
+/// How a spin ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spun {
+    /// The gate changed: look into the ring.
+    Ring,
+    /// The kernel has something.
+    Kernel,
+    /// Time is up.
+    Nothing,
+    /// So is the program's own.
+    Expired,
+    /// Somebody called wake.
+    Woken,
+}
+
+/// Waits outside the kernel for at most `ns`, with the gate open (and a buffer `posted`). Keeps count of whether spinning pays.
+#[inline]
+pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
+    match spin_once(record, slot, base, ns, posted) {
+        Spun::Nothing => rest(record, slot, base, posted),
+        found => found,
+    }
+}
+
+fn spin_once<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
+    let head = record.rx.head.load(Relaxed);
+    let gate = &slot.inward().gate;
+    let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
+    let ring = slot.in_ring(false);
+    let changed = || {
+        ring.prefetch(head); // what comes will lie there
+        !gate.still_waiting(head) || posted && single_copy::taken(slot)
+    };
+    // A running peer answers within this: no clock, nothing to undo. (Without the pause it is slower by a tenth.)
+    let mut near = record.rx.near.load(Relaxed) != 0;
+    // Somebody had this CPU in the last wait, and gave it back: threads of a program that hand its work around. Whom this thread has woken
+    // since the last wait goes first.
+    let crowded = base.is_crowded();
+    if record.rx.lent.load(Relaxed) != 0 && !crowded && !changed() {
+        lend(record, base);
+    }
+    if !near
+        && (0..EAGER).any(|_| {
+            relax();
+            changed()
+        })
+    {
+        paid(record);
+        return Spun::Ring;
+    }
+    if crowded {
+        failed_up_to(record, MAX_FAILED_IN_CROWD);
+        return Spun::Nothing;
+    }
+    let first = base.now();
+    let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
+    // When the wait for an answer began: a peer that still reads what we sent before cannot have given any.
+    let sent = record.tx.tail.load(Relaxed);
+    let (mut asked, mut read) = (first, record.tx.head_seen.load(Relaxed));
+    let result = loop {
+        let looks = if near { 1 } else { 32 };
+        if (0..looks).any(|_| {
+            relax();
+            changed()
+        }) {
+            break Spun::Ring;
+        }
+        let now = base.now();
+        if !base.current() {
+            break Spun::Woken; // closed by another thread
+        }
+        if record.life.woken.load(Relaxed) != 0 {
+            record.life.woken.store(0, Relaxed);
+            break Spun::Woken;
+        }
+        let probing = now >= next_probe;
+        if probing {
+            if base.tcp_readable() {
+                break Spun::Kernel;
+            }
+            record.rx.quiet.store(head, Relaxed);
+            next_probe = now + probe;
+            publish_cpu(slot, base);
+            if now.saturating_sub(first) < PROLONGED * budget
+                && let Some(further) = reads_on(slot, read, sent)
+            {
+                (start, asked, read) = (now, now, further);
+            }
+        }
+        if now.saturating_sub(start) > budget {
+            break Spun::Nothing;
+        }
+        // The peer needs this CPU at once; anybody else gets it now and then. Their time is not spun away.
+        near = same_cpu(slot, base);
+        if probing || near {
+            let lent = lend(record, base);
+            if lent > hog {
+                record.rx.failed.store(record.rx.failed.load(Relaxed) + 3, Relaxed); // dear: try it less often than other spins
+                break if changed() { Spun::Ring } else { Spun::Nothing };
+            }
+            if !probing || lent > probe / 2 {
+                start += lent / 2;
+            }
+        }
+    };
+    record.rx.near.store(u32::from(near), Relaxed);
+    // Found at last, but a sleep would have been as quick and would have left the CPU to others.
+    let late = base.now().saturating_sub(asked) > 2 * budget;
+    match result {
+        Spun::Ring if late => failed(record),
+        Spun::Ring => paid(record),
+        Spun::Nothing => failed(record),
+        Spun::Kernel | Spun::Woken | Spun::Expired => {}
+    }
+    result
+}
+
+/// One rest between two looks, after this time (in any unit): an eighth of it, so a peer is met soon and a time limit is kept.
+pub fn pause(rested: u64, least: u64, most: u64) -> u64 {
+    (rested / 8).clamp(least, most)
+}
+
+/// The shortest and the longest rest between two looks, ns.
+pub const PAUSES: (u64, u64) = (20_000, 1_000_000);
+
+/// Rests behind the open gate for as long as [`Base::patience`] says, whoever wants the CPU: which way payload takes is no matter of chance then.
+/// After that the wait goes on as any other, so invariants 5 and 6 hold.
+#[cold]
+fn rest<B: Base>(record: &Record, slot: &Slot, base: &mut B, posted: bool) -> Spun {
+    let Patience { ns, expires } = base.patience(record);
+    if ns == 0 {
+        return Spun::Nothing;
+    }
+    let (start, budget) = (base.now(), base.ticks(ns));
+    let (least, most) = (base.ticks(PAUSES.0), base.ticks(PAUSES.1));
+    let head = record.rx.head.load(Relaxed);
+    loop {
+        if !slot.inward().gate.still_waiting(head) || posted && single_copy::taken(slot) {
+            return Spun::Ring;
+        }
+        if !base.current() || record.life.woken.swap(0, Relaxed) != 0 {
+            return Spun::Woken;
+        }
+        if base.tcp_readable() {
+            return Spun::Kernel;
+        }
+        record.rx.quiet.store(head, Relaxed);
+        let rested = base.now().saturating_sub(start);
+        if rested >= budget {
+            return if expires { Spun::Expired } else { Spun::Nothing };
+        }
+        let ticks = pause(rested, least, most).min(budget - rested);
+        let ns = (ticks << 10) / base.ticks_per_1024ns();
+        if !base.rest(ns) {
+            return Spun::Woken;
+        }
+    }
+}
+
+/// How far the peer has read of what was sent, if that is a good deal further than `read`.
+fn reads_on(slot: &Slot, read: u64, sent: u64) -> Option<u64> {
+    if read >= sent {
+        return None; // without a look at its line
+    }
+    let head = slot.outward().consumer.seen_head();
+    (head <= sent && head.saturating_sub(read) >= READS).then_some(head)
+}
+
+/// Lets others have this CPU; how long they had it, ticks.
+fn lend<B: Base>(record: &Record, base: &mut B) -> u64 {
+    let began = base.now();
+    base.yield_now();
+    let took = base.now().saturating_sub(began);
+    let soon = took > base.ticks(LENT) && took <= base.ticks(HOG);
+    record.rx.lent.store(u32::from(soon), Relaxed);
+    took
+}
+
+/// Whether the next wait should spin at all.
+pub fn should_spin<B: Base>(record: &Record, base: &B) -> bool {
+    let skip = record.rx.skip.load(Relaxed);
+    if skip > 0 {
+        record.rx.skip.store(skip - 1, Relaxed);
+    }
+    skip == 0 || base.is_crowded() && met_peer(record)
+}
+
+/// Whether what was sent since the last wait went behind the peer's open gate: it has a CPU of its own just now and looks, so both meet although
+/// each of them looks but now and then.
+fn met_peer(record: &Record) -> bool {
+    let sent = record.tx.tail.load(Relaxed);
+    if record.tx.last.load(Relaxed) == 0 || record.rx.met.load(Relaxed) == sent {
+        return false;
+    }
+    record.rx.met.store(sent, Relaxed);
+    true
+}
+
+/// Spinning paid.
+#[inline]
+pub fn paid(record: &Record) {
+    if record.rx.failed.load(Relaxed) != 0 {
+        record.rx.failed.store(0, Relaxed);
+    }
+}
+
+/// Spinning did not pay.
+pub fn failed(record: &Record) {
+    failed_up_to(record, MAX_FAILED);
+}
+
+fn failed_up_to(record: &Record, most: u32) {
+    let times = (record.rx.failed.load(Relaxed) + 1).min(most);
+    record.rx.failed.store(times, Relaxed);
+    record.rx.skip.store((1 << times) - 1, Relaxed);
+    record.events.spin_miss.fetch_add(1, Relaxed);
+}
+
+/// Whether the CPUs are others' and the last look brought nothing: the peer sleeps when its turn comes, and so does this end.
+#[inline]
+pub(crate) fn spins_in_vain<B: Base>(record: &Record, base: &B) -> bool {
+    record.rx.failed.load(Relaxed) != 0 && base.is_crowded()
+}
+
+/// After a blocking receive that was left to the kernel and has brought `received` bytes: what came soon speaks for spinning. Not among others
+/// who compute: there a peer on this very CPU answers as soon, which it cannot while this one spins.
+pub(crate) fn woke<B: Base>(record: &Record, base: &B, received: usize) {
+    let (rx, slept) = (&record.rx, record.rx.slept.load(Relaxed));
+    if slept == 0 {
+        return;
+    }
+    rx.slept.store(0, Relaxed);
+    if base.is_crowded() {
+        return;
+    }
+    if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP + received as u64 / TCP) {
+        rx.skip.store(rx.skip.load(Relaxed) / 4, Relaxed);
+        rx.failed.store(rx.failed.load(Relaxed) / 2, Relaxed);
+    }
+}
+
+/// Tells the peer on which CPU we wait.
+pub fn publish_cpu<B: Base>(slot: &Slot, base: &B) {
+    let line = &slot.inward().consumer;
+    let cpu = base.cpu() + 1;
+    if line.cpu.load(Relaxed) != cpu {
+        line.cpu.store(cpu, Relaxed);
+    }
+}
+
+/// Whether the peer was last seen waiting on the CPU that this thread runs on.
+pub fn same_cpu<B: Base>(slot: &Slot, base: &B) -> bool {
+    slot.outward().consumer.cpu.load(Relaxed) == base.cpu() + 1
+}

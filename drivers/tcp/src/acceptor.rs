@@ -1,0 +1,166 @@
+//! A door: a listening socket, and those who knock.
+//!
+//! What it is: who comes in is a guest until it has said what for; connections for sessions are handed to their links, who asks
+//! whether a session is known is told, and who would like a new one must be somebody who may ([`crate::admission`]). A node that listens has one for everybody. One that only calls has one behind each address
+//! it calls from, so that a peer whose connections have ended can ask whether there is a caller left: where there is none, the
+//! kernel of its host says so at once. What it is not: it brings no links about; who wants one is handed to the door's owner.
+
+use crate::incoming::{Guest, Said};
+use crate::session_table::{Node, Visit};
+use crate::socket::{self, Set};
+use motet_proto::message::session::LARGEST;
+use motet_proto::message::session::handshake::{Greeting, Wish};
+use motet_sys::private_fds::PrivateFd;
+use motet_sys::rustix::io::{Errno, Result};
+use std::net::SocketAddr;
+
+/// Guests that have not said everything yet, at a time: one more, and the one that came first goes. The kernel hands over only those who
+/// have said something, and a greeting comes whole, so a guest that waits here is an odd one.
+const GUESTS: usize = 64;
+/// Connections that are taken in one step: at one step in 10 ms more than 10 000 strangers a second.
+const TAKEN: usize = 256;
+/// Without descriptors or memory for guests the door is not looked at for so long, ns.
+const PAUSE: u64 = 100_000_000;
+
+/// A door.
+#[derive(Debug)]
+pub struct Door {
+    fd: PrivateFd,
+    address: SocketAddr,
+    set: Set,
+    guests: Vec<Guest>,
+    /// Until when no guests are taken.
+    paused: Option<u64>,
+}
+
+impl Door {
+    /// Begins to listen.
+    pub fn new(wanted: &SocketAddr) -> Result<Self> {
+        let (fd, address) = socket::listen(wanted)?;
+        let set = Set::new()?;
+        set.add(&fd)?;
+        Ok(Self { fd, address, set, guests: Vec::new(), paused: None })
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Readable when `step` would do something.
+    pub fn set(&self) -> &Set {
+        &self.set
+    }
+
+    /// When `step` must be called although nobody has come.
+    pub fn due(&self) -> Option<u64> {
+        self.guests.iter().map(Guest::due).chain(self.paused).min()
+    }
+
+    /// Takes who has come, and answers. Who would like a new session, and may, is returned with what it has said: there may be more.
+    pub fn step(&mut self, node: &Node, now: u64) -> Option<(Guest, Greeting)> {
+        let mut i = 0;
+        while i < self.guests.len() {
+            match self.guests[i].step(now) {
+                Said::Pending => i += 1,
+                said => {
+                    let guest = self.guests.remove(i);
+                    self.set.remove(&guest.fd);
+                    let new = hear(node, guest, said);
+                    if new.is_some() {
+                        return new; // the others are still readable
+                    }
+                }
+            }
+        }
+        self.take_guests(node, now)
+    }
+
+    /// Each is heard as it is taken: whoever has said what it wants does not wait behind those who have not, nor goes for them.
+    fn take_guests(&mut self, node: &Node, now: u64) -> Option<(Guest, Greeting)> {
+        if let Some(until) = self.paused {
+            if now < until {
+                return None;
+            }
+            self.paused = self.set.add(&self.fd).is_err().then(|| now.saturating_add(PAUSE));
+        }
+        for _ in 0..TAKEN {
+            match socket::accept(&self.fd) {
+                Ok((fd, from)) => {
+                    let mut guest = Guest::new(fd, from, now);
+                    match guest.step(now) {
+                        Said::Pending => self.keep(guest),
+                        said => {
+                            let new = hear(node, guest, said);
+                            if new.is_some() {
+                                return new;
+                            }
+                        }
+                    }
+                }
+                Err(Errno::AGAIN) => return None,
+                // The connection is gone again.
+                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::NOTCONN) => {}
+                Err(_) => {
+                    self.set.remove(&self.fd);
+                    self.paused = Some(now.saturating_add(PAUSE));
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// Waits for the rest of what it says.
+    fn keep(&mut self, guest: Guest) {
+        if self.guests.len() == GUESTS {
+            self.guests.remove(0);
+        }
+        if self.set.add(&guest.fd).is_ok() {
+            self.guests.push(guest);
+        }
+    }
+}
+
+/// A guest has said this: who may begin a session is returned.
+fn hear(node: &Node, guest: Guest, said: Said) -> Option<(Guest, Greeting)> {
+    match said {
+        Said::Greeting(greeting) if greeting.wish != Wish::New => serve(node, guest, &greeting),
+        Said::Greeting(greeting) if node.admits(&guest, &greeting) => return Some((guest, greeting)),
+        Said::Greeting(greeting) => guest.answer(&reply(node, Wish::Stranger, &greeting)),
+        Said::Version => {
+            let (wish, id, session) = (Wish::Version, node.id().0, [0; 16]);
+            guest.answer(&Greeting { wish, epoch: 0, node: id, session, expected: 0, secret: 0, largest: 0, port: 0 });
+        }
+        Said::Nonsense | Said::Pending => {}
+    }
+    None
+}
+
+/// What a node says to a greeting. To those who may not come in it says nothing of itself.
+pub fn reply(node: &Node, wish: Wish, to: &Greeting) -> Greeting {
+    let (epoch, session, largest) = (to.epoch, to.session, LARGEST as u32);
+    let (id, port) = if wish == Wish::Stranger { ([0; 16], 0) } else { (node.id().0, node.port()) };
+    let secret = if wish == Wish::Admitted { node.secret().answer } else { 0 };
+    Greeting { wish, epoch, node: id, session, expected: 0, secret, largest, port }
+}
+
+/// A guest has said what for, and it is no new session.
+fn serve(node: &Node, guest: Guest, greeting: &Greeting) {
+    match greeting.wish {
+        Wish::Resume | Wish::Rail => match node.find(&greeting.session) {
+            Some(mailbox) if mailbox.is_called() => {
+                socket::prepare(&guest.fd);
+                mailbox.leave(Visit { fd: guest.fd, greeting: *greeting, from: guest.from });
+            }
+            _ => guest.answer(&reply(node, Wish::Unknown, greeting)),
+        },
+        Wish::Probe => {
+            let known = node.find(&greeting.session).is_some();
+            guest.answer(&reply(node, if known { Wish::Welcome } else { Wish::Unknown }, greeting));
+        }
+        // Answers to nothing, and what was heard before.
+        Wish::New | Wish::Admitted | Wish::Welcome | Wish::Unknown | Wish::Version | Wish::Refused | Wish::Stranger => {
+        }
+    }
+}
