@@ -43,7 +43,6 @@ mod progress;
 pub mod progress_thread;
 pub mod receive;
 pub mod regions;
-pub mod registrations;
 pub mod rma;
 pub mod send;
 pub mod send_cancel;

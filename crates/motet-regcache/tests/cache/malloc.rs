@@ -1,7 +1,7 @@
 //! Memory as programs have it: from an allocator that unmaps and discards behind their backs.
 
 use crate::support::{assert_sees_memory, cache};
-use motet_engine::message::registrations::Limits;
+use motet_regcache::Limits;
 use motet_sys::test_mappings::{Ground, PAGE};
 
 /// The whole pages within.

@@ -1,7 +1,7 @@
 //! Threads that take memory away while others acquire.
 
 use crate::support::{alone, assert_sees_memory, cache};
-use motet_engine::message::registrations::{Limits, watch::Watch};
+use motet_regcache::{Limits, watch::Watch};
 use motet_sys::test_mappings::{Ground, PAGE};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

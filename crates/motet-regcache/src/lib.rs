@@ -18,6 +18,8 @@
 //! To follow a hit read downwards: [`Cache::acquire`] → [`watch::Watch::settle`] → [`entries::Entries::take`]. Why like this, with
 //! figures: `docs/adr/0016-registrations-stay-valid.md`.
 
+#![forbid(unsafe_code)]
+
 mod counts;
 pub mod entries;
 pub mod events;
@@ -26,7 +28,6 @@ mod shared;
 pub mod watch;
 mod watched;
 
-use crate::stream::engine::lock;
 pub use counts::Counts;
 use counts::{Count, Counters};
 use entries::Entries;
@@ -34,7 +35,7 @@ pub use entries::Range;
 pub use lease::Lease;
 use motet_sys::lineage::Lineage;
 use shared::{Kept, Made, Shared};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use watch::Watch;
 
 /// What a driver does for a cache. Called by the thread that acquires, drops a lease or tidies, under no lock.
@@ -265,4 +266,9 @@ impl<R: Register> Cache<R> {
         self.tidy();
         self.once(range, Count::NotKeeping)
     }
+}
+
+/// Locks; a panic of another thread does not make the cache unusable.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! Forked children, processes that may not watch memory, and what else touches all of a process: each test in one of its own.
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
-use motet_engine::message::registrations::{Cache, Limits, Refused, Standing};
+use motet_regcache::{Cache, Limits, Refused, Standing};
 use motet_sys::test_mappings::{Ground, Heap, PAGE, deny_userfaultfd, in_child};
 
 #[test]

@@ -8,7 +8,7 @@ use super::entries::{Entries, Grave, Range};
 use super::events::{self, Missed};
 use super::watch::Watch;
 use super::{AGAIN, Limits, NO_MEMORY, Refused, Register, Standing};
-use crate::stream::engine::lock;
+use crate::lock;
 use motet_sys::lineage::Lineage;
 use std::sync::Mutex;
 

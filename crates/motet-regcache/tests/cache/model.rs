@@ -1,7 +1,7 @@
 //! Random operations on real mappings: after each, any lease sees the memory that is there.
 
 use crate::support::{alone, assert_sees_memory, cache};
-use motet_engine::message::registrations::Limits;
+use motet_regcache::Limits;
 use motet_sys::test_mappings::Ground;
 use proptest::prelude::*;
 

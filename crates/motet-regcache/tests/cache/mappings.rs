@@ -1,7 +1,7 @@
 //! Each way in which pages go, by its name.
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
-use motet_engine::message::registrations::{Cache, Limits, Range, Refused, Register, Standing};
+use motet_regcache::{Cache, Limits, Range, Refused, Register, Standing};
 use motet_sys::test_mappings::{Ground, PAGE};
 
 /// Eight pages with their numbers in them, registered and kept; in a process of its own, as addresses that are unmapped for a

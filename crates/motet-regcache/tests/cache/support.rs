@@ -1,6 +1,6 @@
 //! A driver whose registrations hold pages, as a network card's do: what it sees through them is what was registered.
 
-use motet_engine::message::registrations::{Cache, Lease, Limits, Range, Register, Standing};
+use motet_regcache::{Cache, Lease, Limits, Range, Register, Standing};
 use motet_sys::test_mappings::Held;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -14,7 +14,7 @@
 
 use super::events::Events;
 use super::watched::Watched;
-use crate::stream::engine::lock;
+use crate::lock;
 use motet_sys::fork_safe_mutex::Forkable;
 use motet_sys::lineage::Lineage;
 use motet_sys::thread;
