@@ -6,7 +6,6 @@ use super::copy_strategy::Choice;
 use super::message_state::{CallbackState, Callbacks, MessageState};
 use super::packets::{LONGEST, RxPacket, ShmTx, Way};
 use super::regions::segments::Segments;
-use super::stats::Copies;
 use super::transport::{Lost, NodeId, PacketTransport, ShmTransport, Transport};
 use super::{LinkId, MessageLimits, fast_receive, pipelined, regions};
 use crate::reason::Reason;
@@ -70,6 +69,29 @@ pub enum Look {
 
 pub(super) const BROKEN_LANE: Broken = Broken("the memory between us makes no sense");
 pub(super) const GONE: Broken = Broken("the peer is gone");
+
+/// What a link has copied out of its peer's memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Copies {
+    /// Bodies, and their bytes.
+    pub done: [u64; 2],
+    /// Those for which the system refused it: they were fetched in pieces.
+    pub refused: u64,
+    /// Of those copied, bodies of which the peer has copied some.
+    pub helped: u64,
+}
+
+impl Copies {
+    /// One has ended.
+    pub fn note(&mut self, copied: bool, length: u64) {
+        if copied {
+            self.done[0] += 1;
+            self.done[1] = self.done[1].wrapping_add(length);
+        } else {
+            self.refused += 1;
+        }
+    }
+}
 
 impl LinkState {
     /// A link over a new transport.

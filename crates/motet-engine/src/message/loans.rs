@@ -8,91 +8,27 @@
 //! no loan, a receive in place ends with a copy, and nobody but [`LoanCounts`] knows the difference.
 
 use super::link::LinkState;
+pub use super::loaned::{Lent, Loan, Part, Returns};
 use super::message_state::{Callbacks, MessageState};
 use super::node_state::Core;
 use super::operations::{Kind, Operation, Seen};
 use super::receive::From;
 pub use super::regions::segments::LoanCounts;
 use super::send::Outgoing;
-use super::single_copy::Copying;
+use super::single_copy::pending::Copying;
 use super::{Error, LinkId, Mode, Node, Notice, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::packet::Place;
 use motet_proto::message::slab::{self, Number};
 use motet_proto::message::{Broken, CopyRequest, Held, Send};
 use motet_sys::clock;
-use motet_sys::private_fds::PrivateFd;
-use motet_sys::rustix::fd::AsFd;
-pub use motet_sys::shm_pool::{Block as Loan, Part};
-use motet_sys::socket;
 use motet_sys::user_memory::Memory;
-use std::ops::Deref;
-use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longest loan that goes with its bytes, so that the block is free at once.
 const SHORT: usize = 3840;
 /// Longest time between two looks for a free block, ns.
 const LOOK: u64 = 20_000_000;
 const NONSENSE: Broken = Broken("the peer says what cannot be of its memory");
-
-/// Loans that were dropped, until the node gives them back.
-#[derive(Debug)]
-pub struct Returns {
-    queue: Mutex<Vec<(LinkId, Number)>>,
-    kick: Arc<PrivateFd>,
-}
-
-impl Returns {
-    /// Of a node that is woken by this eventfd.
-    pub fn new(kick: Arc<PrivateFd>) -> Self {
-        Self { queue: Mutex::default(), kick }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Vec<(LinkId, Number)>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A message that lies where its sender has put it, and stays mapped as long as this.
-///
-/// The sender waits for it to be given back: at once by [`Node::give_back`]; by the next thread that makes progress when it is dropped.
-#[derive(Debug)]
-pub struct Lent {
-    part: Part,
-    link: LinkId,
-    record: Option<Number>,
-    returns: Arc<Returns>,
-}
-
-impl Lent {
-    pub(super) fn new(part: Part, link: LinkId, record: Number, returns: Arc<Returns>) -> Self {
-        Self { part, link, record: Some(record), returns }
-    }
-
-    /// Over which link it came.
-    pub fn link(&self) -> LinkId {
-        self.link
-    }
-}
-
-impl Deref for Lent {
-    type Target = Part;
-    fn deref(&self) -> &Part {
-        &self.part
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let Some(record) = self.record.take() else { return };
-        let mut queue = self.returns.queue();
-        queue.push((self.link, record));
-        if queue.len() == 1 {
-            socket::ring(self.returns.kick.as_fd().as_raw_fd());
-        }
-    }
-}
 
 impl Node {
     /// A block of the pool, to be filled and sent. It holds what an earlier one held, or zeros.

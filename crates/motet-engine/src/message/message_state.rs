@@ -5,9 +5,9 @@
 
 use super::copy_strategy::{Choice, Way};
 use super::operations::{Buffer, Operations};
-use super::regions::Hosts;
+use super::regions::local::Hosts;
 use super::regions::segments::Segments;
-use super::single_copy::{Copying, Helping, Sharing};
+use super::single_copy::pending::{Copying, Helping, Sharing};
 use super::{Channel, Error, LinkId};
 use motet_proto::message::matching::{Receive, Scope};
 use motet_proto::message::packet::{self, Route};

@@ -32,6 +32,7 @@ pub mod error;
 mod fast_receive;
 mod fast_send;
 mod link;
+pub mod loaned;
 pub mod loans;
 mod message_state;
 mod node_state;

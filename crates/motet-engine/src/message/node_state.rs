@@ -1,7 +1,7 @@
 //! What a node is made of, behind its lock.
 
 use super::link::LinkState;
-use super::loans::Returns;
+use super::loaned::Returns;
 use super::message_state::MessageState;
 use super::packets::RxPacket;
 use super::spin_policy::Pace;

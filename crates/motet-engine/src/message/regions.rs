@@ -7,8 +7,11 @@
 
 pub(in crate::message) mod bytes;
 pub mod files;
+pub(in crate::message) mod local;
 pub mod mapped;
 pub mod segments;
+
+use local::Host;
 
 use super::message_state::{CallbackState, Callbacks, MessageState};
 use super::node_state::Core;
@@ -32,57 +35,6 @@ use std::sync::Arc;
 pub const COPY: u64 = 16 << 10;
 /// Bytes read from a region at a time, to be put into a packet.
 const PIECE: usize = 4096;
-
-/// The memory of regions.
-#[derive(Default)]
-pub struct Hosts {
-    /// The protocol's table.
-    pub regions: Regions,
-    hosts: Pool<Host>,
-}
-
-/// The memory of one region.
-pub(super) struct Host {
-    pub bytes: Bytes,
-    /// What peers call its first byte: 0, or for some its address.
-    pub first: u64,
-    /// What must stay as long as the region.
-    pub keep: Option<Box<dyn Any + Send>>,
-    /// Memory of the pool, which peers may see.
-    pub segment: Option<Arc<Segment>>,
-}
-
-impl Hosts {
-    /// The memory of a region, by the name that the protocol knows it by.
-    fn get(&mut self, region: u64) -> Option<&mut Host> {
-        self.hosts.named(Number(region as u32))
-    }
-
-    /// A new region.
-    pub(super) fn add(&mut self, host: Host, rights: Rights) -> Result<Key, Error> {
-        let (first, length) = (host.first, host.bytes.length());
-        let name = self.hosts.insert(host).ok_or(Error::Full)?;
-        let key = memory::random().map_err(Error::NoNode).and_then(|random| {
-            self.regions.register_from(u64::from(name.0), first, length, rights, random).ok_or(Error::Full)
-        });
-        if key.is_err() {
-            self.hosts.remove(name.index());
-        }
-        key
-    }
-
-    /// The bytes of a region, and where in them one is that peers give this number: the protocol has checked that it is there.
-    #[inline]
-    pub(super) fn place(&mut self, region: u64, at: u64) -> Option<(&Bytes, u64)> {
-        self.get(region).map(|host| (&host.bytes, at.wrapping_sub(host.first)))
-    }
-
-    /// The same for whoever reaches it.
-    #[inline]
-    fn reach(&mut self, region: u64, at: u64) -> Result<(&Bytes, u64), Status> {
-        self.place(region, at).ok_or(Status::Denied)
-    }
-}
 
 impl Remote for Callbacks<'_> {
     fn regions(&mut self) -> &mut Regions {
@@ -143,8 +95,7 @@ impl Remote for Callbacks<'_> {
 
 /// Nobody uses the memory of a revoked region any more.
 fn end(state: &mut MessageState, region: u64) {
-    let host = state.hosts.hosts.find(Number(region as u32)).and_then(|index| state.hosts.hosts.remove(index));
-    let Some(Host { bytes, keep, segment, .. }) = host else { return };
+    let Some(Host { bytes, keep, segment, .. }) = state.hosts.remove(region) else { return };
     state.spent.extend(keep);
     if bytes.file().is_some() {
         state.spent.push(Box::new(bytes)); // to be closed without the node's lock

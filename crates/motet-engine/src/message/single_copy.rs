@@ -6,6 +6,8 @@
 //!
 //! What it is not: which way is taken is [`super::copy_strategy`]'s matter.
 
+pub(in crate::message) mod pending;
+
 use super::link::{COPY, GONE, LinkState};
 use super::message_state::{Callbacks, MessageState};
 use super::operations::Operation;
@@ -15,38 +17,8 @@ use motet_proto::message::{CopyRequest, ShareRequest};
 use motet_sys::user_memory::Memory;
 use motet_sys::{process_vm, socket, thread};
 use motet_wire::message::fifo::chunk_claims::{Claims, Helped};
+use pending::{Copying, Helping, Sharing};
 use std::os::fd::{AsFd, AsRawFd};
-
-/// A body that the receiver copies.
-#[derive(Debug, Clone, Copy)]
-pub struct Copying {
-    /// What is wanted.
-    pub request: CopyRequest,
-    /// Bytes copied.
-    pub done: u64,
-    /// With the sender's help.
-    pub help: bool,
-}
-
-/// The copy that is under way with the sender's help.
-#[derive(Debug, Clone, Copy)]
-pub struct Sharing {
-    claims: &'static Claims,
-    operation: u64,
-    stamp: u32,
-    /// Chunks that may be claimed, and those that we have copied.
-    chunks: u32,
-    mine: u32,
-}
-
-/// A body of ours that the peer copies with our help.
-#[derive(Debug, Clone, Copy)]
-pub struct Helping {
-    /// What it has said.
-    pub request: ShareRequest,
-    /// Chunks that we have copied.
-    pub done: u32,
-}
 
 /// What came of a step.
 enum Step {

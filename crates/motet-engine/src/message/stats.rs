@@ -38,29 +38,6 @@ impl How {
     }
 }
 
-/// What a link has copied out of its peer's memory.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Copies {
-    /// Bodies, and their bytes.
-    pub done: [u64; 2],
-    /// Those for which the system refused it: they were fetched in pieces.
-    pub refused: u64,
-    /// Of those copied, bodies of which the peer has copied some.
-    pub helped: u64,
-}
-
-impl Copies {
-    /// One has ended.
-    pub fn note(&mut self, copied: bool, length: u64) {
-        if copied {
-            self.done[0] += 1;
-            self.done[1] = self.done[1].wrapping_add(length);
-        } else {
-            self.refused += 1;
-        }
-    }
-}
-
 /// A node's sheet; `None` inside: it has none.
 #[derive(Debug, Default)]
 pub struct Sheet(Option<Open>);

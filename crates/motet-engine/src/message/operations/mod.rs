@@ -14,7 +14,7 @@ pub use buffers::Buffer;
 pub use groups::{Group, GroupId};
 pub use record::{Kind, Operation, Seen};
 
-use super::loans::{Lent, Loan, Returns};
+use super::loaned::{Lent, Loan, Returns};
 use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::{Receive, Selector};
 use motet_proto::message::slab::{self, Number, Pool};

@@ -2,7 +2,7 @@
 
 use super::Notice;
 use crate::message::Channel;
-use crate::message::loans::Part;
+use crate::message::loaned::Part;
 use motet_proto::message::matching::Ticket;
 use motet_proto::message::slab::Number;
 use motet_proto::message::{Outcome, Status};

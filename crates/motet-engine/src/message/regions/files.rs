@@ -11,7 +11,8 @@
 
 use super::bytes::Bytes;
 use super::{Error, Node};
-use super::{Host, Key, Rights};
+use super::local::Host;
+use super::{Key, Rights};
 use motet_sys::file_region::{FilePart, Lost};
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::rustix::io::Errno;

@@ -11,7 +11,8 @@
 
 use super::bytes::Bytes;
 use super::segments::Direct;
-use super::{Atomic, Host, Key, Rights, Shared};
+use super::local::Host;
+use super::{Atomic, Key, Rights, Shared};
 use crate::message::node_state::Core;
 use crate::message::operations::{Kind, Operation};
 use crate::message::rma::Begun;

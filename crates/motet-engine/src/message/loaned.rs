@@ -1,0 +1,71 @@
+//! A loaned message at its receiver, and the queue of those that were dropped.
+//!
+//! How loans are sent and received is in [`super::loans`].
+
+use super::LinkId;
+use motet_proto::message::slab::Number;
+use motet_sys::private_fds::PrivateFd;
+use motet_sys::rustix::fd::AsFd;
+pub use motet_sys::shm_pool::{Block as Loan, Part};
+use motet_sys::socket;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Loans that were dropped, until the node gives them back.
+#[derive(Debug)]
+pub struct Returns {
+    queue: Mutex<Vec<(LinkId, Number)>>,
+    kick: Arc<PrivateFd>,
+}
+
+impl Returns {
+    /// Of a node that is woken by this eventfd.
+    pub fn new(kick: Arc<PrivateFd>) -> Self {
+        Self { queue: Mutex::default(), kick }
+    }
+
+    pub(super) fn queue(&self) -> MutexGuard<'_, Vec<(LinkId, Number)>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A message that lies where its sender has put it, and stays mapped as long as this.
+///
+/// The sender waits for it to be given back: at once by [`Node::give_back`]; by the next thread that makes progress when it is dropped.
+#[derive(Debug)]
+pub struct Lent {
+    part: Part,
+    pub(super) link: LinkId,
+    pub(super) record: Option<Number>,
+    returns: Arc<Returns>,
+}
+
+impl Lent {
+    pub(super) fn new(part: Part, link: LinkId, record: Number, returns: Arc<Returns>) -> Self {
+        Self { part, link, record: Some(record), returns }
+    }
+
+    /// Over which link it came.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+}
+
+impl Deref for Lent {
+    type Target = Part;
+    fn deref(&self) -> &Part {
+        &self.part
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some(record) = self.record.take() else { return };
+        let mut queue = self.returns.queue();
+        queue.push((self.link, record));
+        if queue.len() == 1 {
+            socket::ring(self.returns.kick.as_fd().as_raw_fd());
+        }
+    }
+}

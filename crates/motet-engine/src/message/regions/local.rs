@@ -1,0 +1,68 @@
+//! The memory of this node's regions, by the name that the protocol knows each by.
+
+use super::bytes::Bytes;
+use super::{Key, Rights};
+use crate::message::Error;
+use motet_proto::message::Status;
+use motet_proto::message::regions::Regions;
+use motet_proto::message::slab::{Number, Pool};
+use motet_sys::memory;
+use motet_sys::shm_pool::Segment;
+use std::any::Any;
+use std::sync::Arc;
+
+/// The memory of regions.
+#[derive(Default)]
+pub struct Hosts {
+    /// The protocol's table.
+    pub regions: Regions,
+    hosts: Pool<Host>,
+}
+
+/// The memory of one region.
+pub struct Host {
+    pub bytes: Bytes,
+    /// What peers call its first byte: 0, or for some its address.
+    pub first: u64,
+    /// What must stay as long as the region.
+    pub keep: Option<Box<dyn Any + Send>>,
+    /// Memory of the pool, which peers may see.
+    pub segment: Option<Arc<Segment>>,
+}
+
+impl Hosts {
+    /// The memory of a region, by the name that the protocol knows it by.
+    pub(in crate::message) fn get(&mut self, region: u64) -> Option<&mut Host> {
+        self.hosts.named(Number(region as u32))
+    }
+
+    /// Takes out the memory of a region that has ended.
+    pub(in crate::message) fn remove(&mut self, region: u64) -> Option<Host> {
+        self.hosts.find(Number(region as u32)).and_then(|index| self.hosts.remove(index))
+    }
+
+    /// A new region.
+    pub(in crate::message) fn add(&mut self, host: Host, rights: Rights) -> Result<Key, Error> {
+        let (first, length) = (host.first, host.bytes.length());
+        let name = self.hosts.insert(host).ok_or(Error::Full)?;
+        let key = memory::random().map_err(Error::NoNode).and_then(|random| {
+            self.regions.register_from(u64::from(name.0), first, length, rights, random).ok_or(Error::Full)
+        });
+        if key.is_err() {
+            self.hosts.remove(name.index());
+        }
+        key
+    }
+
+    /// The bytes of a region, and where in them one is that peers give this number: the protocol has checked that it is there.
+    #[inline]
+    pub(in crate::message) fn place(&mut self, region: u64, at: u64) -> Option<(&Bytes, u64)> {
+        self.get(region).map(|host| (&host.bytes, at.wrapping_sub(host.first)))
+    }
+
+    /// The same for whoever reaches it.
+    #[inline]
+    pub(in crate::message) fn reach(&mut self, region: u64, at: u64) -> Result<(&Bytes, u64), Status> {
+        self.place(region, at).ok_or(Status::Denied)
+    }
+}
