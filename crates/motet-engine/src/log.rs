@@ -17,9 +17,9 @@ use crate::driver::Driver;
 use crate::reason::{self, Reason};
 use crate::stream::addresses;
 use crate::stream::engine::{Engine, Options, Totals, lock};
-use motet_sys::append_file::{Appender, Lost};
+use motet_sys::append_file::{Appender, DescriptorLost};
 use motet_sys::{clock, thread};
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -76,7 +76,7 @@ impl Log {
         }
         // A program that closes what is not its own (by bare system calls) costs one more open, and only the file is lost.
         if let Some(open) = &file.open
-            && open.append(line.end()) == Err(Lost)
+            && open.append(line.end()) == Err(DescriptorLost)
         {
             file.open.take().into_iter().for_each(Appender::abandon);
             file.open = Appender::open(&motet_config::Config::for_process(path, pid)).ok();
@@ -110,15 +110,20 @@ impl Log {
     }
 
     /// A wire is up.
-    pub fn attached(&self, record: &Record, driver: Option<&dyn Driver>) {
+    pub fn attached(&self, record: &StreamRecord, driver: Option<&dyn Driver>) {
         self.line("attached", |line| {
             ends(line, record)?;
-            write!(line, " peer_pid={} driver={}", record.who.pid.load(Relaxed), driver.map_or("?", Driver::name))
+            write!(
+                line,
+                " peer_pid={} driver={}",
+                record.connection.pid.load(Relaxed),
+                driver.map_or("?", Driver::name)
+            )
         });
     }
 
     /// A stream stays on TCP.
-    pub fn plain(&self, record: &Record, why: Reason) {
+    pub fn plain(&self, record: &StreamRecord, why: Reason) {
         self.line("plain", |line| {
             ends(line, record)?;
             because(line, why)
@@ -134,7 +139,7 @@ impl Log {
     }
 
     /// A stream is beyond repair.
-    pub fn reset(&self, record: &Record, why: Reason) {
+    pub fn reset(&self, record: &StreamRecord, why: Reason) {
         self.line("reset", |line| {
             ends(line, record)?;
             because(line, why)
@@ -142,13 +147,13 @@ impl Log {
     }
 
     /// A stream that had a wire ends.
-    pub fn closed(&self, record: &Record) {
+    pub fn closed(&self, record: &StreamRecord) {
         let (fast, tcp) = (record.fast_bytes(), record.tcp_bytes());
         let events = [&record.events.spilled, &record.events.downgraded, &record.events.single_copy];
         self.line("closed", |line| {
             ends(line, record)?;
             counts(line, fast, tcp, events.map(|n| n.load(Relaxed)))?;
-            because(line, Reason(record.life.reason.load(Relaxed)))
+            because(line, Reason(record.lifecycle.reason.load(Relaxed)))
         });
     }
 
@@ -169,9 +174,9 @@ impl Engine {
     }
 }
 
-fn ends(line: &mut Line, record: &Record) -> fmt::Result {
+fn ends(line: &mut Line, record: &StreamRecord) -> fmt::Result {
     let [local, peer] = addresses(record);
-    write!(line, " fd={} local={local} peer={peer}", record.life.fd.load(Relaxed) as i32)
+    write!(line, " fd={} local={local} peer={peer}", record.lifecycle.fd.load(Relaxed) as i32)
 }
 
 fn because(line: &mut Line, why: Reason) -> fmt::Result {

@@ -58,8 +58,8 @@ impl Engine {
         {
             own.voices.fetch_add(1, AcqRel);
             own.fd.store(fd, Relaxed); // a duplicate: the caller may be about to close the first one
-            if record.life.owner.load(Relaxed) == thread::pid() {
-                record.life.fd.store(fd as u32, Relaxed);
+            if record.lifecycle.owner.load(Relaxed) == thread::pid() {
+                record.lifecycle.fd.store(fd as u32, Relaxed);
             }
             return Ok(handle);
         }
@@ -75,7 +75,7 @@ impl Engine {
         drop(owners);
         describe(record, fd, connected, local, peer, cookie);
         match self.route(&self.pair(record, own)) {
-            Ok(_) => record.life.reason.store(Reason::PENDING.0, Relaxed),
+            Ok(_) => record.lifecycle.reason.store(Reason::PENDING.0, Relaxed),
             Err(reason) => self.stay_plain(record, reason),
         }
         if !lazy {
@@ -94,7 +94,7 @@ impl Engine {
                 self.tick(handle);
                 local.slot.slot()
             }
-            State::Plain => return tx::Step::Kernel,
+            State::TcpOnly => return tx::Step::Kernel,
             State::Broken | State::Free => return tx::Step::Failed(self.over(record, local)),
         };
         let mut base = Kernel::new(local, handle).with(&local.peer);
@@ -123,7 +123,7 @@ impl Engine {
     #[inline]
     pub fn send_end(&self, handle: Handle, sent: usize) {
         if let Some((record, local)) = self.look_up(handle)
-            && record.state() != State::Plain
+            && record.state() != State::TcpOnly
         {
             tx::end(record, &mut Kernel::new(local, handle), sent);
         }
@@ -146,7 +146,7 @@ impl Engine {
                 self.tick(handle);
                 local.slot.slot()
             }
-            State::Plain => return rx::Step::Kernel,
+            State::TcpOnly => return rx::Step::Kernel,
             State::Broken | State::Free => return rx::Step::Failed(self.over(record, local)),
         };
         let mut base = Kernel::new(local, handle).with(&local.peer);
@@ -157,7 +157,7 @@ impl Engine {
         }
         // Where both ends take turns on one CPU the gate stays open, so nobody would ask how lively that is.
         let slow = blocking
-            && record.rx.near.load(Relaxed) != 0
+            && record.rx.same_cpu.load(Relaxed) != 0
             && !self.options.is_patient()
             && slot.is_some_and(|slot| !local.pace.is_lively(|| Up { handle, record, local, slot }.is_near()));
         let spin = if slow || local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
@@ -165,7 +165,7 @@ impl Engine {
         let large = self.options.single_copy.min(self.options.single_copy_far);
         let ask = rx::Ask { blocking, peek, kernel_only, spin, large };
         if blocking {
-            record.rx.evidence.store(EVIDENCE, Relaxed);
+            record.rx.evidence_left.store(EVIDENCE, Relaxed);
         }
         let patient = self.options.is_patient();
         let may_raise = || (!blocking || patient || local.pace.is_lively(|| false)) && local.sets_may_raise(handle);
@@ -184,7 +184,7 @@ impl Engine {
     #[inline]
     pub fn recv_end(&self, handle: Handle, received: usize) {
         if let Some((record, local)) = self.look_up(handle)
-            && record.state() != State::Plain
+            && record.state() != State::TcpOnly
         {
             rx::end(record, &mut Kernel::new(local, handle), received);
             if received > 0 && local.in_set.load(Relaxed) {
@@ -213,10 +213,10 @@ impl Engine {
             let (tail, Some(head)) = (lines.gate.tail().0, lines.consumer.settled()) else { return 0 };
             let moved = head != record.rx.head.load(Relaxed);
             let missing = match moved {
-                true => lines.mark.mark.load(Relaxed).saturating_sub(record.rx.tcp.load(Relaxed)),
+                true => lines.mark.mark.load(Relaxed).saturating_sub(record.rx.tcp_bytes.load(Relaxed)),
                 false => rx::missing(record, &slot),
             };
-            if tail <= head || missing > 0 && socket::pending(local.fd.load(Relaxed)) < missing {
+            if tail <= head || missing > 0 && socket::unread_bytes(local.fd.load(Relaxed)) < missing {
                 return 0;
             }
             (tail - head).min(slot.in_ring(record.rx.wide.load(Relaxed) != 0).size())
@@ -232,9 +232,9 @@ impl Engine {
     /// The same, by this descriptor of its socket.
     fn plain_on(&self, handle: Handle, fd: i32, reason: Reason) -> bool {
         let Some((record, local)) = self.look_up(handle) else { return true };
-        let first = record.life.plain.swap(1, AcqRel) == 0;
-        record.life.reason.store(reason.0, Relaxed);
-        if record.life.nodelay.swap(0, AcqRel) == 1 {
+        let first = record.lifecycle.tcp_only.swap(1, AcqRel) == 0;
+        record.lifecycle.reason.store(reason.0, Relaxed);
+        if record.lifecycle.nodelay.swap(0, AcqRel) == 1 {
             socket::set_nodelay(fd, false);
         }
         let Some(slot) = local.slot.slot() else {
@@ -260,9 +260,9 @@ impl Engine {
     /// TCP_NODELAY as the program sees it, after it set it to `set`. `None`: the kernel's option is the program's.
     pub fn nodelay(&self, handle: Handle, set: Option<bool>) -> Option<bool> {
         let (record, _) = self.look_up(handle)?;
-        let seen = record.life.nodelay.load(Acquire).checked_sub(1)? != 0;
+        let seen = record.lifecycle.nodelay.load(Acquire).checked_sub(1)? != 0;
         if let Some(on) = set {
-            record.life.nodelay.store(1 + u32::from(on), Release);
+            record.lifecycle.nodelay.store(1 + u32::from(on), Release);
         }
         Some(set.unwrap_or(seen))
     }

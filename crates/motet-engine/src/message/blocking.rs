@@ -8,10 +8,10 @@ use super::completions::{Next, is_of, look_at_lanes, take_from};
 use super::node_state::{Core, Guard};
 use super::operations::{Blocking, Buffer, Got};
 use super::port::post_otherwise;
-use super::receive::From;
+use super::receive::RecvFrom;
 use super::{Error, GroupId, Node};
 use motet_proto::message::matching::Selector;
-use motet_sys::user_memory::Span;
+use motet_sys::user_memory::UserMemory;
 
 impl Node {
     /// Receives the next message whose tag is `tag` but for the bits in `ignore`, and waits for it. The message's headers, the outermost first,
@@ -23,8 +23,8 @@ impl Node {
     #[inline(always)]
     pub fn receive(
         &self,
-        (from, tag, ignore): (From, u64, u64),
-        span: Span,
+        (from, tag, ignore): (RecvFrom, u64, u64),
+        span: UserMemory,
         headers: &mut Option<&mut Vec<u8>>,
         deadline: Option<u64>,
     ) -> Result<Got, Error> {
@@ -49,7 +49,7 @@ impl Node {
     fn receive_posted(
         &self,
         mut core: Guard<'_>,
-        (selector, span): (Selector, Span),
+        (selector, span): (Selector, UserMemory),
         mut teller: Blocking<'_, '_>,
         looks: Looks,
         deadline: Option<u64>,
@@ -76,13 +76,13 @@ impl Node {
     }
 
     /// Has the blocking receive end as cancelled, unless its message is on its way there: it ends with that then.
-    pub fn cancel_blocking(&self, from: From) -> Result<(), Error> {
+    pub fn cancel_blocking(&self, from: RecvFrom) -> Result<(), Error> {
         let group = self.core()?.state.operations.blocking;
         self.cancel_bare(group, from, 0, true).map(drop)
     }
 
     /// Takes the memory away from the blocking receive, and forgets it.
-    pub fn abandon_blocking(&self, from: From) -> Result<(), Error> {
+    pub fn abandon_blocking(&self, from: RecvFrom) -> Result<(), Error> {
         let group = self.core()?.state.operations.blocking;
         let abandoned = self.abandon_bare(group, from);
         while self.core()?.state.operations.next_end(group)?.is_some() {}
@@ -93,7 +93,7 @@ impl Node {
     /// work that the direct path does not do.
     #[inline(always)]
     fn look_for_blocking(&self, core: &mut Guard<'_>, quiet: GroupId, teller: &mut Blocking<'_, '_>) -> Looks {
-        if core.driving || core.shut {
+        if core.progress.is_running() || core.progress.is_closing() {
             return Looks::Enough;
         }
         let group = core.state.operations.blocking;
@@ -106,9 +106,9 @@ impl Node {
             true => look(core, teller),
             false => look_at_lanes(core, (group, 1), teller),
         };
-        let all_have_been_looked_at = told == 0 || core.hot.len() == 1 || is_of(quiet, group);
+        let all_have_been_looked_at = told == 0 || core.links.active().len() == 1 || is_of(quiet, group);
         if !more && told == 0 {
-            let (others, most) = (core.others(), core.pace.looks(self.spin()));
+            let (others, most) = (core.waiters(), core.progress.spin.looks(self.spin()));
             for _ in 1..most {
                 std::hint::spin_loop();
                 (told, more) = look(core, teller);
@@ -127,7 +127,7 @@ impl Node {
             core.quiet = group;
         }
         if told > 0 {
-            core.pace.paid();
+            core.progress.spin.paid();
         }
         Looks::Enough
     }

@@ -14,7 +14,6 @@ use super::packets::RxPacket;
 use super::progress::{SLOW, SWEEP};
 use super::transport::Transport;
 use super::{Bias, LinkId, Node};
-use motet_proto::message::slab::Number;
 
 /// Most messages taken in one look.
 const TURN: usize = 32;
@@ -44,7 +43,7 @@ impl Node {
                 Next::Link(link) => take_from(&mut core, link, (group, most), teller),
                 Next::Due => (0, true),
             }
-        } else if core.driving || !core.state.operations.nothing_has_ended(group)? {
+        } else if core.progress.is_running() || !core.state.operations.nothing_has_ended(group)? {
             return core.state.operations.tell_ends(group, most, teller);
         } else {
             let looked = look_at_lanes(&mut core, (group, most), teller);
@@ -101,7 +100,7 @@ impl Node {
         if !core.state.operations.nothing_has_ended(group)? {
             return core.state.operations.tell_ends(group, most, teller).map(|(_, others)| others);
         }
-        if core.driving {
+        if core.progress.is_running() {
             return Ok(false);
         }
         let (told, more) = look_at_lanes(&mut core, (group, most), teller);
@@ -164,25 +163,12 @@ pub(super) enum Next {
 impl Core {
     #[inline(always)]
     pub(super) fn next_busy(&mut self) -> Next {
-        let Self { hot, links, rounds, turn, .. } = self;
-        let round = rounds.wrapping_add(1);
-        if round.is_multiple_of(SWEEP) && (round.is_multiple_of(SLOW) || links.count() as usize > hot.len()) {
+        let round = self.progress.rounds().wrapping_add(1);
+        if round.is_multiple_of(SWEEP) && (round.is_multiple_of(SLOW) || self.links.has_inactive()) {
             return Next::Due;
         }
-        *rounds = round;
-        let has_come = |link: &LinkId| {
-            let link_state = links.known(Number(link.0));
-            link_state.is_none_or(|link_state| match &link_state.transport {
-                Some(Transport::SharedMemory(shm)) => shm.inward.has_begun(),
-                _ => true,
-            })
-        };
-        // Round robin: the search begins behind the link that had a packet last.
-        let (behind, first) = hot.split_at(turn.0.min(hot.len()));
-        let found = first.iter().position(has_come).map(|at| behind.len() + at);
-        let Some(at) = found.or_else(|| behind.iter().position(has_come)) else { return Next::Nothing };
-        *turn = (at + 1, 0);
-        hot.get(at).map_or(Next::Due, |link| Next::Link(*link))
+        self.progress.set_rounds(round);
+        self.links.next_with_packet().map_or(Next::Nothing, Next::Link)
     }
 }
 
@@ -195,10 +181,10 @@ pub(super) fn take_from(
     (group, most): (GroupId, usize),
     teller: &mut impl Teller,
 ) -> (usize, bool) {
-    let Core { links, state, rx_packet, now, .. } = core;
-    let (Some(link_state), Some(rx_packet)) = (links.named(Number(link.0)), rx_packet) else { return (0, true) };
-    let (told, more) =
-        link_state.tell_messages(link, (state, rx_packet), (group, *now), (most.min(TURN), true), teller);
+    let now = core.progress.now();
+    let Core { links, state, rx_packet, .. } = core;
+    let (Some(link_state), Some(rx_packet)) = (links.get_mut(link), rx_packet) else { return (0, true) };
+    let (told, more) = link_state.tell_messages(link, (state, rx_packet), (group, now), (most.min(TURN), true), teller);
     (told, more | core.must_stir())
 }
 
@@ -210,21 +196,18 @@ pub(super) fn look_at_lanes(
     (group, most): (GroupId, usize),
     teller: &mut impl Teller,
 ) -> (usize, bool) {
-    let Core { hot, links, state, rx_packet, rounds, turn, now, asleep, tasks, .. } = core;
-    let (round, most) = (rounds.wrapping_add(1), most.min(TURN));
-    let until = if links.count() as usize > hot.len() { SWEEP } else { SLOW };
-    let busy = *asleep || state.is_left_something() || !tasks.is_empty();
+    let Core { links, state, rx_packet, progress, .. } = core;
+    let (round, now, most) = (progress.rounds().wrapping_add(1), progress.now(), most.min(TURN));
+    let until = if links.has_inactive() { SWEEP } else { SLOW };
+    let busy = progress.is_asleep() || state.is_left_something() || progress.has_tasks();
     let (Some(rx_packet), false) = (rx_packet, busy || round.is_multiple_of(until)) else { return (0, true) };
-    *rounds = round;
+    progress.set_rounds(round);
     let (mut told, mut more) = (0, false);
-    for _ in 0..hot.len() {
-        if turn.0 >= hot.len() {
-            turn.0 = 0;
-        }
-        let link = hot[turn.0];
-        *turn = (turn.0 + 1, 0);
-        let Some(link_state) = links.named(Number(link.0)) else { return (told, true) };
-        let looked = link_state.tell_messages(link, (state, rx_packet), (group, *now), (most - told, false), teller);
+    for _ in 0..links.active().len() {
+        let Some(link) = links.whose_turn() else { break };
+        links.pass_turn();
+        let Some(link_state) = links.get_mut(link) else { return (told, true) };
+        let looked = link_state.tell_messages(link, (state, rx_packet), (group, now), (most - told, false), teller);
         told += looked.0;
         more |= looked.1;
         if told >= most {
@@ -257,7 +240,7 @@ impl LinkState {
                 Taken::Nothing => break false,
                 Taken::Kept | Taken::Other => break true, // behind one whose end lies in its group come others
             }
-            if told == most || queued == TURN || !shm.inward.goes_on() {
+            if told == most || queued == TURN || !shm.inward.has_next_packet() {
                 break false;
             }
         };

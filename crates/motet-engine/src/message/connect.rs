@@ -5,8 +5,9 @@
 //! An address is one or more ways to a node, separated by commas, each `DRIVER://WHERE`; a bare word is a name on this host. Every
 //! way that a driver offers is tried, the fastest first; the reason of the last one that fails is the call's.
 
+use super::connections::PendingConnect;
 use super::message_state::Phase;
-use super::node_state::{Core, Guard, PendingConnect, Service};
+use super::node_state::{Core, Guard};
 use super::operations::{Completion, Group, GroupId};
 use super::stats::How;
 use super::transport::NodeId;
@@ -15,7 +16,7 @@ use crate::driver::Driver;
 use crate::reason::Reason;
 use motet_proto::message::matching::Source;
 use motet_proto::message::slab::Number;
-use motet_sys::{clock, socket};
+use motet_sys::clock;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -58,7 +59,7 @@ impl Node {
 
     /// All ways to this node, as [`Node::connect`] of another one takes them.
     pub fn address(&self) -> Result<String, Error> {
-        Ok(self.core()?.address())
+        Ok(self.core()?.connections.address())
     }
 
     // ---- links -------------------------------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ impl Node {
     pub fn connect(&self, address: &str, deadline: Option<u64>) -> Result<LinkId, Error> {
         loop {
             let call = self.begin_connect(address)?;
-            match self.wait(self.core()?, deadline, |core| core.called(call)) {
+            match self.wait(self.core()?, deadline, |core| core.connections.take_result(call)) {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(Reason::NO_SUCH_NODE)) if deadline.is_some_and(|until| clock::nanoseconds() < until) => {
                     let again = clock::nanoseconds() + RETRY;
@@ -80,10 +81,10 @@ impl Node {
                 Err(error) => {
                     let mut core = self.core()?;
                     // Another thread may have driven it to its end meanwhile.
-                    if let Some(Ok(link)) = core.called(call) {
+                    if let Some(Ok(link)) = core.connections.take_result(call) {
                         return Ok(link);
                     }
-                    core.calls.remove(call.index());
+                    core.connections.drop_pending(call);
                     return Err(error);
                 }
             }
@@ -93,13 +94,13 @@ impl Node {
     fn begin_connect(&self, address: &str) -> Result<Number, Error> {
         let mut core = self.core()?;
         let mut how = How { called: true, refused: Vec::new() };
-        let mut ways = ways(&core.drivers, address, &mut how)?;
+        let mut ways = ways(core.connections.drivers(), address, &mut how)?;
         let mut reason = Reason::NO_SUCH_NODE;
         while let Some((driver, place)) = ways.pop_front() {
             match driver.call(&core.identity, &place) {
                 Ok(calling) => {
-                    let call = PendingConnect { calling: Some(calling), driver, rest: ways, how, result: None };
-                    let number = core.calls.insert(call).ok_or(Error::Full)?;
+                    let call = PendingConnect { connector: Some(calling), driver, rest: ways, how, result: None };
+                    let number = core.connections.add_pending(call).ok_or(Error::Full)?;
                     self.step_calls(&mut core);
                     return Ok(number);
                 }
@@ -116,8 +117,7 @@ impl Node {
     /// Links, up or gone and not closed yet. One that a peer has begun and that is gone is forgotten by itself once no message of it waits and
     /// the program has no channel of it that it has opened or accepted.
     pub fn links(&self) -> Result<Vec<LinkId>, Error> {
-        let core = self.core()?;
-        Ok(core.links.indices().map(|index| LinkId(core.links.number(index).0)).collect())
+        Ok(self.core()?.links.all())
     }
 
     /// What a link is like.
@@ -169,15 +169,13 @@ impl Node {
 
     /// Keeps a handler, for [`Serve::Handler`].
     pub fn handler(&self, handler: Arc<dyn Handler>) -> Result<Serve, Error> {
-        let number = self.core()?.handlers.insert(handler).ok_or(Error::Full)?;
-        Ok(Serve::Handler(number.0))
+        self.core()?.connections.add_handler(handler).map(Serve::Handler).ok_or(Error::Full)
     }
 
     /// Forgets a handler: it is not entered any more, and messages for it are discarded. It may be running.
     pub fn remove_handler(&self, handler: u32) -> Result<(), Error> {
         let mut core = self.core()?;
-        let index = core.handlers.find(Number(handler)).ok_or(Error::Unknown)?;
-        let handler = core.handlers.remove(index);
+        let handler = core.connections.remove_handler(handler).ok_or(Error::Unknown)?;
         drop(core);
         drop(handler); // whatever that does, it does without the lock
         Ok(())
@@ -187,23 +185,20 @@ impl Node {
     pub fn serve(&self, service: u64, serve: Serve) -> Result<(), Error> {
         let mut core = self.core()?;
         core.can_serve(serve)?;
-        match core.services.get_mut(&service) {
-            Some(known) => known.serve = serve,
-            None => drop(core.services.insert(service, Service { serve, opened: VecDeque::new() })),
-        }
+        core.connections.set_service(service, serve);
         Ok(())
     }
 
     /// Refuses channels to a service from now on.
     pub fn withdraw(&self, service: u64) -> Result<(), Error> {
-        self.core()?.services.remove(&service);
+        self.core()?.connections.remove_service(service);
         Ok(())
     }
 
     /// The next channel that a peer has opened to a service.
     pub fn accept(&self, service: u64, deadline: Option<u64>) -> Result<Channel, Error> {
         let known = |core: &mut Core| {
-            let opened = core.services.get_mut(&service)?.opened.pop_front();
+            let opened = core.connections.next_opened(service)?;
             if let Some(place) = opened.and_then(|channel| core.place(channel.link, channel.id)) {
                 place.taken = true;
             }
@@ -218,7 +213,7 @@ impl Node {
     /// Has something done later, outside of any handler, by whoever makes progress then.
     pub fn defer(&self, task: Task) -> Result<(), Error> {
         let mut core = self.core()?;
-        core.tasks.push_back(task);
+        core.progress.add_task(task);
         core.alert();
         Ok(())
     }
@@ -228,21 +223,21 @@ impl Node {
     /// One round of progress, unless another thread makes some. True: something has come.
     pub fn progress(&self) -> Result<bool, Error> {
         let mut core = self.core()?;
-        Ok(!core.driving && self.look_everywhere(&mut core))
+        Ok(!core.progress.is_running() && self.look_everywhere(&mut core))
     }
 
     /// The same where nobody drives.
     #[inline(never)]
     pub(super) fn look_everywhere(&self, core: &mut Guard<'_>) -> bool {
-        core.driving = true;
-        core.outside = false;
-        if std::mem::take(&mut core.asleep) {
-            self.ask(core, Some(0)); // the caller has slept outside
-            core.wake_up();
+        core.progress.start();
+        core.progress.program_wakes();
+        if core.progress.wake() {
+            self.ask(core, Some(0)); // the caller has slept on the node's descriptor
+            core.links.resume_parked();
         }
         let came = self.round(core);
-        core.driving = std::mem::take(&mut core.ousted);
-        core.wake_next();
+        core.progress.stop();
+        core.progress.wake_one();
         came
     }
 
@@ -305,10 +300,10 @@ impl Node {
     /// waits, now and from now on: they fail with [`Error::NoNode`] instead of going on.
     pub fn shut(&self) -> Result<(), Error> {
         let mut core = self.core()?;
-        core.shut = true;
+        core.progress.close();
         core.take_leave();
         core.stir();
-        core.kick(); // whether or not anybody is known to sleep
+        core.progress.ring_wakeup(); // whether or not anybody is known to sleep
         Ok(())
     }
 
@@ -358,9 +353,10 @@ impl Node {
     /// To be called before a sleep on [`Node::descriptor`] (poll, epoll). False: there is something to do already.
     pub fn prepare_sleep(&self) -> Result<bool, Error> {
         let mut core = self.core()?;
-        let may = !core.driving && self.arm_outside(&mut core);
-        core.asleep |= may;
-        core.outside |= may;
+        let may = !core.progress.is_running() && self.arm_outside(&mut core);
+        if may {
+            core.progress.program_falls_asleep();
+        }
         Ok(may)
     }
 }
@@ -370,21 +366,16 @@ impl Core {
     #[inline(always)]
     pub(super) fn alert(&mut self) {
         self.stir();
-        if self.asleep {
-            self.kick();
+        if self.progress.is_asleep() {
+            self.progress.ring_wakeup();
         }
-    }
-
-    #[cold]
-    fn kick(&self) {
-        socket::ring(self.kick.as_fd().as_raw_fd());
     }
 
     /// Has whoever drives look at a link that has something left to put or to copy, a sleeper too.
     pub(super) fn attend_to(&mut self, link: LinkId) {
-        self.warm(link);
-        if self.asleep {
-            self.kick();
+        self.links.activate(link);
+        if self.progress.is_asleep() {
+            self.progress.ring_wakeup();
         }
     }
 
@@ -396,22 +387,6 @@ impl Core {
         if link_state.proto.is_due() && link_state.transport.is_some() {
             self.attend_to(link);
         }
-    }
-
-    /// Has one of those who wait drive now.
-    #[inline(always)]
-    pub(super) fn wake_next(&mut self) {
-        if let Some(next) = self.waiters.pop() {
-            next.unpark();
-        }
-    }
-
-    /// What came of a call, which is forgotten then.
-    fn called(&mut self, call: Number) -> Option<Result<LinkId, Reason>> {
-        let index = self.calls.find(call)?;
-        let result = self.calls.get_mut(index)?.result.take()?;
-        self.calls.remove(index);
-        Some(result)
     }
 
     /// Whether a channel has been answered, and how.

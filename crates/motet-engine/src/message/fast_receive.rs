@@ -13,9 +13,9 @@ use motet_proto::message::matching::Selector;
 use motet_proto::message::packet::{self, Kind};
 use motet_proto::message::rendezvous::Payload;
 use motet_proto::message::{Envelope, Link, Outcome, Owner, Status, header_stack};
-use motet_sys::user_memory::Span;
-use motet_wire::message::fifo::payload_ring::{IN_RING, Run};
-use motet_wire::message::fifo::{Glance, Short};
+use motet_sys::user_memory::UserMemory;
+use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, RingSpan};
+use motet_wire::message::fifo::{Peeked, SingleCell};
 
 /// Words of a line that every message has.
 const WORDS: usize = packet::MESSAGE / 8;
@@ -46,16 +46,16 @@ pub fn tell(
     (group, now): (GroupId, u64),
     teller: &mut impl Teller,
 ) -> Taken {
-    let short = match shm.inward.glance() {
-        Glance::Nothing => return Taken::Nothing,
-        Glance::Short(short) => short,
-        Glance::Flagged(short) => return tell_from_ring(shm, &short, proto, callbacks, (group, now), teller),
-        Glance::Other => return tell_longer(shm, proto, callbacks, rx_packet, (group, now), teller),
+    let short = match shm.inward.peek_cell() {
+        Peeked::Nothing => return Taken::Nothing,
+        Peeked::SingleCell(short) => short,
+        Peeked::FlaggedCell(short) => return tell_from_ring(shm, &short, proto, callbacks, (group, now), teller),
+        Peeked::Other => return tell_longer(shm, proto, callbacks, rx_packet, (group, now), teller),
     };
     let Some((matched, length)) = matched(&short, proto, callbacks, (now, teller.alone())) else { return Taken::Other };
     if let Receiver::Unexpected = matched.receiver {
         queue_short(&short, proto, callbacks, &matched, length);
-        shm.inward.consume_short();
+        shm.inward.consume_cell();
         return Taken::Queued;
     }
     let (words, bytes);
@@ -67,7 +67,7 @@ pub fn tell(
             (pushed, &body[..8])
         }
         headers => {
-            bytes = short.behind::<WORDS>();
+            bytes = short.bytes_from_word::<WORDS>();
             bytes[..length.min(bytes.len())].split_at(headers.min(length))
         }
     };
@@ -75,7 +75,7 @@ pub fn tell(
     if taken == Taken::Kept {
         keep(callbacks, &matched, pushed, body);
     }
-    shm.inward.consume_short();
+    shm.inward.consume_cell();
     taken
 }
 
@@ -83,28 +83,28 @@ pub fn tell(
 #[inline(never)]
 fn tell_from_ring(
     shm: &mut ShmTransport,
-    short: &Short,
+    short: &SingleCell,
     proto: &mut Link,
     callbacks: &mut Callbacks<'_>,
     (group, now): (GroupId, u64),
     teller: &mut impl Teller,
 ) -> Taken {
-    if short.flags != IN_RING || short.length() != packet::MESSAGE + size_of::<u32>() {
+    if short.flags != BODY_IN_RING || short.length() != packet::MESSAGE + size_of::<u32>() {
         return Taken::Other;
     }
-    let Ok(run) = shm.bulk.1.next(short.word(WORDS) as u32 as usize) else { return Taken::Other };
+    let Ok(run) = shm.bulk.1.span(short.word(WORDS) as u32 as usize) else { return Taken::Other };
     let words = [short.word(0), short.word(1)];
     let wanted = (now, teller.alone().map(|(selector, _)| selector));
     let Some(matched) = proto.match_message(callbacks, short.kind, words, run.len(), wanted) else {
         return Taken::Other;
     };
     let taken = match matched.receiver {
-        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::Run(run)),
+        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::RingSpan(run)),
         _ => tell_run(callbacks, &matched, run, group, teller),
     };
-    shm.inward.consume_short();
+    shm.inward.consume_cell();
     shm.bulk.1.release(run.len());
-    shm.inward.freed();
+    shm.inward.notify_freed();
     taken
 }
 
@@ -113,7 +113,7 @@ fn tell_from_ring(
 fn tell_run(
     callbacks: &mut Callbacks<'_>,
     matched: &Matched,
-    run: Run,
+    run: RingSpan,
     group: GroupId,
     teller: &mut impl Teller,
 ) -> Taken {
@@ -131,7 +131,7 @@ fn tell_run(
         }
     };
     run.read(headers);
-    let body = run.behind(headers.len());
+    let body = run.skip(headers.len());
     let taken = end(callbacks, matched, (headers, body.len()), group, teller, |span| {
         let fits = span.len().min(body.len());
         span.write(0, fits, |into| body.read(into));
@@ -158,8 +158,8 @@ fn tell_longer(
         return Taken::Other;
     }
     let (bytes, wanted) = (packet.bytes(&rx_packet.lane), (now, teller.alone().map(|(selector, _)| selector)));
-    if packet.more() > 0 && shm.inward.follows(packet.more()) != Ok(true) {
-        if packet.flags != IN_RING {
+    if packet.continuations() > 0 && shm.inward.has_continuations(packet.continuations()) != Ok(true) {
+        if packet.flags != BODY_IN_RING {
             return Taken::Other;
         }
         return pipelined::tell(shm, proto, callbacks, (&packet, bytes), (group, now), teller);
@@ -181,18 +181,20 @@ fn tell_longer(
         return taken;
     }
     let ring = &mut shm.bulk.1;
-    let (true, Ok((front, run))) = (packet.flags == IN_RING, ring.behind(bytes)) else { return Taken::Other };
+    let (true, Ok((front, run))) = (packet.flags == BODY_IN_RING, ring.split_packet(bytes)) else {
+        return Taken::Other;
+    };
     let Some((words, [])) = words_of(front) else { return Taken::Other };
     let Some(matched) = proto.match_message(callbacks, packet.kind, words, run.len(), wanted) else {
         return Taken::Other;
     };
     let taken = match matched.receiver {
-        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::Run(run)),
+        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::RingSpan(run)),
         _ => tell_run(callbacks, &matched, run, group, teller),
     };
     shm.inward.consume(&packet);
     ring.release(run.len());
-    shm.inward.freed();
+    shm.inward.notify_freed();
     taken
 }
 
@@ -206,10 +208,10 @@ fn words_of(bytes: &[u8]) -> Option<([u64; WORDS], &[u8])> {
 /// The message of a line, and its bytes behind those words.
 #[inline(always)]
 fn matched(
-    short: &Short,
+    short: &SingleCell,
     proto: &mut Link,
     callbacks: &mut Callbacks<'_>,
-    (now, alone): (u64, Option<(&Selector, Span)>),
+    (now, alone): (u64, Option<(&Selector, UserMemory)>),
 ) -> Option<(Matched, usize)> {
     let length = short.length().checked_sub(packet::MESSAGE)?;
     let words = [short.word(0), short.word(1)];
@@ -226,7 +228,7 @@ fn end(
     (headers, length): (&[u8], usize),
     group: GroupId,
     teller: &mut impl Teller,
-    fill: impl FnOnce(Span) -> usize,
+    fill: impl FnOnce(UserMemory) -> usize,
 ) -> Taken {
     let channel = Channel { link: callbacks.link, id: matched.channel };
     let MessageState { table, operations, .. } = &mut *callbacks.state;
@@ -248,7 +250,7 @@ fn end_alone(
     (channel, tag, headers): (Channel, u64, &[u8]),
     full: usize,
     teller: &mut impl Teller,
-    fill: impl FnOnce(Span) -> usize,
+    fill: impl FnOnce(UserMemory) -> usize,
 ) {
     let Some((_, span)) = teller.alone() else { return };
     let landed = fill(span);
@@ -259,14 +261,14 @@ fn end_alone(
 
 /// Takes the message of a line that is still to be consumed. False: it is another packet, and nothing has been done.
 #[inline(always)]
-pub fn take(short: &Short, proto: &mut Link, callbacks: &mut Callbacks<'_>, now: u64) -> bool {
+pub fn take(short: &SingleCell, proto: &mut Link, callbacks: &mut Callbacks<'_>, now: u64) -> bool {
     let Some((matched, length)) = matched(short, proto, callbacks, (now, None)) else { return false };
     if let Receiver::Unexpected = matched.receiver {
         queue_short(short, proto, callbacks, &matched, length);
         callbacks.state.stirred = true;
         return true;
     }
-    let bytes = short.behind::<WORDS>();
+    let bytes = short.bytes_from_word::<WORDS>();
     let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
     keep(callbacks, &matched, pushed, body);
     true
@@ -275,13 +277,13 @@ pub fn take(short: &Short, proto: &mut Link, callbacks: &mut Callbacks<'_>, now:
 /// Keeps a message of one line that no receive waits for.
 #[inline(never)]
 fn queue_short(
-    short: &Short,
+    short: &SingleCell,
     proto: &mut Link,
     callbacks: &mut Callbacks<'_>,
     matched: &Matched,
     length: usize,
 ) -> Taken {
-    let bytes = short.behind::<WORDS>();
+    let bytes = short.bytes_from_word::<WORDS>();
     queue(proto, callbacks, matched, Payload::Here(&bytes[..length.min(bytes.len())]))
 }
 
@@ -305,7 +307,7 @@ fn keep(callbacks: &mut Callbacks<'_>, matched: &Matched, headers: &[u8], body: 
 
 /// Ends a receive as [`keep`] does, with a body that lies in the ring.
 #[cold]
-fn keep_run(callbacks: &mut Callbacks<'_>, matched: &Matched, headers: &[u8], body: Run) {
+fn keep_run(callbacks: &mut Callbacks<'_>, matched: &Matched, headers: &[u8], body: RingSpan) {
     let &Matched { receiver, tag, channel, .. } = matched;
     let envelope = Envelope { source: callbacks.link.0, channel, tag, length: body.len() as u64, headers };
     let Receiver::Posted(oldest) = receiver else { return };
@@ -313,7 +315,7 @@ fn keep_run(callbacks: &mut Callbacks<'_>, matched: &Matched, headers: &[u8], bo
     let operation = callbacks.begun(receive);
     callbacks.matched(operation, &envelope);
     let fits = receive.capacity.min(body.len() as u64);
-    callbacks.place_run(operation, 0, body.front(fits as usize));
+    callbacks.place_run(operation, 0, body.first(fits as usize));
     let status = if fits < body.len() as u64 { Status::Truncated } else { Status::Done };
     callbacks.completed(operation, Outcome { status, length: fits });
 }

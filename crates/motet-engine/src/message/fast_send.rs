@@ -10,10 +10,9 @@ use super::packets::{AT_ONCE, BEHIND_WORDS};
 use super::transport::ShmTransport;
 use super::transport::Transport;
 use motet_proto::message::packet::Kind;
-use motet_proto::message::slab::Number;
 use motet_sys::memory;
-use motet_wire::message::fifo::payload_ring::IN_RING;
-use motet_wire::message::fifo::{Broken, Put};
+use motet_wire::message::fifo::payload_ring::BODY_IN_RING;
+use motet_wire::message::fifo::{Broken, PutOutcome};
 
 impl Core {
     /// Sends a message. False, and nothing is done: it goes another way, or not at all.
@@ -23,8 +22,8 @@ impl Core {
         if length > AT_ONCE {
             return false;
         }
-        let Some(link_state) = self.links.named(Number(channel.link.0)) else { return false };
-        let LinkState { transport: Some(Transport::SharedMemory(shm)), proto, .. } = &mut **link_state else {
+        let Some(link_state) = self.links.get_mut(channel.link) else { return false };
+        let LinkState { transport: Some(Transport::SharedMemory(shm)), proto, .. } = link_state else {
             return false;
         };
         let Some(to) = proto.outgoing(channel.id) else { return false };
@@ -32,14 +31,14 @@ impl Core {
         let (kind, words) = (Kind::Message as u8, going.words);
         let put = match headers.len() {
             _ if length > BEHIND_WORDS => put_in_ring(shm, words, [headers, body]),
-            0 => shm.outward.try_put_line(kind, words, body),
-            _ => shm.outward.try_put_line_of(kind, words, [headers, body]),
+            0 => shm.outward.try_put_cell(kind, words, body),
+            _ => shm.outward.try_put_cell_parts(kind, words, [headers, body]),
         };
-        if !matches!(put, Ok(Put::Published | Put::Wake)) {
+        if !matches!(put, Ok(PutOutcome::Published | PutOutcome::Wake)) {
             return false;
         }
         proto.gone(going);
-        if put == Ok(Put::Wake) {
+        if put == Ok(PutOutcome::Wake) {
             link_state.wake();
         }
         true
@@ -48,15 +47,15 @@ impl Core {
 
 /// Puts a message whose bytes lie in the ring.
 #[inline(never)]
-fn put_in_ring(shm: &mut ShmTransport, words: [u64; 2], parts: [&[u8]; 2]) -> Result<Put, Broken> {
+fn put_in_ring(shm: &mut ShmTransport, words: [u64; 2], parts: [&[u8]; 2]) -> Result<PutOutcome, Broken> {
     let (ring, length) = (&mut shm.bulk.0, parts[0].len() + parts[1].len());
-    if !ring.has_pages(length, memory::populate_part) || !ring.fits(length)? {
-        return Ok(Put::Full);
+    if !ring.ensure_pages(length, memory::populate_at) || !ring.fits(length)? {
+        return Ok(PutOutcome::Full);
     }
     ring.write(&parts, false);
-    let put = shm.outward.try_put_front(Kind::Message as u8, IN_RING, words, length as u32);
-    if !matches!(put, Ok(Put::Published | Put::Wake)) {
-        ring.take_back(length);
+    let put = shm.outward.try_put_ring_header(Kind::Message as u8, BODY_IN_RING, words, length as u32);
+    if !matches!(put, Ok(PutOutcome::Published | PutOutcome::Wake)) {
+        ring.retract(length);
     }
     put
 }

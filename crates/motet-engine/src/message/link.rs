@@ -11,8 +11,8 @@ use super::{LinkId, MessageLimits, fast_receive, pipelined, regions};
 use crate::reason::Reason;
 use motet_proto::message::{Broken, ChannelId, GUESSED, Link, Refusal};
 use motet_sys::{memory, socket};
-use motet_wire::message::fifo::payload_ring::{BulkOut, IN_RING};
-use motet_wire::message::fifo::{Glance, Packet};
+use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, PayloadTx};
+use motet_wire::message::fifo::{Packet, Peeked};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Packets taken from one link before others have their turn.
@@ -150,6 +150,11 @@ impl LinkState {
         self.silent <= SILENT && self.shm().is_some()
     }
 
+    /// Whether its transport is shared memory.
+    pub fn is_shm(&self) -> bool {
+        matches!(self.transport, Some(Transport::SharedMemory(_)))
+    }
+
     /// When it must be looked at although nothing comes.
     pub fn due(&self) -> Option<u64> {
         match &self.transport {
@@ -161,7 +166,7 @@ impl LinkState {
     /// The link is not looked at for a while: the pages of a ring that stays unused are given back.
     pub fn rest(&mut self, now: u64) {
         const UNUSED: u64 = 1_000_000_000;
-        let used = self.shm().map(|shm| &shm.bulk.0).filter(|ring| ring.is_used()).map(BulkOut::tail);
+        let used = self.shm().map(|shm| &shm.bulk.0).filter(|ring| ring.is_used()).map(PayloadTx::tail);
         self.trim = used.map(|tail| (now.saturating_add(UNUSED), tail));
     }
 
@@ -169,7 +174,7 @@ impl LinkState {
     /// goes through them.
     pub fn trim(&mut self, now: u64) {
         let Some((_, tail)) = self.trim.filter(|&(due, _)| due <= now) else { return };
-        let unused = |ring: &mut BulkOut| ring.tail() == tail && ring.trim(memory::give_back_part);
+        let unused = |ring: &mut PayloadTx| ring.tail() == tail && ring.trim(memory::release_pages_at);
         let trimmed = self.shm().is_none_or(|shm| unused(&mut shm.bulk.0));
         self.trim = None;
         if !trimmed {
@@ -188,13 +193,13 @@ impl LinkState {
         let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
         let mut way = match &mut self.transport {
             Some(Transport::SharedMemory(shm)) => {
-                Way::Lane(ShmTx::new(&mut shm.outward, &mut shm.bulk.0, &shm.copying))
+                Way::Fifo(ShmTx::new(&mut shm.outward, &mut shm.bulk.0, &shm.copying))
             }
             Some(Transport::Packet(packet_transport)) => Way::Packet(&mut **packet_transport),
             None => Way::Nowhere,
         };
         let result = f(&mut self.proto, &mut way, &mut callbacks);
-        let Way::Lane(ShmTx { wake, broken, .. }) = way else { return result };
+        let Way::Fifo(ShmTx { wake, broken, .. }) = way else { return result };
         if broken {
             self.lose(id, state, Reason::BROKEN, BROKEN_LANE);
         } else if wake {
@@ -364,26 +369,28 @@ fn take_from_lane(
 ) -> Result<Look, Broken> {
     let mut look = Look::Silent;
     for _ in 0..TURN {
-        match shm.inward.glance() {
-            Glance::Nothing => break,
-            Glance::Short(short) if fast_receive::take(&short, proto, callbacks, now) => {
-                shm.inward.consume_short();
+        match shm.inward.peek_cell() {
+            Peeked::Nothing => break,
+            Peeked::SingleCell(short) if fast_receive::take(&short, proto, callbacks, now) => {
+                shm.inward.consume_cell();
                 look = Look::Came;
                 if callbacks.state.operations.blocking_has_ended() {
                     break; // as below
                 }
                 continue;
             }
-            Glance::Short(_) | Glance::Flagged(_) | Glance::Other => {}
+            Peeked::SingleCell(_) | Peeked::FlaggedCell(_) | Peeked::Other => {}
         }
         let Some(packet) = shm.inward.peek(&mut rx_packet.lane).map_err(|_| BROKEN_LANE)? else { break };
         rx_packet.is_long = false;
-        if packet.more() > 0 && !shm.inward.follows(packet.more()).map_err(|_| BROKEN_LANE)? {
-            let early = packet.flags & IN_RING != 0;
+        if packet.continuations() > 0
+            && !shm.inward.has_continuations(packet.continuations()).map_err(|_| BROKEN_LANE)?
+        {
+            let early = packet.flags & BODY_IN_RING != 0;
             if !early || !pipelined::take(shm, proto, callbacks, &packet, packet.bytes(&rx_packet.lane), now)? {
                 break; // not all of it is there
             }
-        } else if packet.flags & IN_RING == 0 {
+        } else if packet.flags & BODY_IN_RING == 0 {
             shm.inward.consume(&packet);
             proto.arrived(callbacks, packet.kind, packet.bytes(&rx_packet.lane), now)?;
         } else {
@@ -416,7 +423,7 @@ fn take_from_ring(
     now: u64,
 ) -> Result<(), Broken> {
     let inward = &mut shm.bulk.1;
-    let (front, run) = inward.behind(packet.bytes(&rx_packet.lane)).map_err(|_| BROKEN_LANE)?;
+    let (front, run) = inward.split_packet(packet.bytes(&rx_packet.lane)).map_err(|_| BROKEN_LANE)?;
     let result = if proto.reads_from_ring(packet.kind, front) {
         proto.arrived_with(callbacks, packet.kind, front, run, now)
     } else if run.len() > LONGEST {
@@ -430,7 +437,7 @@ fn take_from_ring(
         proto.arrived(callbacks, packet.kind, &rx_packet.long, now)
     };
     inward.release(run.len());
-    shm.inward.freed();
+    shm.inward.notify_freed();
     result
 }
 

@@ -6,7 +6,7 @@ use super::LinkId;
 use motet_proto::message::slab::Number;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::AsFd;
-pub use motet_sys::shm_pool::{Block as Loan, Part};
+pub use motet_sys::shm_pool::{PeerBytes, ShmBlock as Loan};
 use motet_sys::socket;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
@@ -35,14 +35,14 @@ impl Returns {
 /// The sender waits for it to be given back: at once by [`Node::give_back`]; by the next thread that makes progress when it is dropped.
 #[derive(Debug)]
 pub struct Lent {
-    part: Part,
+    part: PeerBytes,
     pub(super) link: LinkId,
     pub(super) record: Option<Number>,
     returns: Arc<Returns>,
 }
 
 impl Lent {
-    pub(super) fn new(part: Part, link: LinkId, record: Number, returns: Arc<Returns>) -> Self {
+    pub(super) fn new(part: PeerBytes, link: LinkId, record: Number, returns: Arc<Returns>) -> Self {
         Self { part, link, record: Some(record), returns }
     }
 
@@ -53,8 +53,8 @@ impl Lent {
 }
 
 impl Deref for Lent {
-    type Target = Part;
-    fn deref(&self) -> &Part {
+    type Target = PeerBytes;
+    fn deref(&self) -> &PeerBytes {
         &self.part
     }
 }
@@ -65,7 +65,7 @@ impl Drop for Lent {
         let mut queue = self.returns.queue();
         queue.push((self.link, record));
         if queue.len() == 1 {
-            socket::ring(self.returns.kick.as_fd().as_raw_fd());
+            socket::ring_eventfd(self.returns.kick.as_fd().as_raw_fd());
         }
     }
 }

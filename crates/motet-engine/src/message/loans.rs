@@ -8,11 +8,11 @@
 //! no loan, a receive in place ends with a copy, and nobody but [`LoanCounts`] knows the difference.
 
 use super::link::LinkState;
-pub use super::loaned::{Lent, Loan, Part, Returns};
+pub use super::loaned::{Lent, Loan, PeerBytes, Returns};
 use super::message_state::{Callbacks, MessageState};
 use super::node_state::Core;
 use super::operations::{Kind, Operation, Seen};
-use super::receive::From;
+use super::receive::RecvFrom;
 pub use super::regions::segments::LoanCounts;
 use super::send::Outgoing;
 use super::single_copy::pending::Copying;
@@ -22,7 +22,7 @@ use motet_proto::message::packet::Place;
 use motet_proto::message::slab::{self, Number};
 use motet_proto::message::{Broken, CopyRequest, Held, Send};
 use motet_sys::clock;
-use motet_sys::user_memory::Memory;
+use motet_sys::user_memory::OperationMemory;
 
 /// Longest loan that goes with its bytes, so that the block is free at once.
 const SHORT: usize = 3840;
@@ -46,7 +46,7 @@ impl Node {
             let mut core = self.core()?;
             match core.state.take_block(length) {
                 Some(block) => return Ok(block),
-                None => core.state.pool.holds(length),
+                None => core.state.pool.can_hold(length),
             }
         };
         if !holds {
@@ -94,7 +94,7 @@ impl Node {
             if let Err(error) = core.has_room_for(notice) {
                 return Some(Err(error));
             }
-            let memory = Memory::Block(left.take()?);
+            let memory = OperationMemory::Loan(left.take()?);
             match self.start_send_here(core, &message, memory, Vec::new(), notice.unwrap_or_default()) {
                 Ok(operation) => {
                     if let (None, Some(name)) = (notice, operation) {
@@ -104,7 +104,7 @@ impl Node {
                     Some(Ok(operation))
                 }
                 Err((error, memory, _)) => {
-                    left = if let Memory::Block(loan) = memory { Some(loan) } else { None };
+                    left = if let OperationMemory::Loan(loan) = memory { Some(loan) } else { None };
                     if error == Error::WouldBlock { None } else { Some(Err(error)) }
                 }
             }
@@ -119,7 +119,7 @@ impl Node {
     /// bytes ([`super::Completion::memory`]).
     pub fn post_in_place(
         &self,
-        from: From,
+        from: RecvFrom,
         tag: u64,
         ignore: u64,
         most: u64,
@@ -156,13 +156,13 @@ impl Node {
     /// Segments of the pool, their bytes, and bytes of them that are lent, or in the hands of the program.
     pub fn pool_size(&self) -> Result<[usize; 3], Error> {
         let core = self.core()?;
-        let [segments, bytes, out] = core.state.pool.size();
+        let [segments, bytes, out] = core.state.pool.usage();
         Ok([segments, bytes, out - core.state.operations.spare_bytes()])
     }
 }
 
 fn in_place(most: u64, notice: Notice) -> Operation {
-    let mut operation = Operation::new(Memory::Owned(Vec::new()), Kind::Receive(None), None, notice);
+    let mut operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, notice);
     operation.sees(Seen::Wanted { most });
     operation
 }
@@ -231,7 +231,7 @@ impl Core {
             Heard::All => self.watch_control_again(link),
             Heard::End => {
                 link_state.ending = true;
-                self.warm(link);
+                self.links.activate(link);
             }
             Heard::Broken => link_state.lose(link, state, Reason::BROKEN, NONSENSE),
         }
@@ -240,9 +240,9 @@ impl Core {
     /// Tells peers which segments have gone since this was last called.
     #[cold]
     pub(super) fn withdraw_segments(&mut self) {
-        self.gone = self.state.pool.gone();
-        for index in self.links.indices() {
-            if let Some(link_state) = self.links.get_mut(index) {
+        self.gone = self.state.pool.released_segments();
+        for link in self.links.all() {
+            if let Some(link_state) = self.links.get_mut(link) {
                 link_state.callback_state.segments.withdraw();
             }
         }

@@ -16,9 +16,9 @@ use motet_proto::message::{
     Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, ShareRequest, Status, Table,
     Want,
 };
-use motet_sys::shm_pool::{Block, Pool};
+use motet_sys::shm_pool::{ShmBlock, ShmPool};
 use motet_sys::{clock, memory};
-use motet_wire::message::fifo::payload_ring::Run;
+use motet_wire::message::fifo::payload_ring::RingSpan;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub struct MessageState {
     /// Memory that peers may reach.
     pub hosts: Hosts,
     /// Memory for loans and regions.
-    pub pool: Arc<Pool>,
+    pub pool: Arc<ShmPool>,
     /// A message for a handler, to be run before the next packet is looked at.
     pub delivery: Option<Delivery>,
     /// Channels that peers would like: link, channel, service.
@@ -172,7 +172,7 @@ impl MessageState {
             table: Table::new([half(0), half(8)]),
             operations: Operations::new(),
             hosts: Hosts::default(),
-            pool: Pool::new(pool),
+            pool: ShmPool::new(pool),
             delivery: None,
             offers: VecDeque::new(),
             ended: Vec::new(),
@@ -192,9 +192,9 @@ impl MessageState {
 
     /// A block of the pool: the last one that came back, if it is of that size.
     #[inline]
-    pub fn take_block(&mut self, length: usize) -> Option<Block> {
+    pub fn take_block(&mut self, length: usize) -> Option<ShmBlock> {
         if let Some(spare) = self.operations.take_spare() {
-            match spare.again(length) {
+            match spare.reuse(length) {
                 Ok(block) => return Some(block),
                 Err(other) => drop(other), // the pool's again, which may need it for this one
             }
@@ -269,7 +269,7 @@ impl Owner for Callbacks<'_> {
         }
     }
 
-    fn place_run(&mut self, operation: u64, at: u64, run: Run) {
+    fn place_run(&mut self, operation: u64, at: u64, run: RingSpan) {
         if let Some(operation) = self.state.operations.get(operation) {
             operation.place_run(at as usize, run);
         }

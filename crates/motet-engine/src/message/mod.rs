@@ -27,11 +27,13 @@ mod blocking;
 pub mod channels;
 pub mod completions;
 pub mod connect;
+mod connections;
 mod copy_strategy;
 pub mod error;
 mod fast_receive;
 mod fast_send;
 mod link;
+mod links;
 pub mod loaned;
 pub mod loans;
 mod message_state;
@@ -41,6 +43,7 @@ mod packets;
 mod pipelined;
 pub mod port;
 mod progress;
+mod progress_state;
 pub mod progress_thread;
 pub mod receive;
 pub mod regions;
@@ -53,26 +56,24 @@ mod stats;
 pub mod transport;
 mod wait;
 
+pub use connections::Serve;
 pub use error::Error;
 pub use motet_proto::message::header_stack::{Stack, pop};
 pub use motet_proto::message::{Mode, Status};
-pub use node_state::Serve;
 pub use operations::{Calls, Completion, Ended, GroupId, Notice};
 
 use crate::driver::Driver;
 use message_state::MessageState;
 use motet_proto::message::matching;
 use motet_proto::message::{ChannelId, Held, Limits};
-use motet_sys::biased_lock::{BiasToken, Lock};
-use motet_sys::fork_detect::Birth;
+use motet_sys::biased_lock::{BiasToken, BiasedLock};
+use motet_sys::fork_detect::ForkMark;
 use motet_sys::private_fds::{self, PrivateFd};
 use motet_sys::rustix::event::epoll;
-use motet_sys::rustix::fd::AsFd;
 use motet_sys::{cpu_contention, memory, socket};
 use node_state::{Core, Guard, Source};
-use stats::Sheet;
+use stats::StatsPage;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use transport::{Identity, NodeId, Secret};
 
 /// A link of a node, by number. It outlives its link harmlessly.
@@ -230,8 +231,8 @@ pub struct Bias(Option<BiasToken>);
 
 /// A process that has joined: the messages' half of the engine.
 pub struct Node {
-    core: Lock<Core>,
-    birth: Birth,
+    core: BiasedLock<Core>,
+    fork_mark: ForkMark,
     process: u32,
     spin: u64,
     poll: PrivateFd,
@@ -249,19 +250,19 @@ impl Node {
     /// Errors: [`Error::Unreachable`] when the name is taken or none, or no driver carries messages; [`Error::NoNode`] when the
     /// system refuses descriptors or memory.
     pub fn open(options: &NodeOptions) -> Result<Self, Error> {
-        Self::with(options, Lock::new)
+        Self::with(options, BiasedLock::new)
     }
 
     /// Joins, for the thread that calls this alone: its calls pay for no lock, and one from another thread panics.
     pub fn open_single(options: &NodeOptions) -> Result<Self, Error> {
-        Self::with(options, Lock::single)
+        Self::with(options, BiasedLock::single_threaded)
     }
 
-    fn with(options: &NodeOptions, lock: impl FnOnce(Core) -> Lock<Core>) -> Result<Self, Error> {
-        let birth = Birth::mark().map_err(Error::NoNode)?;
+    fn with(options: &NodeOptions, lock: impl FnOnce(Core) -> BiasedLock<Core>) -> Result<Self, Error> {
+        let fork_mark = ForkMark::of_this_process().map_err(Error::NoNode)?;
         let system = |e: motet_sys::rustix::io::Errno| Error::NoNode(e.raw_os_error());
         let poll = PrivateFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
-        let outer = PrivateFd::new(private_fds::copy(&poll).map_err(system)?);
+        let outer = PrivateFd::new(private_fds::duplicate(&poll).map_err(system)?);
         let kick = PrivateFd::new(socket::eventfd().map_err(Error::NoNode)?);
         let id = NodeId(memory::nonce().map_err(Error::NoNode)?);
         let name = match options.name.as_str() {
@@ -270,24 +271,24 @@ impl Node {
         };
         let secret = options.secret.map_or_else(Secret::random, Ok).map_err(Error::NoNode)?;
         let identity = Identity { id, name, listen: options.listen, secret };
-        let state = MessageState::new(motet_sys::limits::address_share(options.limits.pool))?;
+        let state = MessageState::new(motet_sys::limits::address_space_share(options.limits.pool))?;
         let mut core = Core::new(identity, options.limits, state, poll, kick);
-        core.watch(core.kick.as_fd().as_raw_fd(), Source::Kick)?;
+        core.watch(core.progress.wakeup(), Source::Kick)?;
         core.listen(&options.drivers)?;
-        core.sheet = Sheet::open(&core.identity, &core.drivers, &core.shown_address());
-        let process = birth.process();
-        Ok(Self { core: lock(core), birth, process, spin: options.spin, poll: outer })
+        core.sheet = StatsPage::open(&core.identity, core.connections.drivers(), &core.connections.shown_address());
+        let process = fork_mark.current();
+        Ok(Self { core: lock(core), fork_mark, process, spin: options.spin, poll: outer })
     }
 
     /// Longest wait outside the kernel now, ns.
     #[inline(always)]
     fn spin(&self) -> u64 {
-        if cpu_contention::is_here() { 0 } else { self.spin }
+        if cpu_contention::is_contended() { 0 } else { self.spin }
     }
 
     /// Whether a fork lies between the process that made it and ours.
     pub fn is_inherited(&self) -> bool {
-        self.birth.process() != self.process
+        self.fork_mark.current() != self.process
     }
 
     /// The state, locked.

@@ -5,15 +5,15 @@ use motet_proto::message::packet::{self, Kind, Route};
 use motet_proto::message::{Packets, header_stack};
 use motet_proto::stream::bulk::Copying;
 use motet_sys::{clock, memory};
-use motet_wire::message::fifo::payload_ring::{BulkOut, IN_RING};
-use motet_wire::message::fifo::{Broken, Buffer, IN_LINE, MORE, Producer, Put};
+use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, PayloadTx};
+use motet_wire::message::fifo::{Broken, Buffer, CELL_PAYLOAD, FifoTx, MAX_CONTINUATIONS, PutOutcome};
 use motet_wire::stream::record::Tx;
 use std::ops::Range;
 
 /// The sending half of a transport, as the protocol sees it. An enumeration, not a trait object: the shared-memory half is inlined.
 pub enum Way<'a> {
     /// Memory that both map.
-    Lane(ShmTx<'a>),
+    Fifo(ShmTx<'a>),
     /// Anything else.
     Packet(&'a mut dyn PacketTransport),
     /// The transport is lost: nothing fits.
@@ -22,8 +22,8 @@ pub enum Way<'a> {
 
 /// Bytes of the longest piece in the ring: several fit, so that both ends copy at the same time.
 const PIECE: usize = 16 << 10;
-/// Packets from so many bytes on lie there: a line holds [`IN_LINE`] of a packet, and a word per line costs more than a ring.
-const LINES: usize = 2 * IN_LINE + 1;
+/// Packets from so many bytes on lie there: a line holds [`CELL_PAYLOAD`] of a packet, and a word per line costs more than a ring.
+const RING_FROM_BYTES: usize = 2 * CELL_PAYLOAD + 1;
 
 /// Most bytes of one packet that lie there: a body of the longest eager length, with any headers.
 pub const LONGEST: usize = (64 << 10) + header_stack::MOST;
@@ -38,15 +38,15 @@ pub fn chunk_of(length: usize) -> usize {
         0..=AT_ONCE => 1,
         2305..=4607 => 2,
         4608..=16_384 => length / 4096,
-        _ => (length / 8192).clamp(2, 1 + MORE as usize),
+        _ => (length / 8192).clamp(2, 1 + MAX_CONTINUATIONS as usize),
     };
     length.div_ceil(parts).next_multiple_of(64).max(64) // of no bytes, too: whoever divides by it is told a length by the peer
 }
 
 /// The sending half of a lane.
 pub struct ShmTx<'a> {
-    lane: &'a mut Producer,
-    bulk: &'a mut BulkOut,
+    lane: &'a mut FifoTx,
+    bulk: &'a mut PayloadTx,
     copying: &'a Tx,
     /// The peer sleeps: wake it.
     pub wake: bool,
@@ -57,21 +57,21 @@ pub struct ShmTx<'a> {
 impl<'a> ShmTx<'a> {
     /// Of this lane.
     #[inline(always)]
-    pub fn new(lane: &'a mut Producer, bulk: &'a mut BulkOut, copying: &'a Tx) -> Self {
+    pub fn new(lane: &'a mut FifoTx, bulk: &'a mut PayloadTx, copying: &'a Tx) -> Self {
         Self { lane, bulk, copying, wake: false, broken: false }
     }
 }
 
 impl ShmTx<'_> {
     #[inline(always)]
-    fn put_was(&mut self, put: Result<Put, Broken>) -> bool {
+    fn put_was(&mut self, put: Result<PutOutcome, Broken>) -> bool {
         match put {
-            Ok(Put::Published) => true,
-            Ok(Put::Wake) => {
+            Ok(PutOutcome::Published) => true,
+            Ok(PutOutcome::Wake) => {
                 self.wake = true;
                 true
             }
-            Ok(Put::Full | Put::TooLong) => false,
+            Ok(PutOutcome::Full | PutOutcome::TooLong) => false,
             Err(_) => {
                 self.broken = true;
                 false
@@ -87,10 +87,10 @@ impl ShmTx<'_> {
         let behind = length - packet::MESSAGE;
         let chunk = if kind == Kind::Message as u8 { chunk_of(behind) } else { behind };
         let more = behind.div_ceil(chunk) as u8 - 1;
-        let ready = self.bulk.has_pages(behind, memory::populate_part);
+        let ready = self.bulk.ensure_pages(behind, memory::populate_at);
         let fits = self.bulk.fits(behind);
         self.broken |= !ready || fits.is_err();
-        if !ready || fits != Ok(true) || self.lane.room(IN_LINE * (1 + usize::from(more))) != Ok(true) {
+        if !ready || fits != Ok(true) || self.lane.room(CELL_PAYLOAD * (1 + usize::from(more))) != Ok(true) {
             return false;
         }
         let (mut line, mut filled) = ([0; packet::MESSAGE + 4], 0);
@@ -120,8 +120,8 @@ impl ShmTx<'_> {
     /// Shows the next bytes of a long packet: there is room in the lane.
     fn show(&mut self, kind: u8, line: &[u8], more: u8, shown: &mut bool) {
         let put = match std::mem::replace(shown, true) {
-            false => self.lane.try_put_open(kind, IN_RING, line, more),
-            true => Ok(self.lane.follow()),
+            false => self.lane.try_put_open(kind, BODY_IN_RING, line, more),
+            true => Ok(self.lane.put_continuation()),
         };
         self.put_was(put);
     }
@@ -142,10 +142,10 @@ impl Packets for ShmTx<'_> {
     }
 
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
-        let ready = self.bulk.has_pages(length, memory::populate_part);
+        let ready = self.bulk.ensure_pages(length, memory::populate_at);
         let fits = self.bulk.fits(length);
         self.broken |= !ready || fits.is_err();
-        ready && fits == Ok(true) && self.room() >= IN_LINE + reserve.min(length)
+        ready && fits == Ok(true) && self.room() >= CELL_PAYLOAD + reserve.min(length)
     }
 
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
@@ -166,10 +166,10 @@ impl Packets for ShmTx<'_> {
         if route == Route::Any {
             copying.note_at(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start), || 0);
         }
-        let put = self.lane.try_put(Kind::Piece as u8, IN_RING, &[head, &(written as u32).to_le_bytes()]);
+        let put = self.lane.try_put(Kind::Piece as u8, BODY_IN_RING, &[head, &(written as u32).to_le_bytes()]);
         let put = self.put_was(put);
         if !put {
-            self.bulk.take_back(written);
+            self.bulk.retract(written);
         }
         put
     }
@@ -177,7 +177,7 @@ impl Packets for ShmTx<'_> {
     #[inline(always)]
     fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
         let put = match body.len() {
-            0..=BEHIND_WORDS => self.lane.try_put_line(kind, head, body),
+            0..=BEHIND_WORDS => self.lane.try_put_cell(kind, head, body),
             _ => {
                 let [first, second] = head.map(u64::to_le_bytes);
                 return self.put(kind, &[&first, &second, body]);
@@ -196,7 +196,7 @@ impl Packets for ShmTx<'_> {
     #[inline(always)]
     fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
         let length = parts.iter().map(|part| part.len()).sum();
-        if length >= LINES {
+        if length >= RING_FROM_BYTES {
             return self.put_in_ring(kind, parts, length);
         }
         let put = self.lane.try_put(kind, 0, parts);
@@ -205,13 +205,13 @@ impl Packets for ShmTx<'_> {
 }
 
 /// Bytes of a body that fit a line behind two words.
-pub(super) const BEHIND_WORDS: usize = IN_LINE - 16;
+pub(super) const BEHIND_WORDS: usize = CELL_PAYLOAD - 16;
 
 impl Packets for Way<'_> {
     #[inline(always)]
     fn largest(&self) -> usize {
         match self {
-            Self::Lane(lane) => lane.largest(),
+            Self::Fifo(lane) => lane.largest(),
             Self::Packet(packet_transport) => packet_transport.largest(),
             Self::Nowhere => motet_proto::message::packet::SMALLEST,
         }
@@ -220,7 +220,7 @@ impl Packets for Way<'_> {
     #[inline(always)]
     fn room(&mut self) -> usize {
         match self {
-            Self::Lane(lane) => lane.room(),
+            Self::Fifo(lane) => lane.room(),
             Self::Packet(packet_transport) => packet_transport.room(),
             Self::Nowhere => 0,
         }
@@ -228,19 +228,19 @@ impl Packets for Way<'_> {
 
     fn longest_piece(&self) -> usize {
         match self {
-            Self::Lane(lane) => lane.longest_piece(),
+            Self::Fifo(lane) => lane.longest_piece(),
             Self::Packet(packet_transport) => packet_transport.longest_piece(),
             Self::Nowhere => self.largest() - packet::MESSAGE,
         }
     }
 
     fn are_pieces_apart(&self) -> bool {
-        matches!(self, Self::Lane(_))
+        matches!(self, Self::Fifo(_))
     }
 
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
         match self {
-            Self::Lane(lane) => lane.piece_fits(length, reserve),
+            Self::Fifo(lane) => lane.piece_fits(length, reserve),
             Self::Packet(packet_transport) => packet_transport.piece_fits(length, reserve),
             Self::Nowhere => false,
         }
@@ -248,7 +248,7 @@ impl Packets for Way<'_> {
 
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
         match self {
-            Self::Lane(lane) => lane.put_piece(head, body, route),
+            Self::Fifo(lane) => lane.put_piece(head, body, route),
             Self::Packet(packet_transport) => packet_transport.put_piece(head, body, route),
             Self::Nowhere => false,
         }
@@ -257,7 +257,7 @@ impl Packets for Way<'_> {
     #[inline(always)]
     fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
         match self {
-            Self::Lane(lane) => lane.put_words(kind, head, body),
+            Self::Fifo(lane) => lane.put_words(kind, head, body),
             Self::Packet(packet_transport) => packet_transport.put_words(kind, head, body),
             Self::Nowhere => false,
         }
@@ -266,7 +266,7 @@ impl Packets for Way<'_> {
     #[inline(always)]
     fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
         match self {
-            Self::Lane(lane) => lane.put(kind, parts),
+            Self::Fifo(lane) => lane.put(kind, parts),
             Self::Packet(packet_transport) => packet_transport.put(kind, parts),
             Self::Nowhere => false,
         }
@@ -300,7 +300,7 @@ mod tests {
     fn every_length_is_shown_in_a_few_equal_parts() {
         for length in 0..=LONGEST {
             let (chunk, parts) = (chunk_of(length), length.div_ceil(chunk_of(length)));
-            assert!(chunk >= 64 && parts <= 1 + usize::from(MORE), "{length} in {parts} parts of {chunk}");
+            assert!(chunk >= 64 && parts <= 1 + usize::from(MAX_CONTINUATIONS), "{length} in {parts} parts of {chunk}");
             assert!(parts < 2 || length - chunk * (parts - 1) > chunk / 2, "{length}: the last part is hardly any");
         }
     }

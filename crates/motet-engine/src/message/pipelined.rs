@@ -13,9 +13,9 @@ use super::transport::ShmTransport;
 use motet_proto::message::matching::Receive;
 use motet_proto::message::pipelined::Awaited;
 use motet_proto::message::{Broken, Link, header_stack};
-use motet_sys::user_memory::Span;
-use motet_wire::message::fifo::payload_ring::Run;
-use motet_wire::message::fifo::{Consumer, Packet};
+use motet_sys::user_memory::UserMemory;
+use motet_wire::message::fifo::payload_ring::RingSpan;
+use motet_wire::message::fifo::{FifoRx, Packet};
 use std::ops::Range;
 
 /// Looks for each next part of a message whose sender is putting it there.
@@ -23,14 +23,14 @@ const PATIENCE: u32 = 2000;
 
 /// Has each part of an open message placed once its sender has shown it: the bytes of `run` in this range. False: the sender does not go
 /// on, or the message is not divided as ours are.
-pub fn follow(inward: &Consumer, packet: &Packet, run: Run, mut place: impl FnMut(Range<usize>)) -> bool {
+pub fn follow(inward: &FifoRx, packet: &Packet, run: RingSpan, mut place: impl FnMut(Range<usize>)) -> bool {
     let chunk = chunk_of(run.len());
-    if run.len().div_ceil(chunk) != 1 + usize::from(packet.more()) {
+    if run.len().div_ceil(chunk) != 1 + usize::from(packet.continuations()) {
         return false;
     }
-    for part in 0..=packet.more() {
+    for part in 0..=packet.continuations() {
         let mut looks = 0;
-        while part > 0 && inward.follows(part) != Ok(true) {
+        while part > 0 && inward.has_continuations(part) != Ok(true) {
             looks += 1;
             if looks > PATIENCE {
                 return false;
@@ -56,7 +56,7 @@ pub fn tell(
 ) -> Taken {
     let ShmTransport { inward, bulk: (_, ring), .. } = shm;
     let place = ring.head();
-    let front = ring.behind(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)));
+    let front = ring.split_packet(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)));
     let Some((front, run)) = front.filter(|_| callbacks.callback_state.late != Some(place)) else {
         return Taken::Other;
     };
@@ -89,12 +89,12 @@ pub fn tell(
     callbacks.state.table.cancel(awaited.ticket);
     inward.consume(packet);
     ring.release(run.len());
-    inward.freed();
+    inward.notify_freed();
     Taken::Told
 }
 
 /// Copies those bytes of a run in this range that lie behind its headers.
-fn place_part(span: &Span, headers: usize, run: Run, part: Range<usize>) {
+fn place_part(span: &UserMemory, headers: usize, run: RingSpan, part: Range<usize>) {
     let start = part.start.max(headers);
     if start < part.end {
         span.write(start - headers, part.end - start, |into| run.read_from(start, into));
@@ -127,7 +127,7 @@ pub fn take(
     if callbacks.callback_state.late == Some(place) {
         return Ok(false);
     }
-    let Some((front, run)) = ring.behind(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)))
+    let Some((front, run)) = ring.split_packet(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)))
     else {
         return Ok(false); // it is broken, and found to be once it is whole
     };
@@ -141,7 +141,7 @@ pub fn take(
         operation.begun = true;
         let start = part.start.max(before);
         if start < part.end {
-            operation.place_run(start - before, run.behind(start).front(part.end - start));
+            operation.place_run(start - before, run.skip(start).first(part.end - start));
         }
     });
     if !whole {
@@ -154,6 +154,6 @@ pub fn take(
     let result = proto.take_awaited(callbacks, &awaited, headers, now);
     inward.consume(packet);
     ring.release(run.len());
-    inward.freed();
+    inward.notify_freed();
     result.map(|()| true)
 }

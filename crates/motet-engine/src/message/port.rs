@@ -6,7 +6,7 @@
 
 use super::node_state::{Core, Guard};
 use super::operations::{Buffer, Kind, Operations};
-use super::receive::From;
+use super::receive::RecvFrom;
 use super::{Bias, Error, GroupId, Node, OperationId, Status};
 use motet_proto::message::matching::{Posted, Receive, Selector};
 use motet_proto::message::slab::Number;
@@ -17,7 +17,7 @@ impl Node {
     #[inline(always)]
     pub fn post_bare(
         &self,
-        (from, tag, ignore): (From, u64, u64),
+        (from, tag, ignore): (RecvFrom, u64, u64),
         buffer: Buffer,
         group: GroupId,
         bias: Option<&mut Bias>,
@@ -36,7 +36,7 @@ impl Node {
 
     /// Cancels a receive of this group that was posted so from there, with this word of the program's; one that has got part of its message
     /// only where its memory need not be as it was. False: there is none without its message.
-    pub fn cancel_bare(&self, group: GroupId, from: From, context: u64, begun_too: bool) -> Result<bool, Error> {
+    pub fn cancel_bare(&self, group: GroupId, from: RecvFrom, context: u64, begun_too: bool) -> Result<bool, Error> {
         let mut core = self.core()?;
         let source = core.selector(from, 0, 0)?.from;
         // One for which a message was awaited has a record.
@@ -54,7 +54,7 @@ impl Node {
 
     /// Ends all receives of this group that were posted so and wait there, and forgets those whose message is on its way there: over that
     /// channel, or any of that context. Their memory is the program's again.
-    pub fn abandon_bare(&self, group: GroupId, from: From) -> Result<(), Error> {
+    pub fn abandon_bare(&self, group: GroupId, from: RecvFrom) -> Result<(), Error> {
         let mut core = self.core()?;
         let posted = core.state.operations.nameless_of(group, |known| matches!(known.kind, Kind::Receive(Some(_))));
         let ours = |known: &Receive<Buffer>| {
@@ -77,10 +77,10 @@ impl Node {
 
 impl Core {
     /// Whether a message is on its way to an operation over this channel, or any of this context. Of a channel that is gone it may be.
-    fn comes_by(&mut self, Number(operation): Number, from: From) -> bool {
+    fn comes_by(&mut self, Number(operation): Number, from: RecvFrom) -> bool {
         let known = self.state.operations.get(u64::from(operation)).and_then(|known| known.channel);
-        let (Some(channel), From::Any(context)) = (known, from) else {
-            return matches!((known, from), (Some(known), From::Channel(channel)) if known == channel);
+        let (Some(channel), RecvFrom::Any(context)) = (known, from) else {
+            return matches!((known, from), (Some(known), RecvFrom::Channel(channel)) if known == channel);
         };
         match self.place(channel.link, channel.id).map(|place| place.reception) {
             Some(Reception::Matched(scope)) => self.state.table.is_in(scope, context.0),

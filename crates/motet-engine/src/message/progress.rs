@@ -4,16 +4,13 @@
 //! they put something where nobody looks. Every so many rounds it asks the clock and the kernel. Handlers run with no lock held,
 //! one at a time.
 
+use super::connections::Serve;
 use super::link::{Look, SILENT};
 use super::message_state::{Delivered, Delivery, Phase, Place};
-use super::node_state::{Core, Guard, PendingConnect, Serve, Source};
+use super::node_state::{Core, Guard, Source};
 use super::stats::How;
-use super::transport::Connected;
 use super::{Body, GroupId, LinkId, Message, Node};
-use crate::driver::Driver;
-use crate::reason::Reason;
 use motet_proto::message::Reception;
-use motet_proto::message::slab::Number;
 use motet_sys::rustix::event::{Timespec, epoll};
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::{clock, membarrier, socket};
@@ -37,21 +34,22 @@ impl Node {
     /// One round. True: something has come, or was done.
     #[inline(always)]
     pub(super) fn round(&self, core: &mut Guard<'_>) -> bool {
-        core.rounds = core.rounds.wrapping_add(1);
+        let rounds = core.progress.rounds().wrapping_add(1);
+        core.progress.set_rounds(rounds);
         let mut came = false;
-        for _ in 0..core.hot.len() {
-            let Some(link) = core.whose_turn() else { break };
+        for _ in 0..core.links.active().len() {
+            let Some(link) = core.links.whose_turn() else { break };
             came |= self.attend(core, link);
             if core.state.operations.blocking_has_ended() {
-                core.keep_turn();
+                core.links.keep_turn();
                 break; // what the others have stays where it is until somebody waits for it: here it would have to be kept
             }
-            core.pass_turn();
+            core.links.pass_turn();
         }
-        if core.rounds.is_multiple_of(SWEEP) && core.links.count() as usize > core.hot.len() {
+        if rounds.is_multiple_of(SWEEP) && core.links.has_inactive() {
             came |= self.sweep(core);
         }
-        if core.rounds.is_multiple_of(SLOW) {
+        if rounds.is_multiple_of(SLOW) {
             self.slow(core);
         }
         if !core.state.offers.is_empty() {
@@ -60,7 +58,7 @@ impl Node {
         if !core.state.ended.is_empty() {
             core.forget_ended();
         }
-        if !core.tasks.is_empty() || !core.state.spent.is_empty() {
+        if core.progress.has_tasks() || !core.state.spent.is_empty() {
             self.run_tasks(core);
             came = true;
         }
@@ -75,9 +73,9 @@ impl Node {
     pub(super) fn attend(&self, core: &mut Guard<'_>, link: LinkId) -> bool {
         let mut came = false;
         for _ in 0..TURN {
-            let now = core.now;
+            let now = core.progress.now();
             let Core { links, state, rx_packet, .. } = &mut **core;
-            let (Some(link_state), Some(rx_packet)) = (links.named(Number(link.0)), rx_packet) else { return came };
+            let (Some(link_state), Some(rx_packet)) = (links.get_mut(link), rx_packet) else { return came };
             let look = link_state.look(link, state, rx_packet, now);
             if look == Look::Silent && link_state.ending {
                 link_state.end(link, state);
@@ -104,7 +102,7 @@ impl Node {
     fn deliver(&self, core: &mut Guard<'_>) {
         let Some(Delivery { channel, tag, what }) = core.state.delivery.take() else { return };
         let place = core.place(channel.link, channel.id).map(|place| place.handler);
-        let handler = place.and_then(|number| core.handler(number));
+        let handler = place.and_then(|number| core.connections.handler(number));
         let Some(rx_packet) = core.rx_packet.take() else { return };
         let mut left = None;
         let mut result = Ok(());
@@ -136,49 +134,28 @@ impl Node {
 
     /// A look at one of the links that are not busy.
     fn sweep(&self, core: &mut Guard<'_>) -> bool {
-        let most = core.links.highest();
-        for _ in 0..most {
-            core.sweep = if core.sweep + 1 >= most { 0 } else { core.sweep + 1 };
-            let sweep = core.sweep;
-            let link = LinkId(core.links.number(sweep).0);
-            let Some(link_state) = core.links.get_mut(sweep).filter(|link_state| !link_state.hot) else { continue };
-            if link_state.transport.is_none() {
-                continue;
-            }
-            let idle = link_state.shm().is_some_and(|shm| shm.inward.is_empty()) && !link_state.proto.is_due();
-            if !idle {
-                core.warm(link);
-                return core.state.operations.blocking_has_ended() || self.attend(core, link);
-            }
+        let Some(link) = core.links.next_inactive() else { return false };
+        let Some(link_state) = core.links.get_mut(link) else { return false };
+        let idle = link_state.shm().is_some_and(|shm| shm.inward.is_empty()) && !link_state.proto.is_due();
+        if idle {
             return false;
         }
-        false
+        core.links.activate(link);
+        core.state.operations.blocking_has_ended() || self.attend(core, link)
     }
 
     /// What need not be done in every round.
     #[cold]
     pub(super) fn slow(&self, core: &mut Guard<'_>) {
-        core.now = clock::nanoseconds();
-        if core.now.saturating_sub(core.asked) > ASK {
+        let now = core.progress.read_clock();
+        if now.saturating_sub(core.progress.kernel_polled_at()) > ASK {
             self.ask(core, Some(0));
         }
-        if core.calls.count() > 0 {
+        if core.connections.has_pending() {
             self.step_calls(core);
         }
-        if core.hot.len() > BUSY {
-            let Core { hot, links, .. } = &mut **core;
-            for link in hot {
-                if let Some(link_state) = links.named(Number(link.0)) {
-                    link_state.count_silence(SLOW);
-                }
-            }
-            let silent = |core: &Core, link: &LinkId| {
-                let index = core.links.find(Number(link.0));
-                index.and_then(|index| core.links.get(index)).is_none_or(|link_state| link_state.silent > SILENT)
-            };
-            if core.hot.iter().filter(|link| silent(core, link)).count() > core.hot.len() / 2 {
-                self.let_go(core, |link_state| link_state.silent > SILENT);
-            }
+        if core.links.active().len() > BUSY && core.links.count_silence(SLOW) {
+            self.let_go(core, |link_state| link_state.silent > SILENT);
         }
     }
 
@@ -190,26 +167,22 @@ impl Node {
         });
         let timeout =
             wait.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
-        let poll = core.poll.as_fd().as_raw_fd();
-        let mut sleep = || {
-            let poll = motet_sys::private_fds::borrow(poll);
-            epoll::wait(poll, &mut events[..], timeout.as_ref()).unwrap_or(0)
-        };
+        let poll = core.progress.poll();
+        let mut sleep = || epoll::wait(poll, &mut events[..], timeout.as_ref()).unwrap_or(0);
         let count = if wait == Some(0) {
             sleep()
         } else {
-            core.asleep = true;
+            core.progress.fall_asleep();
             let count = core.unlocked(sleep);
             core.quiet = GroupId::NONE;
-            core.asleep = false;
+            core.progress.wake();
             count
         };
-        core.now = clock::nanoseconds();
-        core.asked = core.now;
+        core.progress.kernel_was_polled();
         for event in &events[..count] {
             match Source::decode(event.data) {
                 Source::Kick => {
-                    socket::drain(core.kick.as_fd().as_raw_fd());
+                    core.progress.drain_wakeup();
                     core.take_returns();
                 }
                 Source::Control(link) => core.hear(link),
@@ -217,32 +190,30 @@ impl Node {
                     if let Ok((link_state, _)) = core.link(link)
                         && let Some(shm) = link_state.shm()
                     {
-                        socket::drain(shm.ear.as_fd().as_raw_fd());
+                        socket::drain_eventfd(shm.ear.as_fd().as_raw_fd());
                     }
-                    core.warm(link);
+                    core.links.activate(link);
                 }
                 Source::End(link) => {
                     if let Ok((link_state, _)) = core.link(link) {
                         link_state.ending = true;
                     }
-                    core.warm(link);
+                    core.links.activate(link);
                 }
-                Source::Packet(link) => core.warm(link),
+                Source::Packet(link) => core.links.activate(link),
                 Source::Meeting => self.meet(core),
             }
         }
-        let now = core.now;
-        if core.listeners.iter().any(|listener| listener.1.due().is_some_and(|due| due <= now)) {
-            self.meet(core); // guests that say nothing go
+        let now = core.progress.now();
+        if core.connections.listener_is_due(now) {
+            self.meet(core); // unauthenticated connections that say nothing are closed
         }
-        if !core.leaving.is_empty() {
-            core.see_all_off();
+        if core.connections.is_closing() {
+            core.connections.close_more(now);
         }
-        if !core.lingering.is_empty() {
-            let lingering = std::mem::take(&mut core.lingering);
-            core.state.ended.extend(lingering);
-        }
-        if core.state.pool.gone() != core.gone {
+        let lingering = core.links.take_lingering();
+        core.state.ended.extend(lingering);
+        if core.state.pool.released_segments() != core.gone {
             core.withdraw_segments();
         }
         if wait == Some(0) {
@@ -252,9 +223,9 @@ impl Node {
 
     /// Gives back what links have not used for long.
     pub(super) fn trim(&self, core: &mut Guard<'_>) {
-        let now = core.now;
-        for index in core.links.indices() {
-            if let Some(link_state) = core.links.get_mut(index).filter(|link_state| link_state.trim.is_some()) {
+        let now = core.progress.now();
+        for link in core.links.all() {
+            if let Some(link_state) = core.links.get_mut(link).filter(|link_state| link_state.trim.is_some()) {
                 link_state.trim(now);
             }
         }
@@ -264,15 +235,13 @@ impl Node {
 
     /// Takes whoever knocks, and goes on with calls.
     fn meet(&self, core: &mut Guard<'_>) {
-        for at in 0..core.listeners.len() {
-            let now = core.now;
-            while let Some((driver, met)) = core.listeners[at].1.step(now).map(|met| (core.listeners[at].0, met)) {
-                // A link that we cannot keep is closed at once, which its caller sees.
-                if let Ok(link) = core.join(met, driver.name(), &How::default())
-                    && let Ok((link_state, _)) = core.link(link)
-                {
-                    link_state.came = true;
-                }
+        let now = core.progress.now();
+        while let Some((driver, met)) = core.connections.next_accepted(now) {
+            // A link that we cannot keep is closed at once, which its caller sees.
+            if let Ok(link) = core.join(met, driver.name(), &How::default())
+                && let Ok((link_state, _)) = core.link(link)
+            {
+                link_state.came = true;
             }
         }
         self.step_calls(core);
@@ -280,15 +249,14 @@ impl Node {
 
     /// Goes on with calls under way.
     pub(super) fn step_calls(&self, core: &mut Guard<'_>) {
-        for index in core.calls.indices() {
-            let now = core.now;
-            let identity = core.identity.clone();
-            let Some(call) = core.calls.get_mut(index) else { continue };
-            if let Some((driver, result)) = call.step(&identity, now) {
-                let how = std::mem::take(&mut call.how);
+        let (now, identity) = (core.progress.now(), core.identity.clone());
+        for index in core.connections.pending() {
+            let Some(pending) = core.connections.pending_mut(index) else { continue };
+            if let Some((driver, result)) = pending.step(&identity, now) {
+                let how = std::mem::take(&mut pending.how);
                 let result = result.and_then(|met| core.join(met, driver.name(), &how));
-                if let Some(call) = core.calls.get_mut(index) {
-                    call.result = Some(result);
+                if let Some(pending) = core.connections.pending_mut(index) {
+                    pending.result = Some(result);
                 }
                 core.state.stirred = true;
             }
@@ -298,7 +266,7 @@ impl Node {
     /// Takes or refuses the channels that peers would like.
     fn answer_offers(&self, core: &mut Guard<'_>) {
         while let Some((channel, service)) = core.state.offers.pop_front() {
-            let serve = core.services.get(&service).map(|known| known.serve);
+            let serve = core.connections.service(service);
             let reception = serve.and_then(|serve| core.reception(serve).ok());
             let Ok((link_state, state)) = core.link(channel.link) else { continue };
             let taken = match reception {
@@ -312,9 +280,7 @@ impl Node {
                         .callback_state
                         .put(channel.id, Place { phase: Phase::Open, reception, handler, taken: false });
                     link_state.flush(channel.link, state);
-                    if let Some(service) = core.services.get_mut(&service) {
-                        service.opened.push_back(channel);
-                    }
+                    core.connections.channel_opened(service, channel);
                 }
                 _ => {
                     let _ = link_state
@@ -329,9 +295,9 @@ impl Node {
     }
 
     fn run_tasks(&self, core: &mut Guard<'_>) {
-        let (mut tasks, spent) = (std::mem::take(&mut core.tasks), std::mem::take(&mut core.state.spent));
+        let (mut tasks, spent) = (core.progress.take_tasks(), std::mem::take(&mut core.state.spent));
         // They may wait, so others, they among them, may drive meanwhile.
-        core.driving = false;
+        core.progress.pause();
         core.stir();
         let result = core.unlocked(|| {
             catch_unwind(AssertUnwindSafe(|| {
@@ -343,11 +309,8 @@ impl Node {
         });
         core.quiet = GroupId::NONE;
         // One that has panicked takes no other with it.
-        tasks.append(&mut core.tasks);
-        core.tasks = tasks;
-        // Who drives now may do so for ever: it is not waited for.
-        core.ousted = core.driving;
-        core.driving = true;
+        core.progress.put_back(tasks);
+        core.progress.resume();
         go_on(core, result);
     }
 
@@ -356,15 +319,19 @@ impl Node {
     /// Has peers ring from now on, on every link. False: something has come meanwhile.
     pub(super) fn arm(&self, core: &mut Guard<'_>) -> bool {
         self.let_go(core, |_| true);
-        core.hot.is_empty() && !core.state.is_left_something() && core.tasks.is_empty() && !core.state.stirred
+        core.links.active().is_empty()
+            && !core.state.is_left_something()
+            && !core.progress.has_tasks()
+            && !core.state.stirred
     }
 
     /// The same for a sleep on our descriptor.
     pub(super) fn arm_outside(&self, core: &mut Guard<'_>) -> bool {
-        core.note_busy();
+        let anew = !core.progress.is_asleep();
+        core.links.note_parked(anew);
         let may = self.arm(core);
         if !may {
-            core.wake_up();
+            core.links.resume_parked();
         }
         may
     }
@@ -372,13 +339,12 @@ impl Node {
     /// The peers of these links ring from now on, unless something has come meanwhile: those stay busy.
     fn let_go(&self, core: &mut Guard<'_>, which: impl Fn(&super::link::LinkState) -> bool) {
         core.publish();
-        let Core { hot, links, state, now, .. } = &mut **core;
+        let now = core.progress.now();
+        let Core { links, state, .. } = &mut **core;
         let mut needs_barrier = false;
-        let mut chosen = Vec::with_capacity(hot.len());
-        hot.retain(|&link| {
-            let Some(link_state) = links.named(Number(link.0)) else { return false };
+        let chosen = links.deactivate(|link_state| {
             if link_state.ending || !which(link_state) {
-                return true;
+                return false;
             }
             let starved = link_state.proto.is_due() || link_state.blocked;
             if let Some(shm) = link_state.shm() {
@@ -387,19 +353,18 @@ impl Node {
                     needs_barrier |= shm.outward.announce_wait();
                 }
             }
-            chosen.push(link);
-            false
+            true
         });
         if needs_barrier {
-            membarrier::everywhere();
+            membarrier::global_barrier();
         }
         for link in chosen {
-            let Some(link_state) = links.named(Number(link.0)) else { continue };
+            let Some(link_state) = links.get_mut(link) else { continue };
             if link_state.proto.is_due() {
                 link_state.flush(link, state);
             }
             if link_state.trim.is_none() {
-                link_state.rest(*now);
+                link_state.rest(now);
             }
             link_state.hot = match link_state.shm() {
                 Some(shm) => !shm.inward.confirm_sleep(),
@@ -407,10 +372,7 @@ impl Node {
             };
             link_state.hot |= link_state.callback_state.must_copy();
             if link_state.hot {
-                if let Some(shm) = link_state.shm() {
-                    shm.inward.end_sleep();
-                }
-                hot.push(link);
+                links.reactivate(link);
             }
         }
     }
@@ -418,38 +380,10 @@ impl Node {
     /// How long (ns) a sleep may last; `None`: for ever.
     pub(super) fn sleep_at_most(&self, core: &Core, deadline: Option<u64>) -> Option<u64> {
         const CALLS: u64 = 1_000_000;
-        let packet_transport = core.links.indices().filter_map(|index| core.links.get(index)?.due()).min();
-        let listeners = core.listeners.iter().filter_map(|listener| listener.1.due()).min();
-        let calls = (core.calls.count() > 0).then(|| core.now + CALLS);
-        let leaving = core.leaving.iter().filter_map(|packet_transport| packet_transport.due()).min();
-        let until = [deadline, packet_transport, listeners, calls, leaving].into_iter().flatten().min();
+        let links = core.links.states().filter_map(|link_state| link_state.due()).min();
+        let connects = core.connections.has_pending().then(|| core.progress.now() + CALLS);
+        let until = [deadline, links, core.connections.due(), connects].into_iter().flatten().min();
         until.map(|until| until.saturating_sub(clock::nanoseconds()))
-    }
-}
-
-impl PendingConnect {
-    /// Goes on; what came of it in the end.
-    fn step(
-        &mut self,
-        identity: &super::transport::Identity,
-        now: u64,
-    ) -> Option<(&'static dyn Driver, Result<Connected, Reason>)> {
-        if self.result.is_some() {
-            return None;
-        }
-        loop {
-            let result = self.calling.as_mut()?.step(now)?;
-            let Err(reason) = result else { return Some((self.driver, result)) };
-            self.how.refused(self.driver.name(), reason);
-            // The next best way.
-            let Some((driver, address)) = self.rest.pop_front() else { return Some((self.driver, Err(reason))) };
-            self.driver = driver;
-            match driver.call(identity, &address) {
-                Ok(calling) => self.calling = Some(calling),
-                Err(reason) if self.rest.is_empty() => return Some((driver, Err(reason))),
-                Err(reason) => self.how.refused(driver.name(), reason),
-            }
-        }
     }
 }
 
@@ -474,7 +408,7 @@ fn inside(handler: impl FnOnce()) -> std::thread::Result<()> {
 /// The program's code has panicked: so does the call that ran it, and another thread may drive.
 fn go_on(core: &mut Guard<'_>, result: std::thread::Result<()>) {
     if let Err(panic) = result {
-        core.driving = std::mem::take(&mut core.ousted);
+        core.progress.stop();
         core.stir();
         resume_unwind(panic);
     }

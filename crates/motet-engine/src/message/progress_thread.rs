@@ -11,7 +11,7 @@
 use super::node_state::Guard;
 use super::{Error, Node};
 use motet_sys::socket::{self, READABLE};
-use motet_sys::{clock, thread};
+use motet_sys::thread;
 
 /// Without rounds for so long (ns), the program is taken to be elsewhere.
 const LOOK: u64 = 10_000_000;
@@ -40,7 +40,7 @@ impl Node {
         let mut rounds = None;
         loop {
             match rest {
-                Rest::For(time) => thread::nap(time),
+                Rest::For(time) => thread::sleep_ns(time),
                 Rest::Armed(most) => drop(socket::poll([(self.descriptor(), READABLE)], Some(most))),
             }
             match self.substitute(&mut rounds, rest) {
@@ -54,25 +54,27 @@ impl Node {
     fn substitute(&self, rounds: &mut Option<u32>, rested: Rest) -> Result<Rest, Error> {
         const EBADF: i32 = 9;
         let mut core = self.core()?;
-        if core.shut {
+        if core.progress.is_closing() {
             return Err(Error::NoNode(EBADF));
         }
-        let alone = rounds.replace(core.rounds) == Some(core.rounds) && !core.driving && !core.outside;
+        let progress = &core.progress;
+        let (now, sleeps) = (progress.rounds(), progress.does_program_sleep());
+        let alone = rounds.replace(now) == Some(now) && !progress.is_running() && !sleeps;
         if !alone {
-            let asleep = core.outside || (core.driving && core.asleep);
+            let asleep = sleeps || (progress.is_running() && progress.is_asleep());
             return Ok(Rest::For(match rested {
                 Rest::For(before) if asleep => (2 * before).min(RARELY),
                 _ => LOOK,
             }));
         }
-        core.now = clock::nanoseconds(); // what is due from here on is due from now
+        core.progress.read_clock(); // what is due from here on is due from now
         let came = self.make_rounds(&mut core);
-        *rounds = Some(core.rounds);
+        *rounds = Some(core.progress.rounds());
         self.trim(&mut core);
-        if came || core.driving || core.is_wanted() || !self.arm_outside(&mut core) {
+        if came || core.progress.is_running() || core.has_waiters() || !self.arm_outside(&mut core) {
             return Ok(Rest::For(TURN));
         }
-        core.asleep = true;
+        core.progress.fall_asleep();
         // Never at once: what is due is served by a turn, and must not have the next one begin before it is.
         Ok(Rest::Armed(self.sleep_at_most(&core, None).map_or(SLEEP, |most| most.clamp(TURN, SLEEP))))
     }
@@ -83,7 +85,7 @@ impl Node {
         for _ in 0..ROUNDS {
             let more = self.look_everywhere(core);
             came |= more;
-            if !more || core.driving || core.is_wanted() {
+            if !more || core.progress.is_running() || core.has_waiters() {
                 break;
             }
         }

@@ -8,11 +8,11 @@ use super::{Bias, Channel, Context, Error, LinkId, Node, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::matching::{Posted, Receive, Selector, Source};
 use motet_proto::message::{Broken, Held, Outcome, Reception};
-use motet_sys::user_memory::Memory;
+use motet_sys::user_memory::OperationMemory;
 
 /// Where a receive looks for its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum RecvFrom {
     /// On one channel.
     Channel(Channel),
     /// On any channel of a context.
@@ -36,10 +36,10 @@ impl Node {
     /// Posts a receive: `memory` is filled with the body of the next message whose tag is `tag` but for the bits in `ignore`.
     pub fn post(
         &self,
-        from: From,
+        from: RecvFrom,
         tag: u64,
         ignore: u64,
-        memory: Memory,
+        memory: OperationMemory,
         notice: Notice,
     ) -> Result<OperationId, Error> {
         self.post_by((from, tag, ignore), memory, notice, None)
@@ -49,8 +49,8 @@ impl Node {
     #[inline(always)]
     pub fn post_by(
         &self,
-        (from, tag, ignore): (From, u64, u64),
-        memory: Memory,
+        (from, tag, ignore): (RecvFrom, u64, u64),
+        memory: OperationMemory,
         notice: Notice,
         bias: Option<&mut Bias>,
     ) -> Result<OperationId, Error> {
@@ -63,7 +63,7 @@ impl Node {
     }
 
     /// What a receive would get now.
-    pub fn peek(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
+    pub fn peek(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
         let mut core = self.core()?;
         let selector = core.selector(from, tag, ignore)?;
         Ok(core.state.table.peek(selector).map(|held| Seen {
@@ -76,14 +76,19 @@ impl Node {
 
     /// Takes what a receive would get now: no other receive gets it. It must be given memory ([`Node::accept_body`]) or be
     /// discarded ([`Node::discard_body`]).
-    pub fn claim(&self, from: From, tag: u64, ignore: u64) -> Result<Option<Held>, Error> {
+    pub fn claim(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<Held>, Error> {
         let mut core = self.core()?;
         let selector = core.selector(from, tag, ignore)?;
         Ok(core.state.table.claim(selector))
     }
 
     /// Gives memory to a message that was claimed, or that a handler has taken. With an error, the message comes back.
-    pub fn accept_body(&self, held: Held, memory: Memory, notice: Notice) -> Result<OperationId, (Error, Held)> {
+    pub fn accept_body(
+        &self,
+        held: Held,
+        memory: OperationMemory,
+        notice: Notice,
+    ) -> Result<OperationId, (Error, Held)> {
         let capacity = memory.len() as u64;
         self.accept_as(held, Operation::new(memory, Kind::Receive(None), None, notice), capacity)
     }
@@ -166,7 +171,7 @@ impl Node {
             link_state.end_sharing_of(u64::from(operation.0)); // its peer may be about to write there
         }
         let Some(known) = core.state.operations.get(u64::from(operation.0)) else { return Ok(()) };
-        known.memory = Memory::Owned(Vec::new());
+        known.memory = OperationMemory::Owned(Vec::new());
         known.exchange_rest(Vec::new());
         known.detached = true;
         if let (Kind::Send(_), Some(channel)) = (known.kind, known.channel) {
@@ -187,7 +192,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn post_here(
         &mut self,
-        (from, tag, ignore): (From, u64, u64),
+        (from, tag, ignore): (RecvFrom, u64, u64),
         notice: Notice,
         make: impl FnOnce() -> Operation,
         capacity: u64,
@@ -204,11 +209,11 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(super) fn selector(&mut self, from: From, tag: u64, ignore: u64) -> Result<Selector, Error> {
+    pub(super) fn selector(&mut self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Selector, Error> {
         let from = match from {
-            From::Any(context) if self.state.table.knows(context.0) => Source::Any(context.0),
-            From::Any(_) => return Err(Error::Unknown),
-            From::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
+            RecvFrom::Any(context) if self.state.table.knows(context.0) => Source::Any(context.0),
+            RecvFrom::Any(_) => return Err(Error::Unknown),
+            RecvFrom::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
                 Some(Reception::Matched(scope)) => Source::One(scope),
                 Some(Reception::Handler) => return Err(Error::Closed),
                 None => return Err(Error::Unknown),
@@ -252,13 +257,8 @@ impl Core {
         }
         self.alert();
         // A thread that makes progress copies what must be copied: it must look here.
-        if !whole
-            && self
-                .links
-                .named(motet_proto::message::slab::Number(link.0))
-                .is_some_and(|link_state| link_state.callback_state.copies_wait())
-        {
-            self.warm(link);
+        if !whole && self.links.get(link).is_some_and(|link_state| link_state.callback_state.copies_wait()) {
+            self.links.activate(link);
             self.attend_to(link);
         }
     }

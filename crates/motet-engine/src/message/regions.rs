@@ -16,7 +16,7 @@ use local::Host;
 use super::message_state::{CallbackState, Callbacks, MessageState};
 use super::node_state::Core;
 use super::regions::bytes::Bytes;
-use super::{Error, LinkId, Node};
+use super::{Error, Node};
 pub use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 pub use motet_proto::message::regions::{Key, Rights};
 
@@ -24,12 +24,8 @@ use motet_proto::message::Status;
 use motet_proto::message::packet::Place;
 use motet_proto::message::regions::{Regions, Revoked};
 use motet_proto::message::rma::{CopyTo, Memory as Remote, PutBytes, RemoteCopy};
-use motet_proto::message::slab::{Number, Pool};
-use motet_sys::memory;
-use motet_sys::shm_pool::Segment;
-pub use motet_wire::shared_memory::Shared;
+pub use motet_wire::shared_memory::SharedBytes;
 use std::any::Any;
-use std::sync::Arc;
 
 /// From so many bytes on a put or a get is copied from the other side's memory: less than for messages, whose pieces have a ring.
 pub const COPY: u64 = 16 << 10;
@@ -101,7 +97,7 @@ fn end(state: &mut MessageState, region: u64) {
         state.spent.push(Box::new(bytes)); // to be closed without the node's lock
     }
     if segment.is_some() {
-        state.pool.note_gone();
+        state.pool.note_released();
     }
     state.stirred = true; // somebody may wait for this
 }
@@ -134,7 +130,12 @@ pub(super) fn copy_some(
 impl Node {
     /// Makes memory known: peers that are told the key may do to it what `rights` say. `keep` is dropped when nobody uses the memory
     /// any more. For atomics it must begin at a multiple of 8.
-    pub fn register(&self, memory: Shared, rights: Rights, keep: Option<Box<dyn Any + Send>>) -> Result<Key, Error> {
+    pub fn register(
+        &self,
+        memory: SharedBytes,
+        rights: Rights,
+        keep: Option<Box<dyn Any + Send>>,
+    ) -> Result<Key, Error> {
         let mut core = self.core()?;
         if rights.include(Rights::ATOMIC) && !memory.base().addr().is_multiple_of(8) {
             return Err(Error::Unfit);
@@ -144,7 +145,7 @@ impl Node {
 
     /// As [`Node::register`], but peers count its bytes from `first` on, which may be its address. Memory may begin anywhere: an atomic
     /// is refused where its elements do not lie at multiples of their size.
-    pub fn register_from(&self, memory: Shared, first: u64, rights: Rights) -> Result<Key, Error> {
+    pub fn register_from(&self, memory: SharedBytes, first: u64, rights: Rights) -> Result<Key, Error> {
         self.core()?.state.hosts.add(Host { bytes: Bytes::Memory(memory), first, keep: None, segment: None }, rights)
     }
 
@@ -166,8 +167,7 @@ impl Node {
 impl Core {
     fn revoke(&mut self, key: Key, name: u64) {
         let segment = self.state.hosts.get(name).and_then(|host| host.segment.clone());
-        for index in self.links.indices() {
-            let link = LinkId(self.links.number(index).0);
+        for link in self.links.all() {
             let Ok((link_state, state)) = self.link(link) else { continue };
             // Who has never been told where it lies has nothing to answer, and nobody waits for him.
             if segment.as_ref().is_some_and(|segment| link_state.callback_state.segments.has_shown(segment)) {

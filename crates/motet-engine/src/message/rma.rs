@@ -13,7 +13,7 @@ use super::{Error, LinkId, Node, OperationId};
 use motet_proto::message::packet::Place;
 use motet_proto::message::rma::format::{AT, RESULT_MOST};
 use motet_proto::message::{Get, Link, Packets, Put, Refusal, Update};
-use motet_sys::user_memory::Memory;
+use motet_sys::user_memory::OperationMemory;
 
 /// Bytes of a region of a peer's, from there on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Node {
         link: LinkId,
         key: Key,
         offset: u64,
-        memory: Memory,
+        memory: OperationMemory,
         notice: Notice,
     ) -> Result<OperationId, Error> {
         self.core()?.begin_put(Target { link, key, offset }, memory, notice).map_err(|(error, _)| error)
@@ -55,7 +55,7 @@ impl Node {
     pub fn put_by(
         &self,
         at: Target,
-        memory: Memory,
+        memory: OperationMemory,
         notice: Notice,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
@@ -68,7 +68,7 @@ impl Node {
         link: LinkId,
         key: Key,
         offset: u64,
-        memory: Memory,
+        memory: OperationMemory,
         notice: Notice,
     ) -> Result<OperationId, Error> {
         self.core()?.begin_get(Target { link, key, offset }, memory, notice).map_err(|(error, _)| error)
@@ -78,7 +78,7 @@ impl Node {
     pub fn get_by(
         &self,
         at: Target,
-        memory: Memory,
+        memory: OperationMemory,
         notice: Notice,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
@@ -92,7 +92,7 @@ impl Node {
         key: Key,
         offset: u64,
         atomic: &Atomic<'_>,
-        before: Memory,
+        before: OperationMemory,
         notice: Notice,
     ) -> Result<OperationId, Error> {
         self.core()?.begin_atomic(Target { link, key, offset }, atomic, before, notice).map_err(|(error, _)| error)
@@ -103,7 +103,7 @@ impl Node {
         &self,
         at: Target,
         atomic: &Atomic<'_>,
-        before: Memory,
+        before: OperationMemory,
         notice: Notice,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
@@ -113,7 +113,7 @@ impl Node {
     /// Ends when everything that was begun before it on this link has ended: puts, gets and atomics.
     pub fn fence(&self, link: LinkId, notice: Notice) -> Result<OperationId, Error> {
         let mut core = self.core()?;
-        let operation = operations::Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
+        let operation = operations::Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, notice);
         let name = core.state.operations.begin(operation)?;
         let begun = core.on_link(link, |proto, _, callbacks| proto.fence(callbacks, u64::from(name.0)));
         core.begun(name, begun)
@@ -129,9 +129,9 @@ impl Node {
     /// Begins an operation, as soon as there is room.
     fn begin_by(
         &self,
-        memory: Memory,
+        memory: OperationMemory,
         deadline: Option<u64>,
-        mut begin: impl FnMut(&mut Core, Memory) -> Begun,
+        mut begin: impl FnMut(&mut Core, OperationMemory) -> Begun,
     ) -> Result<OperationId, Error> {
         let mut left = Some(memory);
         self.wait(self.core()?, deadline, |core| match begin(core, left.take()?) {
@@ -146,10 +146,10 @@ impl Node {
 }
 
 /// What has begun; or why it has not, and its memory.
-pub(super) type Begun = Result<OperationId, (Error, Memory)>;
+pub(super) type Begun = Result<OperationId, (Error, OperationMemory)>;
 
 impl Core {
-    fn begin_put(&mut self, at: Target, memory: Memory, notice: Notice) -> Begun {
+    fn begin_put(&mut self, at: Target, memory: OperationMemory, notice: Notice) -> Begun {
         let memory = match self.put_directly(at, memory, notice) {
             Ok(done) => return done,
             Err(memory) => memory,
@@ -162,7 +162,7 @@ impl Core {
         })
     }
 
-    fn begin_get(&mut self, at: Target, memory: Memory, notice: Notice) -> Begun {
+    fn begin_get(&mut self, at: Target, memory: OperationMemory, notice: Notice) -> Begun {
         let memory = match self.get_directly(at, memory, notice) {
             Ok(done) => return done,
             Err(memory) => memory,
@@ -175,7 +175,7 @@ impl Core {
         })
     }
 
-    fn begin_atomic(&mut self, at: Target, atomic: &Atomic<'_>, before: Memory, notice: Notice) -> Begun {
+    fn begin_atomic(&mut self, at: Target, atomic: &Atomic<'_>, before: OperationMemory, notice: Notice) -> Begun {
         let fetch = !before.is_empty();
         if fetch && before.len() < atomic.length() {
             return Err((Error::TooLong, before));
@@ -196,11 +196,11 @@ impl Core {
     fn begin_with(
         &mut self,
         link: LinkId,
-        memory: Memory,
+        memory: OperationMemory,
         notice: Notice,
-        begin: impl FnOnce(&mut Link, &mut Way<'_>, &Memory, u64) -> Result<(), Refusal>,
+        begin: impl FnOnce(&mut Link, &mut Way<'_>, &OperationMemory, u64) -> Result<(), Refusal>,
     ) -> Begun {
-        let record = operations::Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
+        let record = operations::Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, notice);
         let name = match self.state.operations.begin(record) {
             Ok(name) => name,
             Err(error) => return Err((error, memory)),
@@ -221,7 +221,7 @@ impl Core {
     }
 
     /// Where a peer can copy these bytes from, if they are many.
-    fn place_of(&mut self, link: LinkId, memory: &Memory) -> Place {
+    fn place_of(&mut self, link: LinkId, memory: &OperationMemory) -> Place {
         let shown = memory.len() as u64 >= COPY && self.reads_memory_of(link);
         if shown { Place { address: memory.address(), key: 0 } } else { Place::default() }
     }

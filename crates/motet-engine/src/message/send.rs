@@ -8,7 +8,7 @@ use super::operations::{Kind, Notice, Operation};
 use super::{Bias, Channel, Error, GroupId, LinkId, Mode, Node, OperationId};
 use motet_proto::message::packet;
 use motet_proto::message::{Outcome, Refusal, Send, Sent};
-use motet_sys::user_memory::Memory;
+use motet_sys::user_memory::OperationMemory;
 
 /// A body that most likely goes in one packet, bytes.
 const SHORT: usize = 16 << 10;
@@ -187,10 +187,10 @@ impl Node {
     pub fn start_send(
         &self,
         message: &Outgoing<'_>,
-        memory: Memory,
-        more: Vec<Memory>,
+        memory: OperationMemory,
+        more: Vec<OperationMemory>,
         notice: Notice,
-    ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
+    ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
         match self.core() {
             Ok(mut core) => {
                 if goes_at_once(&mut core, message, &memory, &more, notice) {
@@ -207,8 +207,8 @@ impl Node {
     pub fn send(
         &self,
         message: &Outgoing<'_>,
-        memory: Memory,
-        more: Vec<Memory>,
+        memory: OperationMemory,
+        more: Vec<OperationMemory>,
         notice: Notice,
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, Error> {
@@ -233,12 +233,18 @@ impl Node {
 
     /// Credit may have come that nobody has looked at: better than to announce a short message for lack of it.
     #[inline]
-    fn look_for_credit(&self, core: &mut Guard<'_>, message: &Outgoing<'_>, memory: &Memory, more: &[Memory]) {
+    fn look_for_credit(
+        &self,
+        core: &mut Guard<'_>,
+        message: &Outgoing<'_>,
+        memory: &OperationMemory,
+        more: &[OperationMemory],
+    ) {
         let length = more.iter().fold(memory.len(), |sum, part| sum.saturating_add(part.len())) as u64;
         let lacks = |core: &mut Core| {
             core.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.proto.lacks_credit(length))
         };
-        if !core.driving && lacks(core) {
+        if !core.progress.is_running() && lacks(core) {
             self.look_everywhere(core);
         }
     }
@@ -247,10 +253,10 @@ impl Node {
         &self,
         core: &mut Core,
         message: &Outgoing<'_>,
-        memory: Memory,
-        more: Vec<Memory>,
+        memory: OperationMemory,
+        more: Vec<OperationMemory>,
         notice: Notice,
-    ) -> Result<Option<OperationId>, (Error, Memory, Vec<Memory>)> {
+    ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
         let length = memory.len();
         if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && notice.group.is_none() {
             let short = Outgoing { mode: Mode::Inject, ..*message };
@@ -267,14 +273,14 @@ impl Node {
             true => packet::Place { address: memory.address(), key: 0 },
             false => packet::Place::default(),
         };
-        if let (Memory::Block(loan), true) = (&memory, more.is_empty()) {
+        if let (OperationMemory::Loan(loan), true) = (&memory, more.is_empty()) {
             place = core.place_of_loan(message.channel.link, loan, place);
         }
         let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
         operation.exchange_rest(more);
         let name = match core.state.operations.begin(operation) {
             Ok(name) => name,
-            Err(error) => return Err((error, Memory::Owned(Vec::new()), Vec::new())),
+            Err(error) => return Err((error, OperationMemory::Owned(Vec::new()), Vec::new())),
         };
         let sent = self.send_begun(core, message, name, place);
         match sent {
@@ -300,7 +306,7 @@ impl Node {
                     let more = operation.exchange_rest(Vec::new());
                     Err((error, operation.memory, more))
                 }
-                None => Err((error, Memory::Owned(Vec::new()), Vec::new())),
+                None => Err((error, OperationMemory::Owned(Vec::new()), Vec::new())),
             },
         }
     }
@@ -315,7 +321,7 @@ impl Node {
     ) -> Result<Sent, Error> {
         // The record lends its memory for the call: nothing that the protocol does in a send touches it.
         let Some(operation) = core.state.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
-        let memory = std::mem::replace(&mut operation.memory, Memory::Owned(Vec::new()));
+        let memory = std::mem::replace(&mut operation.memory, OperationMemory::Owned(Vec::new()));
         let more = operation.exchange_rest(Vec::new());
         let body: smallvec::SmallVec<[&[u8]; 8]> =
             std::iter::once(&memory).chain(&more).map(|memory| memory.bytes(0, usize::MAX)).collect();
@@ -331,7 +337,13 @@ impl Node {
 
 /// Sends what is short and needs no record, if there is room. False: it goes the long way, or not at all.
 #[inline(always)]
-fn goes_at_once(core: &mut Core, message: &Outgoing<'_>, memory: &Memory, more: &[Memory], notice: Notice) -> bool {
+fn goes_at_once(
+    core: &mut Core,
+    message: &Outgoing<'_>,
+    memory: &OperationMemory,
+    more: &[OperationMemory],
+    notice: Notice,
+) -> bool {
     let &Outgoing { channel, tag, headers, mode } = message;
     let plain = mode == Mode::Automatic && more.is_empty() && notice.group.is_none() && memory.len() <= SHORT;
     if !plain {
@@ -364,7 +376,7 @@ impl Core {
         {
             link_state.blocked = true;
             link_state.flush(link, state);
-            self.warm(link);
+            self.links.activate(link);
         }
         Error::of(refusal, gone)
     }

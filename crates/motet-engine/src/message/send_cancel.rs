@@ -9,7 +9,7 @@ use super::operations::Kind;
 use super::{Error, Node, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::Broken;
-use motet_sys::user_memory::Memory;
+use motet_sys::user_memory::OperationMemory;
 
 /// What is left to do for a send that was called back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,11 +41,11 @@ impl Node {
         let Some(known) = state.operations.get(u64::from(operation.0)) else { return Ok(CalledBack::Asked) };
         let mut copy = Vec::new();
         let parts = std::iter::once(&known.memory).chain(known.rest());
-        if copy.try_reserve_exact(parts.clone().map(Memory::len).sum()).is_err() {
+        if copy.try_reserve_exact(parts.clone().map(OperationMemory::len).sum()).is_err() {
             return Ok(CalledBack::Asked); // it may still go in time
         }
         parts.for_each(|part| copy.extend_from_slice(part.bytes(0, usize::MAX)));
-        (known.memory, known.detached) = (Memory::Owned(copy), true);
+        (known.memory, known.detached) = (OperationMemory::Owned(copy), true);
         known.exchange_rest(Vec::new());
         Ok(CalledBack::OnItsWay)
     }

@@ -14,9 +14,9 @@ use super::operations::Operation;
 use super::{LinkId, regions};
 use crate::reason::Reason;
 use motet_proto::message::{CopyRequest, ShareRequest};
-use motet_sys::user_memory::Memory;
+use motet_sys::user_memory::OperationMemory;
 use motet_sys::{process_vm, socket, thread};
-use motet_wire::message::fifo::chunk_claims::{Claims, Helped};
+use motet_wire::message::fifo::chunk_claims::Assisted;
 use pending::{Copying, Helping, Sharing};
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -108,7 +108,7 @@ impl LinkState {
     /// Says where the bytes are wanted.
     fn begin_sharing(&mut self, id: LinkId, state: &mut MessageState, request: &CopyRequest) {
         let memory = state.operations.get(request.operation).map(|operation| &operation.memory);
-        let address = memory.filter(|memory| memory.len() as u64 >= request.length).map(Memory::address);
+        let address = memory.filter(|memory| memory.len() as u64 >= request.length).map(OperationMemory::address);
         let (Some(shm), Some(address)) = (self.shm(), address) else { return };
         let claims = shm.bulk.1.claims();
         self.callback_state.stamp = self.callback_state.stamp.wrapping_add(1).max(1);
@@ -138,14 +138,14 @@ impl LinkState {
             }
             return Step::More;
         }
-        match claims.helped(stamp) {
-            Helped::Chunks(helped) if helped >= chunks - mine => {
+        match claims.assisted(stamp) {
+            Assisted::Chunks(helped) if helped >= chunks - mine => {
                 self.callback_state.sharing = None;
                 self.copies.helped += u64::from(helped > 0);
                 Step::Over(true)
             }
-            Helped::Chunks(_) => Step::Waiting,
-            Helped::Failed => {
+            Assisted::Chunks(_) => Step::Waiting,
+            Assisted::Failed => {
                 // What it has claimed is not there: all of it once more, and never again like this.
                 self.callback_state.sharing = None;
                 self.callback_state.choice.no_help();
@@ -176,17 +176,17 @@ impl LinkState {
         let theirs = claims.close(stamp).min(chunks).saturating_sub(mine);
         let Some(shm) = self.shm() else { return };
         let (control, process) = (shm.control.as_fd().as_raw_fd(), shm.process.as_ref());
-        let is_done = || match claims.helped(stamp) {
-            Helped::Chunks(helped) => helped >= theirs,
-            Helped::Failed => true,
+        let is_done = || match claims.assisted(stamp) {
+            Assisted::Chunks(helped) => helped >= theirs,
+            Assisted::Failed => true,
         };
         for look in 0u64.. {
             let lives =
-                || socket::alive(control) && process.is_some_and(|process| !thread::has_exited(process.as_fd()));
+                || socket::is_connected(control) && process.is_some_and(|process| !thread::has_exited(process.as_fd()));
             if is_done() || look % 1024 == 1023 && !lives() {
                 return;
             }
-            if look > 4096 { thread::nap(100_000) } else { std::hint::spin_loop() }
+            if look > 4096 { thread::sleep_ns(100_000) } else { std::hint::spin_loop() }
         }
     }
 
@@ -200,7 +200,7 @@ impl LinkState {
         };
         let (pid, claims) = (shm.pid, shm.bulk.0.claims());
         let chunks = chunks_of(shared.length);
-        let there = pid != 0 && socket::alive(shm.control.as_fd().as_raw_fd());
+        let there = pid != 0 && socket::is_connected(shm.control.as_fd().as_raw_fd());
         let next = match state.operations.get(operation) {
             Some(_) if there => claims.claim(shared.stamp, chunks),
             _ => None, // it has ended, or we may not
@@ -218,10 +218,10 @@ impl LinkState {
         let last = match (written, self.callback_state.helps.front_mut()) {
             (true, Some(helping)) => {
                 helping.done += 1;
-                claims.help(shared.stamp, helping.done, chunks)
+                claims.report_assisted(shared.stamp, helping.done, chunks)
             }
             _ => {
-                claims.fail(shared.stamp);
+                claims.report_failed(shared.stamp);
                 self.callback_state.helps.pop_front();
                 true
             }
@@ -257,7 +257,7 @@ impl LinkState {
     /// Whether the peer has closed the link. Asked behind each copy out of its memory: before a peer uses memory again that it has
     /// announced, without word that we have let go of it, it closes the link; so what was copied while the link stood is what was announced.
     fn is_given_up(&mut self) -> bool {
-        self.shm().is_some_and(|shm| !socket::alive(shm.control.as_fd().as_raw_fd()))
+        self.shm().is_some_and(|shm| !socket::is_connected(shm.control.as_fd().as_raw_fd()))
     }
 }
 

@@ -9,15 +9,15 @@ use super::link::LinkState;
 use super::transport::{Identity, NodeId, Transport};
 use crate::driver::Driver;
 use crate::reason::Reason;
-use motet_sys::memory::{self, Ranges};
+use motet_sys::memory::{self, AddressRanges};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::{clock, thread};
-use motet_wire::message::stats::{self, BYTES, Count, HEAD, REFUSED, ROW};
+use motet_wire::message::stats::{self, BYTES, HEAD, LinkCount, REFUSED, ROW};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 /// Where sheets lie. It is left to none but sheets.
-static RANGES: Mutex<Ranges> = Mutex::new(Ranges::new());
+static RANGES: Mutex<AddressRanges> = Mutex::new(AddressRanges::new());
 
 /// Memory is made a page at a time.
 const PAGE: usize = 4096;
@@ -40,24 +40,24 @@ impl How {
 
 /// A node's sheet; `None` inside: it has none.
 #[derive(Debug, Default)]
-pub struct Sheet(Option<Open>);
+pub struct StatsPage(Option<Open>);
 
 #[derive(Debug)]
 struct Open {
-    sheet: stats::Sheet,
+    sheet: stats::StatsPage,
     /// Bytes for which there are pages.
     pages: usize,
     /// For others to find it.
     _file: PrivateFd,
 }
 
-impl Sheet {
+impl StatsPage {
     /// Of this node.
     pub fn open(identity: &Identity, drivers: &[&'static dyn Driver], address: &str) -> Self {
-        let Ok(file) = memory::make(stats::NAME, BYTES, &[], HEAD) else { return Self(None) };
+        let Ok(file) = memory::create_memfd(stats::NAME, BYTES, &[], HEAD) else { return Self(None) };
         let file = PrivateFd::new(file);
         let mapping = RANGES.lock().unwrap_or_else(PoisonError::into_inner).map(&file, BYTES, PAGE);
-        let Some(sheet) = mapping.ok().and_then(stats::Sheet::over) else { return Self(None) };
+        let Some(sheet) = mapping.ok().and_then(stats::StatsPage::over) else { return Self(None) };
         let head = sheet.head();
         head.version.store(stats::VERSION, Relaxed);
         head.row.store(ROW as u32, Relaxed);
@@ -110,33 +110,33 @@ impl Sheet {
     /// How a link is now.
     pub fn counts(&self, index: u32, link_state: &LinkState) {
         let Some(row) = self.0.as_ref().and_then(|open| open.row(index)) else { return };
-        let put = |count: Count, value: u64| row.counts[count as usize].store(value, Relaxed);
+        let put = |count: LinkCount, value: u64| row.counts[count as usize].store(value, Relaxed);
         match &link_state.transport {
             Some(Transport::SharedMemory(shm)) => {
-                put(Count::LinesOut, shm.outward.tail());
-                put(Count::LinesIn, shm.inward.head());
-                put(Count::RingOut, shm.bulk.0.tail());
-                put(Count::RingIn, shm.bulk.1.head());
+                put(LinkCount::CellsSent, shm.outward.tail());
+                put(LinkCount::CellsReceived, shm.inward.head());
+                put(LinkCount::RingBytesSent, shm.bulk.0.tail());
+                put(LinkCount::RingBytesReceived, shm.bulk.1.head());
             }
             Some(Transport::Packet(packet_transport)) => {
                 let [out, inward, again] = packet_transport.counts();
-                put(Count::FramesOut, out);
-                put(Count::FramesIn, inward);
-                put(Count::Again, again);
+                put(LinkCount::FrameBytesSent, out);
+                put(LinkCount::FrameBytesReceived, inward);
+                put(LinkCount::Reconnects, again);
             }
             None => {}
         }
         let ([copied, bytes], loans) = (link_state.copies.done, link_state.callback_state.segments.counts);
-        put(Count::Copied, copied);
-        put(Count::CopiedBytes, bytes);
-        put(Count::CopyRefused, link_state.copies.refused);
-        put(Count::Helped, link_state.copies.helped);
-        put(Count::Lent, loans.lent);
-        put(Count::LentCopied, loans.copied);
+        put(LinkCount::SingleCopies, copied);
+        put(LinkCount::SingleCopyBytes, bytes);
+        put(LinkCount::SingleCopyRefused, link_state.copies.refused);
+        put(LinkCount::CooperativeCopies, link_state.copies.helped);
+        put(LinkCount::Loans, loans.lent);
+        put(LinkCount::LoansCopied, loans.copied);
         let [channels, coming, going] = link_state.proto.counts().map(u64::from);
-        put(Count::Channels, channels);
-        put(Count::LongIn, coming);
-        put(Count::LongOut, going);
+        put(LinkCount::Channels, channels);
+        put(LinkCount::LongIncoming, coming);
+        put(LinkCount::LongOutgoing, going);
         if let Some(reason) = link_state.gone {
             row.reason.store(reason.0, Relaxed);
             row.state.store(2, Relaxed);
@@ -154,16 +154,16 @@ impl Sheet {
 
 impl Open {
     /// A row that has a page.
-    fn row(&self, index: u32) -> Option<&stats::Row> {
+    fn row(&self, index: u32) -> Option<&stats::LinkRow> {
         let index = index as usize;
         (HEAD + (index + 1) * ROW <= self.pages).then(|| self.sheet.row(index)).flatten()
     }
 
     /// The same, with a page if there is memory for one: storing would end the process otherwise.
-    fn row_for(&mut self, index: u32) -> Option<&stats::Row> {
+    fn row_for(&mut self, index: u32) -> Option<&stats::LinkRow> {
         let head = self.sheet.head();
         let end = HEAD + (index as usize + 1) * ROW;
-        while self.pages < end.min(BYTES) && memory::populate_part(self.sheet.mapping(), self.pages, PAGE) {
+        while self.pages < end.min(BYTES) && memory::populate_at(self.sheet.mapping(), self.pages, PAGE) {
             self.pages += PAGE;
         }
         if end > self.pages {
@@ -177,7 +177,7 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        RANGES.lock().unwrap_or_else(PoisonError::into_inner).give_up(self.sheet.mapping());
+        RANGES.lock().unwrap_or_else(PoisonError::into_inner).retire(self.sheet.mapping());
     }
 }
 

@@ -8,8 +8,8 @@ use crate::reason::Reason;
 use motet_proto::message::Packets;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::{memory, socket};
-use motet_wire::message::fifo::payload_ring::{BulkIn, BulkOut};
-use motet_wire::message::fifo::{Consumer, Producer};
+use motet_wire::message::fifo::payload_ring::{PayloadRx, PayloadTx};
+use motet_wire::message::fifo::{FifoRx, FifoTx};
 use motet_wire::stream::record::Tx;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -33,7 +33,7 @@ impl Secret {
 
     /// One that nobody can guess, or why the system gives none.
     pub fn random() -> Result<Self, motet_sys::Errno> {
-        Ok(Self { caller: memory::random()?, answer: memory::random()? })
+        Ok(Self { caller: memory::random_u64()?, answer: memory::random_u64()? })
     }
 
     /// Before a place: `SECRET@PLACE`.
@@ -94,11 +94,11 @@ pub enum Transport {
 /// A lane each way, with a ring of bytes beside it whose pages come into being when they are needed.
 pub struct ShmTransport {
     /// To the peer.
-    pub outward: Producer,
+    pub outward: FifoTx,
     /// From the peer.
-    pub inward: Consumer,
+    pub inward: FifoRx,
     /// The ring of bytes beside each.
-    pub bulk: (BulkOut, BulkIn),
+    pub bulk: (PayloadTx, PayloadRx),
     /// How bytes get into that ring: [`motet_proto::stream::bulk::Copying`].
     pub copying: Box<Tx>,
     /// The eventfd that wakes the peer.
@@ -119,7 +119,7 @@ impl ShmTransport {
     /// Wakes the peer.
     #[cold]
     pub fn ring(&self) {
-        socket::ring(self.bell.as_fd().as_raw_fd());
+        socket::ring_eventfd(self.bell.as_fd().as_raw_fd());
     }
 }
 

@@ -4,9 +4,7 @@ use super::node_state::{Core, Guard};
 use super::progress::is_inside;
 use super::spin_policy::Next;
 use super::{Error, GroupId, Node};
-use motet_sys::{clock, socket};
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
+use motet_sys::clock;
 use std::time::Duration;
 
 /// Longest sleep of a thread that does not drive: it looks by itself then.
@@ -25,11 +23,11 @@ impl Node {
             if let Some(found) = ready(&mut core) {
                 return Ok(found);
             }
-            if !core.driving {
-                core.driving = true;
+            if !core.progress.is_running() {
+                core.progress.start();
                 let result = self.drive(&mut core, deadline, &mut ready);
-                core.driving = std::mem::take(&mut core.ousted);
-                core.wake_next(); // somebody must drive
+                core.progress.stop();
+                core.progress.wake_one(); // somebody must drive
                 match result {
                     Some(result) => return result,
                     None => continue, // another thread does
@@ -50,20 +48,21 @@ impl Node {
         deadline: Option<u64>,
         ready: &mut impl FnMut(&mut Core) -> Option<R>,
     ) -> Option<Result<R, Error>> {
-        let mut spin = core.pace.begin(self.spin());
-        (core.asleep, core.outside) = (false, false); // whoever slept on the descriptor is here, or is woken by what is found
+        let mut spin = core.progress.spin.begin(self.spin());
+        core.progress.wake();
+        core.progress.program_wakes(); // whoever slept on the descriptor is here, or is woken by what is found
         loop {
             let came = self.round(core);
             if let Some(found) = ready(core) {
-                core.pace.paid();
+                core.progress.spin.paid();
                 return Some(Ok(found));
             }
-            if core.is_wanted() && !core.ousted {
-                core.lend();
+            if core.has_waiters() && !core.progress.is_superseded() {
+                core.yield_to_waiters();
                 core.quiet = GroupId::NONE;
             }
             if came {
-                if core.ousted {
+                if core.progress.is_superseded() {
                     return None;
                 }
                 // What comes without an end, or is copied for long, is no reason to stay.
@@ -76,9 +75,9 @@ impl Node {
             match spin.next() {
                 Next::Look => {}
                 Next::Yield => {
-                    let mut pace = std::mem::take(&mut core.pace);
+                    let mut pace = std::mem::take(&mut core.progress.spin);
                     let hog = core.unlocked(|| pace.lend());
-                    core.pace = pace;
+                    core.progress.spin = pace;
                     core.quiet = GroupId::NONE;
                     if hog {
                         spin.give_up();
@@ -94,7 +93,7 @@ impl Node {
                     if let Some(found) = self.sleep(core, deadline, ready) {
                         return Some(Ok(found));
                     }
-                    spin = core.pace.begin(self.spin());
+                    spin = core.progress.spin.begin(self.spin());
                 }
             }
         }
@@ -115,14 +114,14 @@ impl Node {
         if found.is_some() {
             return found;
         }
-        core.pace.failed();
+        core.progress.spin.failed();
         let most = self.sleep_at_most(core, deadline);
         let began = clock::nanoseconds();
         self.ask(core, most);
-        let slept = core.now.saturating_sub(began);
-        core.pace.slept(slept);
+        let slept = core.progress.now().saturating_sub(began);
+        core.progress.spin.slept(slept);
         self.trim(core);
-        if core.calls.count() > 0 {
+        if core.connections.has_pending() {
             self.step_calls(core);
         }
         None
@@ -132,16 +131,15 @@ impl Node {
     #[cold]
     fn watch_others(&self, core: &mut Guard<'_>, deadline: Option<u64>) -> Result<(), Error> {
         passed(core, deadline)?;
-        core.waiters.push(std::thread::current());
-        if core.asleep {
+        core.progress.add_waiter();
+        if core.progress.is_asleep() {
             // It may have to wait for something else now: room in a lane, say.
-            socket::ring(core.kick.as_fd().as_raw_fd());
+            core.progress.ring_wakeup();
         }
         let left = deadline.map(|until| Duration::from_nanos(until.saturating_sub(clock::nanoseconds())));
         core.unlocked(|| std::thread::park_timeout(left.unwrap_or(LOOK).min(LOOK)));
         core.quiet = GroupId::NONE;
-        let me = std::thread::current().id();
-        core.waiters.retain(|thread| thread.id() != me);
+        core.progress.remove_waiter();
         Ok(())
     }
 }
@@ -149,7 +147,7 @@ impl Node {
 /// Whether nobody may wait any longer.
 fn passed(core: &Core, deadline: Option<u64>) -> Result<(), Error> {
     const EBADF: i32 = 9;
-    if core.shut {
+    if core.progress.is_closing() {
         return Err(Error::NoNode(EBADF));
     }
     if deadline.is_some_and(|until| clock::nanoseconds() >= until) { Err(Error::TimedOut) } else { Ok(()) }

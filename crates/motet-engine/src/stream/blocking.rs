@@ -10,7 +10,7 @@ use motet_proto::{
     stream::{rx, tx},
 };
 use motet_sys::{clock, socket};
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -31,7 +31,7 @@ impl Local {
     /// Threads of this process that sleep on the stream look again.
     pub(crate) fn wake_sleepers(&self) {
         for &bell in self.sleepers.lock().iter().filter(|&&bell| bell >= 0) {
-            socket::ring(bell);
+            socket::ring_eventfd(bell);
         }
     }
 }
@@ -63,7 +63,7 @@ impl Engine {
                 tx::Step::Full => Err(EAGAIN),
                 tx::Step::Kernel => {
                     // A peer that this wakes may open its gate, and the rest takes the ring.
-                    let piece = PIECE << record.events.exchange.unmet.load(Relaxed).min(TIMES);
+                    let piece = PIECE << record.events.gate_misses.in_a_row.load(Relaxed).min(TIMES);
                     let sent = match left.first() {
                         Some(first) if first.len() > piece => {
                             socket::send(fd, &[IoSlice::new(&first[..piece])], flags | MSG_DONTWAIT)
@@ -99,7 +99,8 @@ impl Engine {
     /// Whether a step of this send may not wait for the peer. Only one of a large buffer would, so only there the stream is asked.
     fn never_blocks(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32) -> bool {
         let asks = || bufs.first().is_some_and(|first| first.len() > PIECE);
-        let by_itself = || self.look_up(handle).is_some_and(|(record, _)| record.life.nonblocking.load(Relaxed) != 0);
+        let by_itself =
+            || self.look_up(handle).is_some_and(|(record, _)| record.lifecycle.nonblocking.load(Relaxed) != 0);
         flags & MSG_DONTWAIT != 0 || asks() && by_itself()
     }
 
@@ -110,7 +111,7 @@ impl Engine {
         if flags & MSG_WAITALL != 0 && flags & motet_proto::stream::MSG_PEEK == 0 {
             return self.recv_all(handle, bufs, flags & !MSG_WAITALL);
         }
-        let blocks = flags & MSG_DONTWAIT == 0 && record.life.nonblocking.load(Relaxed) == 0;
+        let blocks = flags & MSG_DONTWAIT == 0 && record.lifecycle.nonblocking.load(Relaxed) == 0;
         let peek = flags & motet_proto::stream::MSG_PEEK != 0;
         loop {
             match self.recv_begin(handle, bufs, blocks, peek, false) {
@@ -173,7 +174,7 @@ impl Engine {
     /// Makes the blocked call on the stream, or the next one that would block, return EINTR.
     pub fn wake(&self, handle: Handle) {
         if let Some((record, local)) = self.look_up(handle) {
-            record.life.woken.store(1, SeqCst);
+            record.lifecycle.woken.store(1, SeqCst);
             local.wake_sleepers();
         }
     }
@@ -206,7 +207,8 @@ impl Engine {
     /// Whether somebody woke one of the streams; that is spent now.
     fn woken(&self, handles: &[Handle]) -> bool {
         let woken = |&h: &Handle| {
-            self.look_up(h).is_some_and(|(r, _)| r.life.woken.load(SeqCst) != 0 && r.life.woken.swap(0, SeqCst) != 0)
+            self.look_up(h)
+                .is_some_and(|(r, _)| r.lifecycle.woken.load(SeqCst) != 0 && r.lifecycle.woken.swap(0, SeqCst) != 0)
         };
         handles.iter().any(woken)
     }
@@ -250,15 +252,15 @@ impl Engine {
         });
         poll(&mut polled, timeout.as_ref()).map_err(|e| e.raw_os_error())?;
         if bell >= 0 && polled.last().is_some_and(|p| !p.revents().is_empty()) {
-            socket::drain(bell);
+            socket::drain_eventfd(bell);
         }
         Ok(polled.iter().take(handles.len()).position(|p| !p.revents().is_empty()))
     }
 
     /// Sleeps until the descriptor has the event, the deadline passes or somebody wakes the stream.
-    fn sleep(&self, record: &Record, handle: Handle, fd: i32, events: u16) -> Result<(), Errno> {
+    fn sleep(&self, record: &StreamRecord, handle: Handle, fd: i32, events: u16) -> Result<(), Errno> {
         self.before_sleep();
-        let deadline = Some(record.life.deadline.load(Relaxed)).filter(|&d| d != 0);
+        let deadline = Some(record.lifecycle.deadline_ns.load(Relaxed)).filter(|&d| d != 0);
         let Some((_, local)) = self.look_up(handle) else { return Err(EBADF) };
         BELL.with(|bell| {
             let bell = bell.as_ref().map_or(-1, |b| b.as_raw_fd());
@@ -267,7 +269,7 @@ impl Engine {
                 if self.look_up(handle).is_none() {
                     break Err(EBADF); // closed, and perhaps another stream's record by now
                 }
-                if record.life.woken.swap(0, SeqCst) != 0 {
+                if record.lifecycle.woken.swap(0, SeqCst) != 0 {
                     break Err(EINTR);
                 }
                 let left = match remaining(deadline) {
@@ -280,7 +282,7 @@ impl Engine {
                     socket::poll([(fd, events)], left).map(|[a]| (a, 0))
                 };
                 match polled {
-                    Ok((_, rung)) if rung != 0 => socket::drain(bell),
+                    Ok((_, rung)) if rung != 0 => socket::drain_eventfd(bell),
                     Ok((0, _)) => {}
                     Ok(_) => break Ok(()),
                     Err(errno) => break Err(errno),

@@ -11,7 +11,7 @@ use motet_proto::{
     stream::{gate, tx},
 };
 use motet_sys::socket;
-use motet_wire::stream::record::{Record, State, UNORDERED};
+use motet_wire::stream::record::{State, StreamRecord, UNORDERED};
 use motet_wire::stream::slot::Slot;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -37,19 +37,20 @@ impl Engine {
         self.count_ended(record, local);
         let mut base = Kernel::retired(local);
         // A descriptor that was closed behind our back may be somebody else's by now.
-        let same = socket::cookie(base.fd()) == Ok(record.who.cookies[0].load(Relaxed));
+        let same = socket::cookie(base.fd()) == Ok(record.connection.cookies[0].load(Relaxed));
         let mut unread = false;
         let slot = local.slot.slot();
         if let Some(slot) = &slot {
             if same {
                 leave_nothing(record, slot, &mut base);
             }
-            unread =
-                !gate::close_gate_over_bytes(record, slot, &mut base) && same && record.life.plain.load(Relaxed) == 0;
+            unread = !gate::close_gate_over_bytes(record, slot, &mut base)
+                && same
+                && record.lifecycle.tcp_only.load(Relaxed) == 0;
         }
         // Under this lock nobody forks.
         let mut owners = self.owners();
-        owners.remove(&record.who.cookies[0].load(Relaxed));
+        owners.remove(&record.connection.cookies[0].load(Relaxed));
         let last = self.lets_go(record);
         drop(owners);
         if let Some(slot) = slot {
@@ -68,7 +69,7 @@ impl Engine {
     }
 
     /// After this no thread of this process looks at the wire. `last`: nor does any other of the family.
-    fn let_go_of_wire(&self, record: &Record, local: &Local, slot: &Slot, last: bool) {
+    fn let_go_of_wire(&self, record: &StreamRecord, local: &Local, slot: &Slot, last: bool) {
         let mut base = Kernel::retired(local);
         drop(acquire(&record.tx.lock, &mut base));
         drop(acquire(&record.rx.lock, &mut base));
@@ -78,7 +79,7 @@ impl Engine {
         {
             crate::stream::kernel_tcp::forget(memory);
             if last && !gate::is_awaited_elsewhere(slot) {
-                motet_sys::memory::give_back(memory);
+                motet_sys::memory::release_pages(memory);
             }
         }
         let driver = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|at| self.options.drivers.get(at));
@@ -91,19 +92,19 @@ impl Engine {
     }
 
     /// If the connection is beyond repair, both ends learn it from the kernel.
-    pub(crate) fn reset(&self, record: &Record, local: &Local) {
-        let why = match record.life.error.load(Relaxed) {
+    pub(crate) fn reset(&self, record: &StreamRecord, local: &Local) {
+        let why = match record.lifecycle.error.load(Relaxed) {
             0 => Reason::BROKEN,
             UNORDERED => Reason::ORDER,
             _ => return,
         };
-        let known = record.life.reason.load(Acquire) == Reason::LEFT_UNREAD.0;
-        if record.state() == State::Broken && !known && record.life.reason.swap(why.0, AcqRel) != why.0 {
+        let known = record.lifecycle.reason.load(Acquire) == Reason::LEFT_UNREAD.0;
+        if record.state() == State::Broken && !known && record.lifecycle.reason.swap(why.0, AcqRel) != why.0 {
             self.is_reset(record, local, why);
         }
     }
 
-    fn is_reset(&self, record: &Record, local: &Local, why: Reason) {
+    fn is_reset(&self, record: &StreamRecord, local: &Local, why: Reason) {
         self.count_plain(why);
         self.log.reset(record, why);
         let _ = socket::shutdown(local.fd.load(Relaxed), 2);
@@ -115,18 +116,18 @@ impl Engine {
         if let Some((record, _)) = self.look_up(handle)
             && record.state() == State::Attached
         {
-            record.life.error.store(errno as u32, Relaxed);
-            record.life.state.store(State::Broken as u32, Release);
+            record.lifecycle.error.store(errno as u32, Relaxed);
+            record.lifecycle.state.store(State::Broken as u32, Release);
         }
     }
 
     /// What a call on a stream that is over says. An error of the kernel's is told once; then the kernel answers.
     #[cold]
-    pub(super) fn over(&self, record: &Record, local: &Local) -> Errno {
-        let errno = record.life.error.load(Acquire);
+    pub(super) fn over(&self, record: &StreamRecord, local: &Local) -> Errno {
+        let errno = record.lifecycle.error.load(Acquire);
         if errno != 0 && errno != UNORDERED {
-            record.life.error.store(0, Release);
-            record.life.state.store(State::Plain as u32, Release);
+            record.lifecycle.error.store(0, Release);
+            record.lifecycle.state.store(State::TcpOnly as u32, Release);
             return errno as Errno;
         }
         self.reset(record, local);
@@ -140,16 +141,16 @@ impl Engine {
         let Some(Up { record, local, slot, .. }) = self.attached(handle) else { return };
         let fd = local.fd.load(Relaxed);
         let unread_in_ring = tx::is_unread(record, &slot)
-            && socket::pending(fd) == 0
-            && !socket::alive(fd)
-            && crate::stream::kernel_tcp::nobody_has_other_end(fd, record.who.pid.load(Relaxed));
+            && socket::unread_bytes(fd) == 0
+            && !socket::is_connected(fd)
+            && crate::stream::kernel_tcp::nobody_has_other_end(fd, record.connection.pid.load(Relaxed));
         // Taken back in the very moment the peer died: they met a socket that was closed, and the kernel's answer is an error.
-        let taken_back_too_late = !unread_in_ring && tx::has_taken_back(record) && socket::failed(fd);
+        let taken_back_too_late = !unread_in_ring && tx::has_taken_back(record) && socket::has_error(fd);
         if unread_in_ring || taken_back_too_late {
             // The reason before the state, or another thread that sees the state would find a reason of its own.
             let why = Reason::LEFT_UNREAD;
-            let first = record.life.reason.swap(why.0, AcqRel) != why.0;
-            record.life.state.store(State::Broken as u32, Release);
+            let first = record.lifecycle.reason.swap(why.0, AcqRel) != why.0;
+            record.lifecycle.state.store(State::Broken as u32, Release);
             if first {
                 self.is_reset(record, local, why);
             }

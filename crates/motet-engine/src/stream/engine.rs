@@ -18,13 +18,13 @@ use crate::stream::fork_group::Place;
 use crate::stream::kernel_tcp::Kernel;
 use crate::stream::peer_process::Peer;
 use motet_proto::stream::bulk::Arriving;
-use motet_sys::fork_safe_mutex::Forkable;
+use motet_sys::fork_safe_mutex::ForkSafeMutex;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::{limits, memory, thread};
-use motet_wire::stream::record::{Events, Exchange, Life, Record, Rx, State, Tx, Who};
+use motet_wire::stream::record::{ConnectionInfo, Events, GateMisses, Lifecycle, Rx, State, StreamRecord, Tx};
 use motet_wire::stream::slot::{Slot, SlotCell};
-use motet_wire::stream::stats::{self, Node};
+use motet_wire::stream::stats::{self, StatsFile};
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Options {
 }
 
 /// What a process keeps about one stream for itself. A thread that forks cannot hold the locks of every stream: a child finds
-/// them open, and empty what was being changed ([`Forkable`]).
+/// them open, and empty what was being changed ([`ForkSafeMutex`]).
 #[derive(Default)]
 pub struct Local {
     /// The handle of the stream that is here; 0: none. Every use of a handle asks for it.
@@ -98,13 +98,13 @@ pub struct Local {
     /// The wire, once it is up.
     pub slot: SlotCell,
     /// The wire on its way up.
-    pub pending: Forkable<Option<Box<dyn Connecting>>>,
+    pub pending: ForkSafeMutex<Option<Box<dyn Connecting>>>,
     /// The driver of the wire, plus one.
     pub driver: AtomicU32,
     /// The process at the other end, for single copy.
     pub peer: Peer,
     /// The epoll sets that the stream is in.
-    pub sets: Forkable<Vec<Arc<Set>>>,
+    pub sets: ForkSafeMutex<Vec<Arc<Set>>>,
     /// Whether there is one.
     pub in_set: AtomicBool,
     /// Whether the set looks at the stream, or did when the stream left it.
@@ -112,7 +112,7 @@ pub struct Local {
     /// The blocking receives that found the gate closed, or had to do with a peer on their own CPU.
     pub pace: Pace,
     /// Eventfds of threads that sleep on the stream inside the engine's own blocking calls.
-    pub sleepers: Forkable<Vec<i32>>,
+    pub sleepers: ForkSafeMutex<Vec<i32>>,
     /// Whether the stream is among the engine's unread ones.
     pub unread: AtomicBool,
     /// The large block that comes.
@@ -124,7 +124,7 @@ pub struct Up<'e> {
     /// Its handle.
     pub handle: Handle,
     /// What it shares with forked relatives.
-    pub record: &'e Record,
+    pub record: &'e StreamRecord,
     /// What this process keeps for itself.
     pub local: &'e Local,
     /// Its wire.
@@ -152,7 +152,7 @@ pub struct Engine {
     pub options: Options,
     /// What happened, for people.
     pub log: Log,
-    pub(crate) node: Node,
+    pub(crate) node: StatsFile,
     pub(crate) node_file: PrivateFd,
     pub(crate) place: Place,
     locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
@@ -215,7 +215,7 @@ impl Engine {
 
     /// The record and the private part of a stream; `None` when the handle is stale.
     #[inline(always)]
-    pub fn look_up(&self, handle: Handle) -> Option<(&Record, &Local)> {
+    pub fn look_up(&self, handle: Handle) -> Option<(&StreamRecord, &Local)> {
         let index = ((handle >> 32) as usize).wrapping_sub(1);
         let local = self.local(index)?;
         if local.handle.load(Ordering::Acquire) != handle {
@@ -232,13 +232,13 @@ impl Engine {
     }
 
     /// Records of which this process has ever held a stream, with what it keeps about them.
-    pub(crate) fn each_local(&self) -> impl Iterator<Item = (&Record, &Local)> {
+    pub(crate) fn each_local(&self) -> impl Iterator<Item = (&StreamRecord, &Local)> {
         let used = self.node.head().used.load(Ordering::Acquire) as usize;
         (0..used).filter_map(|index| Some((self.node.record(index)?, self.local(index)?)))
     }
 
     /// Every record that has ever been used.
-    pub(crate) fn each_record(&self, each: impl FnMut(&Record)) {
+    pub(crate) fn each_record(&self, each: impl FnMut(&StreamRecord)) {
         let used = self.node.head().used.load(Ordering::Acquire) as usize;
         (0..used).filter_map(|index| self.node.record(index)).for_each(each);
     }
@@ -255,7 +255,7 @@ impl Engine {
     }
 
     /// A new record, owned by this process, in state `Candidate`.
-    pub fn allocate(&self) -> Option<(Handle, &Record, &Local)> {
+    pub fn allocate(&self) -> Option<(Handle, &StreamRecord, &Local)> {
         if !self.enlists() {
             return None;
         }
@@ -273,11 +273,11 @@ impl Engine {
         };
         self.make_local(index);
         let record = self.node.record(index)?;
-        let generation = record.life.generation.load(Ordering::Relaxed);
+        let generation = record.lifecycle.generation.load(Ordering::Relaxed);
         reset(record);
-        record.life.owner.store(thread::pid(), Ordering::Relaxed);
-        record.life.users.store(self.own_bit(), Ordering::Relaxed);
-        record.life.state.store(State::Candidate as u32, Ordering::Release);
+        record.lifecycle.owner.store(thread::pid(), Ordering::Relaxed);
+        record.lifecycle.members.store(self.own_bit(), Ordering::Relaxed);
+        record.lifecycle.state.store(State::Candidate as u32, Ordering::Release);
         let handle = (index as u64 + 1) << 32 | u64::from(generation);
         let local = self.local(index)?;
         local.hot.store(false, Ordering::Relaxed);
@@ -301,14 +301,14 @@ impl Engine {
     }
 
     /// The record of a handle that may be stale.
-    pub(crate) fn any(&self, handle: Handle) -> Option<(&Record, &Local)> {
+    pub(crate) fn any(&self, handle: Handle) -> Option<(&StreamRecord, &Local)> {
         let index = ((handle >> 32) as usize).wrapping_sub(1);
         Some((self.node.record(index)?, self.local(index)?))
     }
 
     /// Makes a handle stale in this process: whoever looks it up from now on is told so. False when another thread did.
     pub fn retire(&self, handle: Handle) -> bool {
-        let stale = |(_, local): (&Record, &Local)| {
+        let stale = |(_, local): (&StreamRecord, &Local)| {
             local.handle.compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         handle != 0 && self.any(handle).is_some_and(stale)
@@ -318,9 +318,9 @@ impl Engine {
     pub fn free(&self, handle: Handle) {
         let index = (handle >> 32) as usize - 1;
         if let Some(record) = self.node.record(index) {
-            record.life.generation.fetch_add(1, Ordering::AcqRel);
-            record.life.state.store(State::Free as u32, Ordering::Release);
-            record.life.owner.store(0, Ordering::Release);
+            record.lifecycle.generation.fetch_add(1, Ordering::AcqRel);
+            record.lifecycle.state.store(State::Free as u32, Ordering::Release);
+            record.lifecycle.owner.store(0, Ordering::Release);
             lock(&self.free).push_back(index as u32);
         }
     }
@@ -333,15 +333,16 @@ impl Engine {
 
 /// Of so many streams as many as a node file may have records for, within the limits of the process.
 fn most_streams(wanted: usize) -> usize {
-    let size = limits::address_share(usize::MAX).min(usize::try_from(limits::file_size()).unwrap_or(usize::MAX));
+    let size =
+        limits::address_space_share(usize::MAX).min(usize::try_from(limits::max_file_size()).unwrap_or(usize::MAX));
     let fit = size.saturating_sub(stats::bytes(0)) / (stats::bytes(CHUNK) - stats::bytes(0)) * CHUNK;
     wanted.min(fit.max(CHUNK)) // where not even these fit the file is refused
 }
 
-fn new_node(streams: usize) -> Result<(OwnedFd, Node), i32> {
+fn new_node(streams: usize) -> Result<(OwnedFd, StatsFile), i32> {
     let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
-    let (file, mapping) = memory::create(stats::NAME, stats::bytes(streams), &[], stats::HEAD).map_err(raw)?;
-    let node = Node::over(mapping, streams).ok_or(22)?;
+    let (file, mapping) = memory::create_mapped(stats::NAME, stats::bytes(streams), &[], stats::HEAD).map_err(raw)?;
+    let node = StatsFile::over(mapping, streams).ok_or(22)?;
     let head = node.head();
     head.version.store(stats::VERSION, Ordering::Relaxed);
     head.record.store(motet_wire::stream::record::SIZE as u32, Ordering::Relaxed);
@@ -358,56 +359,155 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Everything but the generation, the state, the owners and the locks (closing left them free), back to nothing. All is taken apart field by
 /// field, so that a new one cannot be forgotten.
-fn reset(record: &Record) {
-    let Record { tx, rx, life, events, who } = record;
-    #[rustfmt::skip]
+fn reset(record: &StreamRecord) {
+    let StreamRecord { tx, rx, lifecycle, events, connection } = record;
     let Tx {
-        lock: _, tail, head_seen, tcp, mark, busy, ready, alive, returned, copied, hopeless, may_copy, wide, way, window,
-        rates: [through, around], last, room, lingered, spent, review,
+        lock: _,
+        tail,
+        head_seen,
+        tcp_bytes,
+        mark,
+        kernel_calls,
+        ready,
+        peer_alive_at,
+        returned_bytes,
+        single_copy_bytes,
+        single_copy_skips,
+        may_copy,
+        wide,
+        copy_mode,
+        window_bytes,
+        copy_rates: [through, around],
+        last_put,
+        unread_limit,
+        head_at_wait,
+        window_ticks,
+        bytes_until_retry,
     } = tx;
     mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
-    for word in [tail, head_seen, tcp, alive, returned, copied, spent, review] {
+    for word in
+        [tail, head_seen, tcp_bytes, peer_alive_at, returned_bytes, single_copy_bytes, window_ticks, bytes_until_retry]
+    {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [busy, ready, hopeless, may_copy, wide, way, window, through, around, last, room, lingered] {
+    for word in [
+        kernel_calls,
+        ready,
+        single_copy_skips,
+        may_copy,
+        wide,
+        copy_mode,
+        window_bytes,
+        through,
+        around,
+        last_put,
+        unread_limit,
+        head_at_wait,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
-    #[rustfmt::skip]
     let Rx {
-        lock: _, head, tcp, mark, busy, ready, mark_known, skip, failed, evidence, moved, copied, wide, bulk, bulk_ring, near,
-        slept, quiet, probed, passed, lent, met,
+        lock: _,
+        head,
+        tcp_bytes,
+        mark,
+        kernel_calls,
+        ready,
+        mark_known,
+        spin_skips,
+        failed_spins,
+        evidence_left,
+        returned_bytes,
+        single_copy_bytes,
+        wide,
+        bulk_scores,
+        large_ring_state,
+        same_cpu,
+        kernel_wait_since,
+        head_at_tcp_empty,
+        head_at_tcp_probe,
+        tcp_past_open_gate,
+        yield_returned,
+        tx_tail_at_wait,
     } = rx;
-    for word in [head, tcp, mark, moved, copied, slept, quiet, probed, met] {
+    for word in [
+        head,
+        tcp_bytes,
+        mark,
+        returned_bytes,
+        single_copy_bytes,
+        kernel_wait_since,
+        head_at_tcp_empty,
+        head_at_tcp_probe,
+        tx_tail_at_wait,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [busy, ready, mark_known, skip, failed, evidence, wide, bulk, bulk_ring, near, passed, lent] {
+    for word in [
+        kernel_calls,
+        ready,
+        mark_known,
+        spin_skips,
+        failed_spins,
+        evidence_left,
+        wide,
+        bulk_scores,
+        large_ring_state,
+        same_cpu,
+        tcp_past_open_gate,
+        yield_returned,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
-    let Life {
+    let Lifecycle {
         generation: _,
         state: _,
         owner: _,
-        users: _,
+        members: _,
         fd,
         reason,
-        plain,
+        tcp_only,
         woken,
-        end,
-        deadline,
-        ticks,
+        slot_end,
+        deadline_ns,
+        pending_messages,
         nonblocking,
         nodelay,
         error,
-    } = life;
-    let Events { raised, spin_miss, spilled, downgraded, single_copy, lost_put, exchange } = events;
-    let Exchange { unmet, kept, put, received } = exchange;
-    let Who { cookies: [own, others], pid, uid, gid, stalled, role: _, family: _, ports: _, addresses: _, began: _ } =
-        who; // `describe`
-    for word in [deadline, raised, spin_miss, spilled, downgraded, single_copy, lost_put, own, others] {
+    } = lifecycle;
+    let Events { raised, spin_misses, spilled, downgraded, single_copy, lost_puts, gate_misses } = events;
+    let GateMisses { in_a_row, gate_kept_closed, sent_at_miss, received_at_miss } = gate_misses;
+    let ConnectionInfo {
+        cookies: [own, others],
+        pid,
+        uid,
+        gid,
+        producer_stalled,
+        role: _,
+        family: _,
+        ports: _,
+        addresses: _,
+        began: _,
+    } = connection; // `describe`
+    for word in [deadline_ns, raised, spin_misses, spilled, downgraded, single_copy, lost_puts, own, others] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [fd, reason, plain, woken, end, ticks, nonblocking, nodelay, error, unmet, kept, put, received, stalled]
-    {
+    for word in [
+        fd,
+        reason,
+        tcp_only,
+        woken,
+        slot_end,
+        pending_messages,
+        nonblocking,
+        nodelay,
+        error,
+        in_a_row,
+        gate_kept_closed,
+        sent_at_miss,
+        received_at_miss,
+        producer_stalled,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [pid, uid, gid] {

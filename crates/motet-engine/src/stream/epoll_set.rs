@@ -11,9 +11,9 @@ use crate::reason::Reason;
 use crate::stream::engine::{Engine, Handle, Local};
 use crate::stream::kernel_tcp::Kernel;
 use motet_proto::stream::gate;
-use motet_sys::fork_safe_mutex::Forkable;
+use motet_sys::fork_safe_mutex::ForkSafeMutex;
 use motet_sys::{socket, thread};
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const COOL: u64 = 256;
 
 /// The streams of one epoll descriptor.
 pub struct Set {
-    inner: Forkable<Inner>,
+    inner: ForkSafeMutex<Inner>,
     /// Streams in the set, for the quick way out.
     members: AtomicUsize,
     /// Threads asleep in the set, to be read without its lock.
@@ -111,7 +111,7 @@ impl Set {
     /// An empty set, in which one wait looks at `room` streams. `bell` is an eventfd in the epoll descriptor.
     pub fn new(bell: i32, room: usize) -> Arc<Self> {
         Arc::new(Self {
-            inner: Forkable::default(),
+            inner: ForkSafeMutex::default(),
             members: AtomicUsize::new(0),
             asleep: AtomicU32::new(0),
             bell,
@@ -231,7 +231,7 @@ impl Engine {
         {
             self.make_hot(set, handle, local);
             if asleep && interest != Interest::None {
-                socket::ring(set.bell);
+                socket::ring_eventfd(set.bell);
             }
         }
         true
@@ -327,7 +327,7 @@ impl Engine {
 
     /// The stream has delivered data: its sets look at it from now on.
     #[inline]
-    pub(crate) fn touched(&self, handle: Handle, record: &Record, local: &Local) {
+    pub(crate) fn touched(&self, handle: Handle, record: &StreamRecord, local: &Local) {
         if local.hot.load(Relaxed) {
             return;
         }
@@ -433,7 +433,7 @@ impl Engine {
             self.close_all(handles);
         }
         if self.set_any_ready(set) {
-            socket::ring(set.bell);
+            socket::ring_eventfd(set.bell);
         }
     }
 
@@ -465,7 +465,7 @@ impl Engine {
         };
         self.close_all(handles);
         if self.set_any_ready(set) {
-            socket::ring(set.bell);
+            socket::ring_eventfd(set.bell);
         }
     }
 

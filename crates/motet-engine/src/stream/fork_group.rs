@@ -13,7 +13,7 @@
 
 use crate::stream::engine::Engine;
 use motet_sys::{clock, liveness_lock, thread};
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use motet_wire::stream::stats::MEMBERS;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -61,8 +61,8 @@ impl Engine {
     }
 
     /// Whether no other living member has the stream.
-    pub(crate) fn has_alone(&self, record: &Record) -> bool {
-        let alone = || self.is_member() && record.life.users.load(Acquire) == self.own_bit();
+    pub(crate) fn has_alone(&self, record: &StreamRecord) -> bool {
+        let alone = || self.is_member() && record.lifecycle.members.load(Acquire) == self.own_bit();
         alone() || {
             self.forget_the_dead(record);
             alone()
@@ -70,21 +70,21 @@ impl Engine {
     }
 
     /// This process has the stream no more. True when nobody has.
-    pub(crate) fn lets_go(&self, record: &Record) -> bool {
+    pub(crate) fn lets_go(&self, record: &StreamRecord) -> bool {
         if !self.is_member() {
             return false;
         }
         self.forget_the_dead(record);
-        record.life.users.fetch_and(!self.own_bit(), AcqRel) & !self.own_bit() == 0
+        record.lifecycle.members.fetch_and(!self.own_bit(), AcqRel) & !self.own_bit() == 0
     }
 
-    fn forget_the_dead(&self, record: &Record) {
-        let mut others = record.life.users.load(Acquire) & !self.own_bit();
+    fn forget_the_dead(&self, record: &StreamRecord) {
+        let mut others = record.lifecycle.members.load(Acquire) & !self.own_bit();
         while others != 0 {
             let number = others.trailing_zeros();
             others &= others - 1;
             if number != STRANGER && self.is_dead(number) {
-                record.life.users.fetch_and(!(1 << number), AcqRel);
+                record.lifecycle.members.fetch_and(!(1 << number), AcqRel);
             }
         }
     }
@@ -93,7 +93,7 @@ impl Engine {
     fn is_dead(&self, number: u32) -> bool {
         number != self.number()
             && self.node.head().members[number as usize].load(Acquire) != EXPECTED
-            && !liveness_lock::is_taken(&self.node_file, u64::from(number))
+            && !liveness_lock::is_held_by_other(&self.node_file, u64::from(number))
     }
 
     /// A number that nobody has; it is `whose` from now on, and in no record.
@@ -110,13 +110,13 @@ impl Engine {
 
     fn strike(&self, number: u32) {
         self.each_record(|record| {
-            record.life.users.fetch_and(!(1 << number), AcqRel);
+            record.lifecycle.members.fetch_and(!(1 << number), AcqRel);
         });
     }
 
     /// A number is ours: shown for as long as this process is what it is.
     fn take(&self, number: u32) {
-        let _ = liveness_lock::enter(&self.node_file, u64::from(number));
+        let _ = liveness_lock::acquire(&self.node_file, u64::from(number));
         self.node.head().members[number as usize].store(thread::pid(), Release);
         self.place.number.store(number, Relaxed);
     }
@@ -136,7 +136,7 @@ impl Engine {
         self.place.child.store(number, Relaxed);
         self.place.forked.store(clock::nanoseconds(), Relaxed);
         for (record, _) in streams {
-            record.life.users.fetch_or(1 << number, AcqRel);
+            record.lifecycle.members.fetch_or(1 << number, AcqRel);
         }
     }
 

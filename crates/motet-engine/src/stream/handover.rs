@@ -17,7 +17,7 @@ use motet_proto::{
     stream::{Base, gate, rx, tx},
 };
 use motet_sys::{clock, sock_diag, socket, thread};
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use motet_wire::stream::slot::Slot;
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -33,7 +33,7 @@ impl Engine {
     /// changed. (In a child made by vfork a number may mean something else than in its parent, which has the stream.)
     pub fn hand_on(&self, handle: Handle, fd: i32, reason: Reason) -> Result<bool, Errno> {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
-        if socket::cookie(fd) != Ok(record.who.cookies[0].load(Relaxed)) {
+        if socket::cookie(fd) != Ok(record.connection.cookies[0].load(Relaxed)) {
             return Err(EBADF);
         }
         self.plain_on(handle, fd, reason);
@@ -42,7 +42,7 @@ impl Engine {
             return Ok(true);
         }
         let returned = give_back(record, local, &slot, (handle, fd)).unwrap_or(false);
-        if !returned && Kernel::new(local, handle).on(fd).tcp_failed(record.who.pid.load(Relaxed)) {
+        if !returned && Kernel::new(local, handle).on(fd).tcp_failed(record.connection.pid.load(Relaxed)) {
             // A peer that was killed returns nothing, and a reader of TCP alone would take the FIN for the end of a whole stream.
             self.log.reset(record, Reason::PEER_GONE);
             let _ = socket::disconnect(fd);
@@ -53,36 +53,36 @@ impl Engine {
 
 /// Before the stream ends on this side, by half-close, close or exit: what the peer has not read goes back to TCP. A peer that has handed its
 /// end on must find all of it there, so this waits for room in TCP, as long as somebody has the other end, but no longer than [`LINGER`].
-pub(super) fn leave_nothing(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
+pub(super) fn leave_nothing(record: &StreamRecord, slot: &Slot, base: &mut Kernel<'_>) {
     let start = clock::nanoseconds();
     while !tx::take_back(record, slot, base) && tx::must_linger(record, slot) {
-        let failed = base.tcp_failed(record.who.pid.load(Relaxed));
+        let failed = base.tcp_failed(record.connection.pid.load(Relaxed));
         if failed || clock::nanoseconds() - start > LINGER {
             return;
         }
         if socket::poll([(base.fd(), socket::WRITABLE)], Some(LOOK)).is_err() {
-            thread::nap(LOOK);
+            thread::sleep_ns(LOOK);
         }
     }
 }
 
 /// Returns what we have not read to TCP, in the peer's place.
-fn give_back(record: &Record, local: &Local, slot: &Slot, (handle, fd): (Handle, i32)) -> Option<bool> {
+fn give_back(record: &StreamRecord, local: &Local, slot: &Slot, (handle, fd): (Handle, i32)) -> Option<bool> {
     let theirs = socket_of_peer(record, fd)?;
     let send = |bytes: &[u8]| socket::send(theirs.as_raw_fd(), &[IoSlice::new(bytes)], MSG_DONTWAIT);
     let returned = rx::give_back(record, slot, &mut Kernel::new(local, handle).on(fd), send);
-    socket::push(theirs.as_raw_fd());
+    socket::push_corked(theirs.as_raw_fd());
     Some(returned)
 }
 
 /// The socket at the other end, while its process lives. Between two looks at that process its number means no other.
-fn socket_of_peer(record: &Record, fd: i32) -> Option<OwnedFd> {
-    let pid = record.who.pid.load(Relaxed);
-    let process = thread::open_process(pid).ok()?;
+fn socket_of_peer(record: &StreamRecord, fd: i32) -> Option<OwnedFd> {
+    let pid = record.connection.pid.load(Relaxed);
+    let process = thread::open_pidfd(pid).ok()?;
     let (local, peer) = socket::addresses(fd).ok()?;
-    let found = sock_diag::Diag::once().ok()?.find(peer, local).ok()??;
-    let cookie = record.who.cookies[1].load(Relaxed);
+    let found = sock_diag::SockDiag::open_untracked().ok()?.find(peer, local).ok()??;
+    let cookie = record.connection.cookies[1].load(Relaxed);
     let same = found.cookie == cookie && found.inode != 0;
-    let theirs = same.then(|| thread::socket_of(&process, pid, found.inode))??;
+    let theirs = same.then(|| thread::duplicate_socket_of(&process, pid, found.inode))??;
     (socket::cookie(theirs.as_raw_fd()) == Ok(cookie)).then_some(theirs)
 }

@@ -9,7 +9,7 @@ use motet_proto::{
 };
 use motet_sys::{clock, cpu_contention, memory, process_vm, sock_diag, socket, thread};
 use motet_wire::mapping::Mapping;
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -28,7 +28,7 @@ static PATIENCE: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn keep_gates_open(ns: u64) {
     PATIENCE.store(ns, Relaxed);
     if ns > 0 {
-        cpu_contention::ignore();
+        cpu_contention::disable();
     }
 }
 
@@ -70,12 +70,12 @@ impl<'a> Kernel<'a> {
 
     /// So much, but no more than is left until the stream's deadline, which the caller keeps, and than the program's SO_RCVTIMEO.
     #[cold]
-    fn patience_now(&self, record: &Record, ns: u64) -> Patience {
-        let ns = match record.life.deadline.load(Relaxed) {
+    fn patience_now(&self, record: &StreamRecord, ns: u64) -> Patience {
+        let ns = match record.lifecycle.deadline_ns.load(Relaxed) {
             0 => ns,
             at => ns.min(at.saturating_sub(clock::nanoseconds())),
         };
-        match socket::receive_limit(self.fd) {
+        match socket::receive_timeout(self.fd) {
             Some(limit) if limit <= ns => Patience { ns: limit, expires: true },
             _ => Patience { ns, expires: false },
         }
@@ -99,7 +99,7 @@ impl Base for Kernel<'_> {
     }
 
     fn tcp_push(&mut self) {
-        socket::push(self.fd);
+        socket::push_corked(self.fd);
     }
 
     fn tcp_readable(&mut self) -> bool {
@@ -107,7 +107,7 @@ impl Base for Kernel<'_> {
     }
 
     fn tcp_pending(&mut self) -> u64 {
-        socket::pending(self.fd)
+        socket::unread_bytes(self.fd)
     }
 
     fn tcp_read(&mut self, counted: u64) -> u64 {
@@ -124,7 +124,7 @@ impl Base for Kernel<'_> {
     }
 
     fn tcp_alive(&mut self) -> bool {
-        socket::alive(self.fd)
+        socket::is_connected(self.fd)
     }
 
     fn tcp_failed(&mut self, peer: u32) -> bool {
@@ -132,8 +132,10 @@ impl Base for Kernel<'_> {
         if known != 0 && socket::cookie(self.fd) != Ok(known) {
             return true; // closed unseen, and somebody else's by now
         }
-        !socket::alive(self.fd)
-            && (socket::failed(self.fd) || socket::addresses(self.fd).is_err() || nobody_has_other_end(self.fd, peer))
+        !socket::is_connected(self.fd)
+            && (socket::has_error(self.fd)
+                || socket::addresses(self.fd).is_err()
+                || nobody_has_other_end(self.fd, peer))
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
@@ -188,15 +190,15 @@ impl Base for Kernel<'_> {
 
     #[inline(always)]
     fn is_crowded(&self) -> bool {
-        cpu_contention::is_here()
+        cpu_contention::is_contended()
     }
 
     fn nap(&mut self, ns: u64) {
-        thread::nap(ns);
-        motet_sys::signal_handlers::pause();
+        thread::sleep_ns(ns);
+        motet_sys::signal_handlers::run_pending();
     }
 
-    fn patience(&self, record: &Record) -> Patience {
+    fn patience(&self, record: &StreamRecord) -> Patience {
         match PATIENCE.load(Relaxed) {
             0 => Patience::NONE,
             ns => self.patience_now(record, ns),
@@ -204,7 +206,7 @@ impl Base for Kernel<'_> {
     }
 
     fn rest(&mut self, ns: u64) -> bool {
-        thread::rest(ns)
+        thread::interruptible_sleep(ns)
     }
 
     #[inline(always)]
@@ -213,7 +215,7 @@ impl Base for Kernel<'_> {
     }
 
     fn exists(&self, token: u64) -> bool {
-        thread::exists(token)
+        thread::token_process_exists(token)
     }
 
     #[inline(always)]
@@ -225,11 +227,13 @@ impl Base for Kernel<'_> {
 /// Whether the other end's socket is closed, rather than shut down for sending. A process that ends sends the FIN first and lets
 /// go of the socket a moment later, so the kernel is asked for a while: longer if that process, `peer`, is known to be dying.
 pub fn nobody_has_other_end(fd: i32, peer: u32) -> bool {
-    let (Ok((local, peer_address)), Ok(diag)) = (socket::addresses(fd), sock_diag::Diag::once()) else { return false };
-    let longer = [1_000_000; 50].iter().take_while(|_| thread::is_dying(peer));
+    let (Ok((local, peer_address)), Ok(diag)) = (socket::addresses(fd), sock_diag::SockDiag::open_untracked()) else {
+        return false;
+    };
+    let longer = [1_000_000; 50].iter().take_while(|_| thread::is_exiting(peer));
     for nap in [10_000, 30_000, 60_000].iter().chain(longer).chain(&[0]) {
         match diag.find(peer_address, local) {
-            Ok(Some(found)) if found.open => thread::nap(*nap),
+            Ok(Some(found)) if found.open => thread::sleep_ns(*nap),
             Ok(Some(_)) => return true,
             _ => return false, // shut down both ways: the kernel finds neither socket any more, and somebody may still read
         }

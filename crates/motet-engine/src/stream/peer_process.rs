@@ -2,14 +2,14 @@
 //! given to another process once it has ended. One descriptor for each peer process, however many streams lead there, and
 //! none before the first large block.
 
-use motet_sys::fork_safe_mutex::Forkable;
+use motet_sys::fork_safe_mutex::ForkSafeMutex;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::thread;
 use std::sync::{Arc, Mutex, Weak};
 
 /// The process at the other end of one stream.
 #[derive(Debug, Default)]
-pub struct Peer(Forkable<Option<Arc<PrivateFd>>>);
+pub struct Peer(ForkSafeMutex<Option<Arc<PrivateFd>>>);
 
 static OPEN: Mutex<Vec<(u32, Weak<PrivateFd>)>> = Mutex::new(Vec::new());
 
@@ -32,7 +32,7 @@ impl Peer {
 /// The table is never waited for, so a forked child cannot meet a lock that nobody opens: who comes second has a descriptor of
 /// its own.
 fn open(pid: u32) -> Option<Arc<PrivateFd>> {
-    let new = || thread::open_process(pid).ok().map(|fd| Arc::new(PrivateFd::new(fd)));
+    let new = || thread::open_pidfd(pid).ok().map(|fd| Arc::new(PrivateFd::new(fd)));
     let Ok(mut table) = OPEN.try_lock() else { return new() };
     table.retain(|(_, process)| process.strong_count() > 0);
     let known = table.iter().filter(|(number, _)| *number == pid).filter_map(|(_, process)| process.upgrade());

@@ -8,7 +8,7 @@ use crate::stream::kernel_tcp::Kernel;
 use motet_proto::stream::half_lock::{Acquired, acquire};
 use motet_sys::{clock, limits, memory, socket, thread};
 use motet_wire::stream::gate::{READY, READY_LARGE};
-use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -21,7 +21,7 @@ impl Engine {
     #[cold]
     pub(super) fn tick(&self, handle: Handle) {
         let Some((record, local)) = self.look_up(handle) else { return };
-        let n = record.life.ticks.fetch_add(1, Relaxed) + 1;
+        let n = record.lifecycle.pending_messages.fetch_add(1, Relaxed) + 1;
         if n > 8 && !n.is_power_of_two() {
             return;
         }
@@ -35,7 +35,7 @@ impl Engine {
         }
         if n > PATIENCE {
             pending.take();
-            return self.stay_plain(record, Reason::PEER_NOT_EQUIPPED);
+            return self.stay_plain(record, Reason::PEER_WITHOUT_MOTET);
         }
         if pending.is_none() {
             let pair = self.pair(record, local);
@@ -61,7 +61,7 @@ impl Engine {
             }
             // The next message asks again.
             Some(Progress::Crowded) => {
-                record.life.ticks.fetch_sub(1, Relaxed);
+                record.lifecycle.pending_messages.fetch_sub(1, Relaxed);
             }
             Some(Progress::Pending) | None => {}
         }
@@ -75,7 +75,7 @@ impl Engine {
         Ok(self.options.drivers.iter().position(|d| std::ptr::addr_eq(*d, best)).unwrap_or(0))
     }
 
-    fn attach(&self, record: &Record, local: &Local, wire: Wire) {
+    fn attach(&self, record: &StreamRecord, local: &Local, wire: Wire) {
         let driver = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n));
         let quiet = self.owners(); // nobody forks
         if !self.has_alone(record) {
@@ -86,40 +86,40 @@ impl Engine {
             return self.stay_plain(record, Reason::SHARED);
         }
         let fd = local.fd.load(Relaxed);
-        record.life.nodelay.store(1 + u32::from(socket::nodelay(fd)), Release);
+        record.lifecycle.nodelay.store(1 + u32::from(socket::nodelay(fd)), Release);
         socket::set_nodelay(fd, true); // two paths and Nagle's algorithm do not mix
-        record.who.pid.store(wire.peer.pid as u32, Relaxed);
-        record.who.uid.store(wire.peer.uid, Relaxed);
-        record.who.gid.store(wire.peer.gid, Relaxed);
-        record.who.cookies[1].store(wire.peer_cookie, Relaxed);
-        record.life.end.store(wire.slot.end() as u32, Relaxed);
-        record.life.reason.store(Reason::FASTEST.0, Relaxed);
+        record.connection.pid.store(wire.peer.pid as u32, Relaxed);
+        record.connection.uid.store(wire.peer.uid, Relaxed);
+        record.connection.gid.store(wire.peer.gid, Relaxed);
+        record.connection.cookies[1].store(wire.peer_cookie, Relaxed);
+        record.lifecycle.slot_end.store(wire.slot.end() as u32, Relaxed);
+        record.lifecycle.reason.store(Reason::FASTEST.0, Relaxed);
         local.slot.set(Some(wire.slot));
-        record.life.state.store(State::Attached as u32, Release);
+        record.lifecycle.state.store(State::Attached as u32, Release);
         drop(quiet);
         self.count_memory();
         self.log.attached(record, driver.copied());
     }
 
-    pub(super) fn stay_plain(&self, record: &Record, reason: Reason) {
+    pub(super) fn stay_plain(&self, record: &StreamRecord, reason: Reason) {
         // From Candidate only: kernel calls that began before are not counted, and nothing ever asks for the count.
-        let (from, to) = (State::Candidate as u32, State::Plain as u32);
+        let (from, to) = (State::Candidate as u32, State::TcpOnly as u32);
         // Not over what a forked relative has decided meanwhile.
-        if record.life.state.compare_exchange(from, to, AcqRel, Relaxed).is_ok() {
-            record.life.reason.store(reason.0, Relaxed);
+        if record.lifecycle.state.compare_exchange(from, to, AcqRel, Relaxed).is_ok() {
+            record.lifecycle.reason.store(reason.0, Relaxed);
             self.count_plain(reason);
             self.log.plain(record, reason);
         }
     }
 
-    pub(super) fn pair(&self, record: &Record, own: &Local) -> Pair {
+    pub(super) fn pair(&self, record: &StreamRecord, own: &Local) -> Pair {
         let [local, peer] = addresses(record);
         Pair {
             fd: own.fd.load(Acquire),
             local,
             peer,
-            connected: record.who.role.load(Relaxed) == 1,
-            cookie: record.who.cookies[0].load(Relaxed),
+            connected: record.connection.role.load(Relaxed) == 1,
+            cookie: record.connection.cookies[0].load(Relaxed),
             ring: self.options.ring,
             bulk: self.options.bulk,
             memory: self.options.memory,
@@ -133,18 +133,18 @@ impl Engine {
     pub(crate) fn attach_rx(&self, up: &Up<'_>) {
         let (record, mut base) = (up.record, up.base());
         let Acquired::Clean(_held) = acquire(&record.rx.lock, &mut base) else { return };
-        if record.rx.ready.load(Relaxed) != 0 || record.rx.busy.load(Relaxed) != 0 {
+        if record.rx.ready.load(Relaxed) != 0 || record.rx.kernel_calls.load(Relaxed) != 0 {
             return;
         }
         if let Ok(Some(received)) = socket::received_position(base.fd()) {
-            if !memory::populate(up.slot.ring_memory()) && record.life.plain.swap(1, AcqRel) == 0 {
+            if !memory::populate(up.slot.ring_memory()) && record.lifecycle.tcp_only.swap(1, AcqRel) == 0 {
                 let size = up.slot.ring_memory().length();
-                let why = if limits::group_has(size) { Reason::NO_MEMORY } else { Reason::LIMITED };
-                record.life.reason.store(why.0, Relaxed);
+                let why = if limits::cgroup_has_room(size) { Reason::NO_MEMORY } else { Reason::LIMITED };
+                record.lifecycle.reason.store(why.0, Relaxed);
                 self.count_plain(why);
                 self.log.plain(record, why);
             }
-            record.rx.tcp.store(received, Relaxed);
+            record.rx.tcp_bytes.store(received, Relaxed);
             record.rx.ready.store(1, Release);
         }
     }
@@ -152,15 +152,15 @@ impl Engine {
 
 /// Initialises the sending half from the kernel's counters, once no kernel send is under way.
 #[cold]
-pub(super) fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
+pub(super) fn attach_tx(record: &StreamRecord, slot: &Slot, base: &mut Kernel<'_>) {
     let Acquired::Clean(_held) = acquire(&record.tx.lock, base) else { return };
-    if record.tx.ready.load(Relaxed) != 0 || record.tx.busy.load(Relaxed) != 0 {
+    if record.tx.ready.load(Relaxed) != 0 || record.tx.kernel_calls.load(Relaxed) != 0 {
         return;
     }
-    let connected = record.who.role.load(Relaxed) == 1;
+    let connected = record.connection.role.load(Relaxed) == 1;
     if let Ok(Some(sent)) = socket::sent_position(base.fd(), connected) {
-        record.tx.tcp.store(sent, Relaxed);
-        record.tx.alive.store(clock::ticks(), Relaxed);
+        record.tx.tcp_bytes.store(sent, Relaxed);
+        record.tx.peer_alive_at.store(clock::ticks(), Relaxed);
         record.tx.ready.store(1, Relaxed);
         slot.outward().transfer.proof.store(motet_proto::stream::single_copy::proof(record), Release);
         let large = slot.bulk_out_memory().is_some();
@@ -168,13 +168,20 @@ pub(super) fn attach_tx(record: &Record, slot: &Slot, base: &mut Kernel<'_>) {
     }
 }
 
-pub(super) fn describe(record: &Record, fd: i32, connected: bool, local: SocketAddr, peer: SocketAddr, cookie: u64) {
-    record.life.fd.store(fd as u32, Relaxed);
-    record.who.role.store(if connected { 1 } else { 2 }, Relaxed);
-    record.who.cookies[0].store(cookie, Relaxed);
-    record.who.family.store(if local.is_ipv4() { 4 } else { 6 }, Relaxed);
+pub(super) fn describe(
+    record: &StreamRecord,
+    fd: i32,
+    connected: bool,
+    local: SocketAddr,
+    peer: SocketAddr,
+    cookie: u64,
+) {
+    record.lifecycle.fd.store(fd as u32, Relaxed);
+    record.connection.role.store(if connected { 1 } else { 2 }, Relaxed);
+    record.connection.cookies[0].store(cookie, Relaxed);
+    record.connection.family.store(if local.is_ipv4() { 4 } else { 6 }, Relaxed);
     for (at, address) in [local, peer].into_iter().enumerate() {
-        record.who.ports[at].store(u32::from(address.port()), Relaxed);
+        record.connection.ports[at].store(u32::from(address.port()), Relaxed);
         let bytes = match address.ip() {
             IpAddr::V4(a) => {
                 let mut bytes = [0; 16];
@@ -183,24 +190,24 @@ pub(super) fn describe(record: &Record, fd: i32, connected: bool, local: SocketA
             }
             IpAddr::V6(a) => a.octets(),
         };
-        for (word, chunk) in record.who.addresses[at].iter().zip(bytes.chunks_exact(4)) {
+        for (word, chunk) in record.connection.addresses[at].iter().zip(bytes.chunks_exact(4)) {
             word.store(u32::from_ne_bytes(chunk.try_into().unwrap()), Relaxed);
         }
     }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    record.who.began.store(now.as_secs(), Relaxed);
-    record.life.owner.store(thread::pid(), Relaxed);
-    record.life.nonblocking.store(u32::from(socket::is_nonblocking(fd)), Relaxed);
+    record.connection.began.store(now.as_secs(), Relaxed);
+    record.lifecycle.owner.store(thread::pid(), Relaxed);
+    record.lifecycle.nonblocking.store(u32::from(socket::is_nonblocking(fd)), Relaxed);
 }
 
 /// Addresses, local and peer, as [`describe`] put them down.
-pub(crate) fn addresses(record: &Record) -> [SocketAddr; 2] {
+pub(crate) fn addresses(record: &StreamRecord) -> [SocketAddr; 2] {
     [0, 1].map(|end| {
-        let words = std::array::from_fn::<_, 4, _>(|i| record.who.addresses[end][i].load(Relaxed).to_ne_bytes());
-        let ip = match record.who.family.load(Relaxed) {
+        let words = std::array::from_fn::<_, 4, _>(|i| record.connection.addresses[end][i].load(Relaxed).to_ne_bytes());
+        let ip = match record.connection.family.load(Relaxed) {
             4 => IpAddr::V4(Ipv4Addr::from(words[0])),
             _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(words.as_flattened()).unwrap_or_default())),
         };
-        SocketAddr::new(ip, record.who.ports[end].load(Relaxed) as u16)
+        SocketAddr::new(ip, record.connection.ports[end].load(Relaxed) as u16)
     })
 }

@@ -91,7 +91,7 @@ impl<'a> Wait<'a> {
             if up.record.rx.ready.load(Relaxed) == 0 {
                 engine.attach_rx(&up);
             }
-            up.record.rx.evidence.store(EVIDENCE, Relaxed);
+            up.record.rx.evidence_left.store(EVIDENCE, Relaxed);
         });
         wait
     }
@@ -103,7 +103,9 @@ impl<'a> Wait<'a> {
         }
         if self.phase == Phase::Spinning {
             // The kernel was asked, and had nothing.
-            self.each(engine, |up| up.record.rx.quiet.store(up.record.rx.probed.load(Relaxed), Relaxed));
+            self.each(engine, |up| {
+                up.record.rx.head_at_tcp_empty.store(up.record.rx.head_at_tcp_probe.load(Relaxed), Relaxed)
+            });
         }
         if self.any_ready(engine) {
             return Step::Ready;
@@ -232,7 +234,7 @@ impl<'a> Wait<'a> {
             if now >= self.probe {
                 self.probe = now + ticks(spin::PROBE);
                 for up in watched.iter().flatten() {
-                    up.record.rx.probed.store(up.record.rx.head.load(Relaxed), Relaxed);
+                    up.record.rx.head_at_tcp_probe.store(up.record.rx.head.load(Relaxed), Relaxed);
                     spin::publish_cpu(&up.slot, &up.base());
                 }
                 if !std::mem::replace(&mut self.asked, true) {
@@ -270,8 +272,8 @@ impl<'a> Wait<'a> {
             return false;
         }
         let (least, most) = (ticks(spin::PAUSES.0), ticks(spin::PAUSES.1));
-        thread::nap((spin::pause(rested, least, most) << 10) / clock::ticks_per_1024ns());
-        self.each(engine, |up| up.record.rx.probed.store(up.record.rx.head.load(Relaxed), Relaxed));
+        thread::sleep_ns((spin::pause(rested, least, most) << 10) / clock::ticks_per_1024ns());
+        self.each(engine, |up| up.record.rx.head_at_tcp_probe.store(up.record.rx.head.load(Relaxed), Relaxed));
         true
     }
 

@@ -3,13 +3,13 @@
 use super::{Ended, Got, GroupId, Operations, Teller};
 use motet_proto::message::matching::Selector;
 use motet_proto::message::slab::Number;
-use motet_sys::user_memory::Span;
+use motet_sys::user_memory::UserMemory;
 
 /// The end of a blocking receive, told as its message comes.
 #[derive(Debug)]
 pub struct Blocking<'a, 'b> {
     /// While it is not posted: what it wants, and its memory.
-    pub alone: Option<(Selector, Span)>,
+    pub alone: Option<(Selector, UserMemory)>,
     /// Where the message's headers go, if they are wanted.
     pub headers: &'a mut Option<&'b mut Vec<u8>>,
     /// How it has ended, once it has.
@@ -18,7 +18,7 @@ pub struct Blocking<'a, 'b> {
 
 impl Teller for Blocking<'_, '_> {
     #[inline(always)]
-    fn alone(&self) -> Option<(&Selector, Span)> {
+    fn alone(&self) -> Option<(&Selector, UserMemory)> {
         self.alone.as_ref().map(|(selector, span)| (selector, *span))
     }
 

@@ -8,20 +8,20 @@ use super::{BARE, GroupId, Kind, LOAN, Notice, Operation, Operations};
 use crate::message::Error;
 use motet_proto::message::matching::Receive;
 use motet_proto::message::slab::{MOST, Number};
-use motet_sys::user_memory::{Memory, Span};
+use motet_sys::user_memory::{OperationMemory, UserMemory};
 
 /// What is kept with a posted receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffer {
     /// Where the body goes.
-    pub span: Span,
+    pub span: UserMemory,
     /// The program's word for it.
     pub context: u64,
 }
 
 impl Buffer {
     /// That of a receive which has a record.
-    pub const NONE: Self = Self { span: Span::EMPTY, context: 0 };
+    pub const NONE: Self = Self { span: UserMemory::EMPTY, context: 0 };
 }
 
 impl Operations {
@@ -49,7 +49,7 @@ impl Operations {
     fn give_record(&mut self, receive: Receive<Buffer>) -> u64 {
         let Buffer { span, context } = receive.buffer;
         let notice = Notice { group: Some(GroupId(receive.operation as u32)), context, quiet: false };
-        let mut operation = Operation::new(Memory::Span(span), Kind::Receive(None), None, notice);
+        let mut operation = Operation::new(OperationMemory::User(span), Kind::Receive(None), None, notice);
         operation.nameless = true;
         self.bare -= 1;
         // There is room: `begin_bare`, and `begin` for all others, leave it.

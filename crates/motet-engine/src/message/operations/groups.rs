@@ -3,7 +3,7 @@
 use super::{Completion, Ended, NONE, OperationId, Operations, Teller};
 use crate::message::Error;
 use motet_proto::message::Status;
-use motet_proto::message::slab::{Fifo, Number};
+use motet_proto::message::slab::{IntrusiveList, Number};
 
 /// A completion group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -18,7 +18,7 @@ impl GroupId {
 #[derive(Debug, Default)]
 pub struct Group {
     /// Records of operations that have ended, in that order.
-    pub(super) ended: Fifo,
+    pub(super) ended: IntrusiveList,
     /// Operations that ended as asked, and others.
     pub counts: [u64; 2],
     /// Operations under way.

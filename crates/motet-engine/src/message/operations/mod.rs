@@ -19,7 +19,7 @@ use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::{Receive, Selector};
 use motet_proto::message::slab::{self, Number, Pool};
 use motet_proto::message::{Envelope, Outcome, Status};
-use motet_sys::user_memory::{Memory, Span};
+use motet_sys::user_memory::{OperationMemory, UserMemory};
 use std::sync::Arc;
 
 /// What to do when an operation ends.
@@ -90,7 +90,7 @@ pub trait Teller {
     }
     /// The selector and the memory of a blocking receive that is not posted, because no other receive waits.
     #[inline(always)]
-    fn alone(&self) -> Option<(&Selector, Span)> {
+    fn alone(&self) -> Option<(&Selector, UserMemory)> {
         None
     }
     /// One has ended.
@@ -222,7 +222,7 @@ impl Operations {
     #[inline(always)]
     pub fn complete(&mut self, name: u64, outcome: Outcome) {
         if name >= LOAN {
-            if let Some(loan) = self.take_loan(name).filter(Loan::is_part) {
+            if let Some(loan) = self.take_loan(name).filter(Loan::is_suballocated) {
                 self.spare = Some(loan);
             }
             return;
@@ -242,7 +242,7 @@ impl Operations {
         full: usize,
         group: GroupId,
         teller: &mut impl Teller,
-        fill: impl FnOnce(Span) -> usize,
+        fill: impl FnOnce(UserMemory) -> usize,
     ) -> bool {
         let known = Number(group.0);
         let Self { pool, groups, bare, .. } = self;
@@ -258,7 +258,7 @@ impl Operations {
         } else {
             let Some(operation) = pool.named(number).filter(|_| name < LOAN) else { return false };
             let ours = operation.notice.group.is_some_and(|group| group.0 == known.0) && operation.is_bare();
-            let (&Memory::Span(span), true) = (&operation.memory, ours) else { return false };
+            let (&OperationMemory::User(span), true) = (&operation.memory, ours) else { return false };
             let (context, named) = (operation.notice.context, !operation.nameless);
             if !teller.takes(named, full <= span.len(), headers) {
                 return false;
@@ -349,8 +349,8 @@ impl Operations {
         };
         let Operation { memory, notice, tag, full, headers, channel, .. } = known;
         let memory = match memory {
-            Memory::Owned(bytes) => Some(bytes),
-            Memory::Span(_) | Memory::Block(_) => None,
+            OperationMemory::Owned(bytes) => Some(bytes),
+            OperationMemory::User(_) | OperationMemory::Loan(_) => None,
         };
         let (context, length, headers) = (notice.context, outcome.length, headers.into_vec());
         Some(Completion { operation, context, status, length, tag, full, headers, channel, memory, lent })

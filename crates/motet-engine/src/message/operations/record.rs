@@ -2,12 +2,12 @@
 
 use super::Notice;
 use crate::message::Channel;
-use crate::message::loaned::Part;
+use crate::message::loaned::PeerBytes;
 use motet_proto::message::matching::Ticket;
 use motet_proto::message::slab::Number;
 use motet_proto::message::{Outcome, Status};
-use motet_sys::user_memory::Memory;
-use motet_wire::message::fifo::payload_ring::Run;
+use motet_sys::user_memory::OperationMemory;
+use motet_wire::message::fifo::payload_ring::RingSpan;
 use smallvec::SmallVec;
 
 /// What the node must know to cancel it.
@@ -31,13 +31,13 @@ pub enum Seen {
         most: u64,
     },
     /// The sender's memory; the protocol's name for the message.
-    Lent(Part, Number),
+    Lent(PeerBytes, Number),
 }
 
 /// What most operations have not: apart, so that a record is short.
 #[derive(Debug, Default)]
 struct Rare {
-    more: Vec<Memory>,
+    more: Vec<OperationMemory>,
     seen: Seen,
 }
 
@@ -48,7 +48,7 @@ pub type Headers = SmallVec<[u8; 16]>;
 #[derive(Debug)]
 pub struct Operation {
     /// Its body, or where that goes.
-    pub memory: Memory,
+    pub memory: OperationMemory,
     /// What it is.
     pub kind: Kind,
     /// On which channel, where it is on one.
@@ -71,26 +71,26 @@ pub struct Operation {
 
 impl Default for Operation {
     fn default() -> Self {
-        Self::new(Memory::Owned(Vec::new()), Kind::Receive(None), None, Notice::default())
+        Self::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, Notice::default())
     }
 }
 
 impl Operation {
     /// One that has just begun.
     #[inline(always)]
-    pub fn new(memory: Memory, kind: Kind, channel: Option<Channel>, notice: Notice) -> Self {
+    pub fn new(memory: OperationMemory, kind: Kind, channel: Option<Channel>, notice: Notice) -> Self {
         let (outcome, tag, full, headers) = (None, 0, 0, Headers::new());
         let (detached, begun, nameless, told, rare) = (false, false, false, false, None);
         Self { memory, kind, channel, detached, begun, nameless, told, rare, notice, outcome, tag, full, headers }
     }
 
     /// The rest of a gathered body.
-    pub fn rest(&self) -> &[Memory] {
+    pub fn rest(&self) -> &[OperationMemory] {
         self.rare.as_ref().map_or(&[], |rare| &rare.more)
     }
 
     /// Has this be the rest of its body; what was.
-    pub fn exchange_rest(&mut self, more: Vec<Memory>) -> Vec<Memory> {
+    pub fn exchange_rest(&mut self, more: Vec<OperationMemory>) -> Vec<OperationMemory> {
         match &mut self.rare {
             None if more.is_empty() => more,
             rare => std::mem::replace(&mut rare.get_or_insert_default().more, more),
@@ -116,7 +116,7 @@ impl Operation {
     /// Whether nothing of its end is the program's to keep: no memory of its own, and no message in place.
     #[inline(always)]
     pub(super) fn is_plain(&self) -> bool {
-        self.rare.is_none() && !matches!(&self.memory, Memory::Owned(bytes) if !bytes.is_empty())
+        self.rare.is_none() && !matches!(&self.memory, OperationMemory::Owned(bytes) if !bytes.is_empty())
     }
 
     /// Whether its end is nothing but told, and not yet that.
@@ -138,7 +138,7 @@ impl Operation {
 
     #[cold]
     fn status_in_place(&self, Outcome { status, length }: Outcome) -> Status {
-        let held = if let Memory::Owned(bytes) = &self.memory { bytes.len() as u64 } else { u64::MAX };
+        let held = if let OperationMemory::Owned(bytes) = &self.memory { bytes.len() as u64 } else { u64::MAX };
         match self.seen() {
             Seen::Wanted { .. } if held < length => Status::Full, // there was no memory for the copy
             _ => status,
@@ -150,7 +150,7 @@ impl Operation {
     pub fn make_room(&mut self) {
         let &Seen::Wanted { most } = self.seen() else { return };
         let length = usize::try_from(self.full.min(most)).unwrap_or(usize::MAX);
-        let Memory::Owned(bytes) = &mut self.memory else { return };
+        let OperationMemory::Owned(bytes) = &mut self.memory else { return };
         if bytes.is_empty() && bytes.try_reserve_exact(length).is_ok() {
             bytes.resize(length, 0);
         }
@@ -165,7 +165,7 @@ impl Operation {
     }
 
     /// The same of bytes that lie in a ring.
-    pub fn place_run(&mut self, at: usize, run: Run) {
+    pub fn place_run(&mut self, at: usize, run: RingSpan) {
         if self.memory.len() < at + run.len() {
             self.make_room();
         }

@@ -3,9 +3,10 @@ use super::*;
 #[test]
 fn a_gathered_body_is_shown_from_anywhere() {
     let bytes: Vec<u8> = (0..30).collect();
-    let mut operation = Operation::new(Memory::Owned(bytes[..10].to_vec()), Kind::Send(None), None, Notice::default());
+    let mut operation =
+        Operation::new(OperationMemory::Owned(bytes[..10].to_vec()), Kind::Send(None), None, Notice::default());
     let rest = [&bytes[10..11], &[], &bytes[11..30]];
-    operation.exchange_rest(rest.map(|part| Memory::Owned(part.to_vec())).into());
+    operation.exchange_rest(rest.map(|part| OperationMemory::Owned(part.to_vec())).into());
     for at in 0..30 {
         for length in 0..=30 - at {
             let mut seen = Vec::new();
@@ -20,7 +21,7 @@ fn a_gathered_body_is_shown_from_anywhere() {
 
 #[test]
 fn a_loan_of_whose_end_nobody_is_told_is_kept_until_then_and_used_again() {
-    let pool = motet_sys::shm_pool::Pool::new(1 << 30);
+    let pool = motet_sys::shm_pool::ShmPool::new(1 << 30);
     let mut operations = Operations::new();
     let take = |length| {
         let mut loan = pool.take(length).unwrap();
@@ -35,14 +36,14 @@ fn a_loan_of_whose_end_nobody_is_told_is_kept_until_then_and_used_again() {
     operations.complete(first, done);
     operations.complete(first, done);
     assert_eq!((operations.count(), operations.spare_bytes(), operations.loan(first).is_none()), (2, 8192, true));
-    let spare = operations.take_spare().unwrap().again(9000).unwrap_err();
-    assert_eq!(spare.again(8192).unwrap().len(), 8192);
+    let spare = operations.take_spare().unwrap().reuse(9000).unwrap_err();
+    assert_eq!(spare.reuse(8192).unwrap().len(), 8192);
     operations.complete(second, done);
     operations.complete(long, done);
     assert_eq!((operations.count(), operations.spare_bytes()), (0, 16 << 10), "a long one goes back at once");
-    assert_eq!(pool.size()[2], 16 << 10);
+    assert_eq!(pool.usage()[2], 16 << 10);
     drop(operations);
-    assert_eq!(pool.size()[2], 0);
+    assert_eq!(pool.usage()[2], 0);
 }
 
 #[test]
@@ -53,8 +54,8 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
         let notice = Notice { group: Some(group), context, quiet: false };
         operations.begin(Operation::new(memory, Kind::Receive(None), None, notice)).unwrap()
     };
-    let plain = || Memory::Span(motet_sys::user_memory::Span::EMPTY);
-    let begun = [begin(1, plain()), begin(2, plain()), begin(3, Memory::Owned(vec![0; 4])), begin(4, plain())];
+    let plain = || OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
+    let begun = [begin(1, plain()), begin(2, plain()), begin(3, OperationMemory::Owned(vec![0; 4])), begin(4, plain())];
     assert!(operations.nothing_has_ended(group).unwrap());
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let envelope = Envelope { source: 7, channel: channel.id, tag: 5, length: 3, headers: b"head" };
@@ -95,7 +96,7 @@ fn a_message_that_is_told_ends_as_any_other_does() {
             let (mut begun, mut ends) = (Vec::new(), Vec::new());
             for pushed in headers {
                 let notice = Notice { group, context: pushed.len() as u64, quiet: false };
-                let memory = Memory::Span(motet_sys::user_memory::Span::EMPTY);
+                let memory = OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
                 let make = || Operation::new(memory, Kind::Receive(None), None, notice);
                 let (name, record) = operations.begin_here(notice, make).unwrap();
                 assert_eq!(record.memory.len(), 0);
@@ -133,7 +134,7 @@ fn only_receives_of_the_group_are_told() {
     let mut operations = Operations::new();
     let group = operations.add_group();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
-    let plain = || Memory::Span(motet_sys::user_memory::Span::EMPTY);
+    let plain = || OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
     let tells = |operations: &mut Operations, receive| {
         let mut told = Calls(|_: &Ended<'_>| panic!("nothing is told"));
         operations.tell_message((&receive, channel, 1, b""), 0, group.unwrap(), &mut told, |_| 0)
@@ -157,7 +158,7 @@ fn a_group_does_not_wait_for_what_nobody_waits_for() {
     let mut operations = Operations::new();
     let group = operations.add_group().unwrap();
     let notice = Notice { group: Some(group), ..Notice::default() };
-    let operation = Operation::new(Memory::Owned(Vec::new()), Kind::Receive(None), None, notice);
+    let operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, notice);
     let name = operations.begin(operation).unwrap();
     operations.get(name.0.into()).unwrap().detached = true;
     operations.complete(name.0.into(), Outcome { status: Status::Done, length: 0 });
@@ -170,7 +171,7 @@ fn a_group_counts_and_reports_what_it_is_told_to() {
     let group = operations.add_group().unwrap();
     let mut begin = |quiet| {
         let notice = Notice { group: Some(group), context: 7, quiet };
-        let operation = Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
+        let operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, notice);
         operations.begin(operation).unwrap()
     };
     let [loud, quiet, fails] = [begin(false), begin(true), begin(true)];
@@ -187,6 +188,6 @@ fn a_group_counts_and_reports_what_it_is_told_to() {
     assert_ne!(operations.add_group(), Some(group), "its number is not used again so soon");
     assert_eq!(operations.remove_group(group), Err(Error::Unknown));
     let notice = Notice { group: Some(group), ..Notice::default() };
-    let late = Operation::new(Memory::Owned(Vec::new()), Kind::Send(None), None, notice);
+    let late = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, notice);
     assert_eq!((operations.begin(late), operations.count()), (Err(Error::Unknown), 0));
 }

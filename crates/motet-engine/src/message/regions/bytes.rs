@@ -6,9 +6,9 @@
 //!
 //! What it is not: key, rights and bounds have been checked before ([`super::regions`]).
 
-use super::{Atomic, Shared};
+use super::{Atomic, SharedBytes};
 use motet_proto::message::Status;
-use motet_sys::file_region::{FilePart, Lost};
+use motet_sys::file_region::{FileError, FileRegion};
 use motet_sys::process_vm;
 use std::sync::Arc;
 
@@ -16,24 +16,24 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(in crate::message) enum Bytes {
     /// Memory of this process, for as long as the region.
-    Memory(Shared),
+    Memory(SharedBytes),
     /// A part of a file.
-    File(Arc<FilePart>),
+    File(Arc<FileRegion>),
     /// A part of a file that is memory, and cannot shrink.
-    Sealed(Arc<FilePart>, Shared),
+    Sealed(Arc<FileRegion>, SharedBytes),
 }
 
 /// How an access ends that a file does not let through.
-fn status(lost: Lost) -> Status {
+fn status(lost: FileError) -> Status {
     match lost {
-        Lost::Short => Status::Outside,
-        Lost::System(_) => Status::Denied,
+        FileError::BeyondEnd => Status::Outside,
+        FileError::System(_) => Status::Denied,
     }
 }
 
 impl Bytes {
     /// Of a file.
-    pub fn of(part: FilePart) -> Self {
+    pub fn of(part: FileRegion) -> Self {
         let callbacks = part.memory();
         let part = Arc::new(part);
         match callbacks {
@@ -51,7 +51,7 @@ impl Bytes {
     }
 
     /// The file's part, if they are one.
-    pub fn file(&self) -> Option<&Arc<FilePart>> {
+    pub fn file(&self) -> Option<&Arc<FileRegion>> {
         match self {
             Self::Memory(_) => None,
             Self::File(part) | Self::Sealed(part, _) => Some(part),
@@ -108,7 +108,7 @@ impl Bytes {
     pub fn copy_from(&self, pid: u32, from: u64, at: u64, length: usize) -> Option<usize> {
         match self {
             Self::Memory(callbacks) => {
-                process_vm::read_into(pid, from, &callbacks.part(at as usize, length).ok()?).ok()
+                process_vm::read_into_shared(pid, from, &callbacks.part(at as usize, length).ok()?).ok()
             }
             Self::File(part) | Self::Sealed(part, _) => part.copy_from(pid, from, at as usize, length).ok(),
         }

@@ -10,10 +10,10 @@
 //! dies. They are not on the disk yet; for that is [`Node::sync_region`].
 
 use super::bytes::Bytes;
-use super::{Error, Node};
 use super::local::Host;
+use super::{Error, Node};
 use super::{Key, Rights};
-use motet_sys::file_region::{FilePart, Lost};
+use motet_sys::file_region::{FileError, FileRegion};
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::rustix::io::Errno;
 
@@ -40,7 +40,7 @@ impl Node {
     pub fn register_file(&self, file: impl AsFd, offset: u64, length: u64, rights: Rights) -> Result<Key, Error> {
         let atomics = rights.include(Rights::ATOMIC);
         let (reads, writes) = (atomics || rights.include(Rights::GET), atomics || rights.include(Rights::PUT));
-        let part = FilePart::open(file, offset, length, reads, writes).map_err(error)?;
+        let part = FileRegion::open(file, offset, length, reads, writes).map_err(error)?;
         if atomics && !offset.is_multiple_of(8) {
             return Err(Error::Unfit);
         }
@@ -61,8 +61,8 @@ impl Node {
         };
         let inside = |n| usize::try_from(n).map_err(|_| Error::Outside);
         part.sync(inside(offset)?, inside(length)?).map_err(|lost| match lost {
-            Lost::Short => Error::Outside,
-            Lost::System(errno) => Error::File(errno.raw_os_error()),
+            FileError::BeyondEnd => Error::Outside,
+            FileError::System(errno) => Error::File(errno.raw_os_error()),
         })
     }
 }

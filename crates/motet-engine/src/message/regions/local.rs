@@ -7,7 +7,7 @@ use motet_proto::message::Status;
 use motet_proto::message::regions::Regions;
 use motet_proto::message::slab::{Number, Pool};
 use motet_sys::memory;
-use motet_sys::shm_pool::Segment;
+use motet_sys::shm_pool::PoolSegment;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct Host {
     /// What must stay as long as the region.
     pub keep: Option<Box<dyn Any + Send>>,
     /// Memory of the pool, which peers may see.
-    pub segment: Option<Arc<Segment>>,
+    pub segment: Option<Arc<PoolSegment>>,
 }
 
 impl Hosts {
@@ -45,7 +45,7 @@ impl Hosts {
     pub(in crate::message) fn add(&mut self, host: Host, rights: Rights) -> Result<Key, Error> {
         let (first, length) = (host.first, host.bytes.length());
         let name = self.hosts.insert(host).ok_or(Error::Full)?;
-        let key = memory::random().map_err(Error::NoNode).and_then(|random| {
+        let key = memory::random_u64().map_err(Error::NoNode).and_then(|random| {
             self.regions.register_from(u64::from(name.0), first, length, rights, random).ok_or(Error::Full)
         });
         if key.is_err() {

@@ -10,9 +10,9 @@
 //! operations under way as packets on the link, it makes further ones like that, too: all take effect in the order of their beginning.
 
 use super::bytes::Bytes;
-use super::segments::Direct;
 use super::local::Host;
-use super::{Atomic, Key, Rights, Shared};
+use super::segments::Direct;
+use super::{Atomic, Key, Rights, SharedBytes};
 use crate::message::node_state::Core;
 use crate::message::operations::{Kind, Operation};
 use crate::message::rma::Begun;
@@ -20,8 +20,8 @@ use crate::message::rma::Target;
 use crate::message::{Error, LinkId, Node, Notice, OperationId, Status};
 use motet_proto::message::Outcome;
 use motet_proto::message::rma::format::{SIGHT, Sight};
-use motet_sys::shm_pool::Window;
-use motet_sys::user_memory::Memory;
+use motet_sys::shm_pool::PeerMapping;
+use motet_sys::user_memory::OperationMemory;
 use std::sync::Arc;
 
 /// A region of a peer's that is mapped here as long as this, revoked or not.
@@ -33,8 +33,8 @@ pub struct Mapped {
     link: LinkId,
     key: Key,
     rights: Rights,
-    view: Shared,
-    _window: Arc<Window>,
+    view: SharedBytes,
+    _window: Arc<PeerMapping>,
 }
 
 impl Mapped {
@@ -54,7 +54,7 @@ impl Mapped {
     }
 
     /// Its bytes.
-    pub fn view(&self) -> Shared {
+    pub fn view(&self) -> SharedBytes {
         self.view
     }
 }
@@ -62,7 +62,7 @@ impl Mapped {
 impl Node {
     /// Makes a region of zeros in memory that peers of this host may map: what they are told the key of they may use as `rights` say, as
     /// any region, and directly once they have opened it. It is this node's until [`Node::revoke`]; the view shows zeros after that.
-    pub fn alloc_region(&self, size: usize, rights: Rights) -> Result<(Shared, Key), Error> {
+    pub fn alloc_region(&self, size: usize, rights: Rights) -> Result<(SharedBytes, Key), Error> {
         let mut core = self.core()?;
         let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
         let segment = core.state.pool.segment(size, writable).map_err(|_| Error::Full)?;
@@ -120,7 +120,7 @@ impl Node {
 
     fn look(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<Sight, Error> {
         let operation = self.wait(self.core()?, deadline, |core| {
-            let memory = Memory::Owned(vec![0; SIGHT]);
+            let memory = OperationMemory::Owned(vec![0; SIGHT]);
             let operation = Operation::new(memory, Kind::Send(None), None, Notice::default());
             let name = match core.state.operations.begin(operation) {
                 Ok(name) => name,
@@ -195,7 +195,7 @@ impl Core {
         right: Rights,
         offset: u64,
         length: usize,
-    ) -> Option<Result<Shared, Error>> {
+    ) -> Option<Result<SharedBytes, Error>> {
         let (link_state, _) = self.link(link).ok()?;
         let direct = link_state.callback_state.segments.directs.iter().find(|direct| direct.key == key)?;
         if link_state.proto.requests()[0] != 0 {
@@ -211,7 +211,8 @@ impl Core {
 
     /// Ends an operation that was done at once.
     fn done_directly(&mut self, operation: Operation, length: usize, result: Result<(), Error>) -> Begun {
-        let name = self.state.operations.begin(operation).map_err(|error| (error, Memory::Owned(Vec::new())))?;
+        let name =
+            self.state.operations.begin(operation).map_err(|error| (error, OperationMemory::Owned(Vec::new())))?;
         let (status, length) = match result {
             Ok(()) => (Status::Done, length as u64),
             Err(Error::Denied) => (Status::Denied, 0),
@@ -227,9 +228,9 @@ impl Core {
     pub(in crate::message) fn put_directly(
         &mut self,
         at: Target,
-        memory: Memory,
+        memory: OperationMemory,
         notice: Notice,
-    ) -> Result<Begun, Memory> {
+    ) -> Result<Begun, OperationMemory> {
         let Target { link, key, offset } = at;
         let length = memory.len();
         let Some(view) = self.direct(link, key, Rights::PUT, offset, length) else { return Err(memory) };
@@ -242,9 +243,9 @@ impl Core {
     pub(in crate::message) fn get_directly(
         &mut self,
         at: Target,
-        mut memory: Memory,
+        mut memory: OperationMemory,
         notice: Notice,
-    ) -> Result<Begun, Memory> {
+    ) -> Result<Begun, OperationMemory> {
         let Target { link, key, offset } = at;
         let length = memory.len();
         let Some(view) = self.direct(link, key, Rights::GET, offset, length) else { return Err(memory) };
@@ -259,9 +260,9 @@ impl Core {
         &mut self,
         at: Target,
         atomic: &Atomic<'_>,
-        mut before: Memory,
+        mut before: OperationMemory,
         notice: Notice,
-    ) -> Result<Begun, Memory> {
+    ) -> Result<Begun, OperationMemory> {
         let Target { link, key, offset } = at;
         let (length, fetch) = (atomic.length(), !before.is_empty());
         if atomic.check(offset, fetch).is_err() {

@@ -11,9 +11,9 @@ use motet_proto::message::packet::Place;
 use motet_proto::message::regions::{Key, Rights};
 use motet_sys::private_fds;
 use motet_sys::rustix::fd::OwnedFd;
-use motet_sys::shm_pool::{Part, SEGMENTS, Segment, Window};
+use motet_sys::shm_pool::{MAX_SEGMENTS, PeerBytes, PeerMapping, PoolSegment};
 use motet_sys::socket;
-use motet_wire::shared_memory::Shared;
+use motet_wire::shared_memory::SharedBytes;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
@@ -103,7 +103,7 @@ struct Theirs {
     number: u32,
     address: u64,
     /// `None`: the system did not let us map it.
-    window: Option<Arc<Window>>,
+    window: Option<Arc<PeerMapping>>,
 }
 
 /// A region of the peer that this side uses directly.
@@ -114,9 +114,9 @@ pub struct Direct {
     /// What may be done.
     pub rights: Rights,
     /// Its bytes.
-    pub view: Shared,
+    pub view: SharedBytes,
     /// What keeps them mapped.
-    pub window: Arc<Window>,
+    pub window: Arc<PeerMapping>,
 }
 
 /// Messages that were received in place, of one link.
@@ -134,7 +134,7 @@ pub struct Segments {
     /// The control connection; none where memory is not shared.
     control: Option<RawFd>,
     /// Those of ours that the peer has been told of.
-    told: Vec<(u32, Weak<Segment>)>,
+    told: Vec<(u32, Weak<PoolSegment>)>,
     theirs: Vec<Theirs>,
     /// Regions of the peer that are used directly.
     pub directs: Vec<Direct>,
@@ -161,7 +161,7 @@ impl Segments {
     // ---- ours -------------------------------------------------------------------------------------------------------
 
     /// Where the peer finds bytes of a segment of ours; `None`: it cannot be told now.
-    pub fn show(&mut self, segment: &Arc<Segment>, address: u64) -> Option<Place> {
+    pub fn show(&mut self, segment: &Arc<PoolSegment>, address: u64) -> Option<Place> {
         let number = segment.number();
         if !self.told.iter().rev().any(|(told, _)| *told == number) && !self.tell(segment) {
             return None;
@@ -170,12 +170,12 @@ impl Segments {
     }
 
     /// Whether the peer has been told of a segment, so that it may see it.
-    pub fn has_shown(&self, segment: &Arc<Segment>) -> bool {
+    pub fn has_shown(&self, segment: &Arc<PoolSegment>) -> bool {
         self.told.iter().any(|(told, _)| *told == segment.number())
     }
 
     #[cold]
-    fn tell(&mut self, segment: &Arc<Segment>) -> bool {
+    fn tell(&mut self, segment: &Arc<PoolSegment>) -> bool {
         // The peer forgets before it learns, so that it never has more than a pool can.
         let (true, Some(control), Some(file)) = (self.withdraw(), self.control, segment.file()) else { return false };
         let (number, writable) = (segment.number(), segment.is_writable());
@@ -200,20 +200,20 @@ impl Segments {
     // ---- theirs -----------------------------------------------------------------------------------------------------
 
     /// The bytes at a place that the peer has told us, if we see them. All that it says is checked.
-    pub fn find(&mut self, place: Place, done: u64, length: usize) -> Option<Part> {
+    pub fn find(&mut self, place: Place, done: u64, length: usize) -> Option<PeerBytes> {
         let (window, at) = self.window(place)?;
-        Part::of(&window, at.checked_add(done)?, length)
+        PeerBytes::of(&window, at.checked_add(done)?, length)
     }
 
     /// The same, if the peer has told us before.
     #[inline]
-    pub fn find_known(&self, place: Place, length: usize) -> Option<Part> {
+    pub fn find_known(&self, place: Place, length: usize) -> Option<PeerBytes> {
         let known = self.known(u32::try_from(place.key).ok()?)?;
-        Part::of(known.window.as_ref()?, place.address.checked_sub(known.address)?, length)
+        PeerBytes::of(known.window.as_ref()?, place.address.checked_sub(known.address)?, length)
     }
 
     /// The segment in which a place lies, and where in it.
-    pub fn window(&mut self, place: Place) -> Option<(Arc<Window>, u64)> {
+    pub fn window(&mut self, place: Place) -> Option<(Arc<PeerMapping>, u64)> {
         let number = u32::try_from(place.key).ok().filter(|number| *number != 0)?;
         if self.known(number).is_none() {
             self.broken |= self.hear() == Heard::Broken;
@@ -253,10 +253,10 @@ impl Segments {
         const EINVAL: i32 = 22;
         match (News::decode(bytes), file) {
             (Some(News::Shown { number, writable, address, length }), Some(file)) => {
-                if self.theirs.len() >= SEGMENTS || self.known(number).is_some() {
+                if self.theirs.len() >= MAX_SEGMENTS || self.known(number).is_some() {
                     return false;
                 }
-                let window = match Window::map(&file, length, writable) {
+                let window = match PeerMapping::map(&file, length, writable) {
                     Ok(window) => Some(Arc::new(window)),
                     Err(error) if error.raw_os_error() == EINVAL => return false, // it is not what it was said to be
                     Err(_) => None,
@@ -325,7 +325,7 @@ mod tests {
     fn who_meets_an_unknown_number_learns_where_that_is() {
         let [here, there] = connection();
         let (mut ours, mut theirs) = (Segments::over(here.as_raw_fd()), Segments::over(there.as_raw_fd()));
-        let pool = motet_sys::shm_pool::Pool::new(1 << 30);
+        let pool = motet_sys::shm_pool::ShmPool::new(1 << 30);
         let mut loan = pool.take(5000).unwrap();
         loan.fill(7);
         let place = ours.show(loan.segment(), loan.address()).unwrap();
@@ -348,7 +348,7 @@ mod tests {
         drop(here);
         // Another test may fork meanwhile: its child has the other end until it runs its program.
         let ended = (0..10_000).any(|_| {
-            motet_sys::thread::nap(1_000_000);
+            motet_sys::thread::sleep_ns(1_000_000);
             theirs.hear() == Heard::End
         });
         assert_eq!((ended, theirs.broken, part.len()), (true, false, 5000));
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_says_what_cannot_be_is_found_out() {
-        let pool = motet_sys::shm_pool::Pool::new(1 << 30);
+        let pool = motet_sys::shm_pool::ShmPool::new(1 << 30);
         let segment = pool.segment(4096, true).unwrap();
         let sealed = pool.take(100).unwrap();
         let file = || segment.file().unwrap();
@@ -373,7 +373,7 @@ mod tests {
             vec![good.clone(), (News::Gone { number: 1 }.encode().to_vec(), Some(file()))],
             vec![(vec![1], None)],
             vec![([&shown(1, 4096)[..], &[0]].concat(), Some(file()))],
-            (1..=SEGMENTS as u32 + 1).map(|number| (shown(number, 4096).to_vec(), Some(file()))).collect(),
+            (1..=MAX_SEGMENTS as u32 + 1).map(|number| (shown(number, 4096).to_vec(), Some(file()))).collect(),
         ];
         for (case, said) in cases.into_iter().enumerate() {
             let [here, there] = connection();

@@ -1,7 +1,7 @@
 //! Bodies that wait to be copied between the processes of a link.
 
 use motet_proto::message::{CopyRequest, ShareRequest};
-use motet_wire::message::fifo::chunk_claims::Claims;
+use motet_wire::message::fifo::chunk_claims::ChunkClaims;
 
 /// A body that the receiver copies.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub struct Copying {
 /// The copy that is under way with the sender's help.
 #[derive(Debug, Clone, Copy)]
 pub struct Sharing {
-    pub(super) claims: &'static Claims,
+    pub(super) claims: &'static ChunkClaims,
     pub(super) operation: u64,
     pub(super) stamp: u32,
     /// Chunks that may be claimed, and those that we have copied.

@@ -31,7 +31,7 @@ impl Engine {
 /// Keeps every lock, of the engine and below it, whose contents a forked child needs, from before the fork until after it.
 ///
 /// The fields are in the order in which the locks are taken, here and elsewhere: who holds one takes only later ones. Before all of
-/// them come those of a stream and of a set ([`Forkable`](motet_sys::fork_safe_mutex::Forkable)): they are not held for a fork, so there is no order among the
+/// them come those of a stream and of a set ([`ForkSafeMutex`](motet_sys::fork_safe_mutex::ForkSafeMutex)): they are not held for a fork, so there is no order among the
 /// thousands of them to keep.
 pub struct Quiet {
     _start: MutexGuard<'static, ()>,
@@ -55,7 +55,7 @@ impl Quiet {
             _drivers: engine.iter().flat_map(|e| e.options.drivers).map(|driver| driver.quiet()).collect(),
             _ended: engine.map(|e| lock(&e.ended)),
             _log: engine.map(|e| e.log.hold()),
-            _pool: Box::new(buffer_pool::quiet()),
+            _pool: Box::new(buffer_pool::lock_for_fork()),
         };
         engine.inspect(|e| e.expect_child());
         quiet

@@ -3,7 +3,7 @@
 use super::{Engine, Local, lock};
 use crate::reason::Reason;
 use motet_sys::thread;
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use std::sync::atomic::Ordering;
 
 /// Counts over the streams of a process.
@@ -20,7 +20,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub(super) fn add(&mut self, record: &Record, local: &Local) {
+    pub(super) fn add(&mut self, record: &StreamRecord, local: &Local) {
         let load = |n: &motet_wire::sync::AtomicU64| n.load(Ordering::Relaxed);
         let ((fast_out, fast_in), (tcp_out, tcp_in)) = (record.fast_bytes(), record.tcp_bytes());
         self.streams.0 += 1;
@@ -34,7 +34,7 @@ impl Totals {
 
 impl Engine {
     /// Keeps what a stream that ends has counted.
-    pub fn count_ended(&self, record: &Record, local: &Local) {
+    pub fn count_ended(&self, record: &StreamRecord, local: &Local) {
         lock(&self.ended).add(record, local);
     }
 
@@ -42,7 +42,9 @@ impl Engine {
     pub fn totals(&self) -> Totals {
         let mut totals = *lock(&self.ended);
         for (record, local) in self.each_local() {
-            if local.handle.load(Ordering::Relaxed) != 0 && record.life.owner.load(Ordering::Relaxed) == thread::pid() {
+            if local.handle.load(Ordering::Relaxed) != 0
+                && record.lifecycle.owner.load(Ordering::Relaxed) == thread::pid()
+            {
                 totals.add(record, local);
             }
         }
@@ -67,7 +69,7 @@ impl Engine {
         let head = self.node.head();
         let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
         head.segment_bytes.store(bytes as u64, Ordering::Relaxed);
-        head.descriptors.store(motet_sys::private_fds::private_ones() as u64, Ordering::Relaxed);
+        head.descriptors.store(motet_sys::private_fds::private_count() as u64, Ordering::Relaxed);
         // What is new since the last time, as forked relatives count in the same words.
         for ((total, told), shown) in self.driver_links().into_iter().zip(&self.told).zip(&head.links) {
             shown.fetch_add(total.wrapping_sub(told.swap(total, Ordering::AcqRel)), Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Which streams have bytes that the peer may not have read: few of many, found at once (invariant 6 asks before every sleep).
 
 use super::{CHUNK, Engine, Handle, Local};
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use std::sync::atomic::Ordering;
 
 impl Engine {
@@ -26,7 +26,7 @@ impl Engine {
 
     /// Calls `each` for every stream with bytes that the peer may not have read; it answers whether that is still so.
     #[inline]
-    pub fn sweep_unread(&self, mut each: impl FnMut(Handle, &Record, &Local) -> bool) {
+    pub fn sweep_unread(&self, mut each: impl FnMut(Handle, &StreamRecord, &Local) -> bool) {
         if self.any_unread.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -39,7 +39,7 @@ impl Engine {
         }
     }
 
-    fn sweep_word(&self, at: usize, each: &mut impl FnMut(Handle, &Record, &Local) -> bool) {
+    fn sweep_word(&self, at: usize, each: &mut impl FnMut(Handle, &StreamRecord, &Local) -> bool) {
         let word = &self.unread[at];
         // edge: UNREAD
         for bit in bits(word.load(Ordering::SeqCst)) {
