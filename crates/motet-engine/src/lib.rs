@@ -19,9 +19,19 @@ pub mod reason;
 pub mod route;
 pub mod stream;
 
-pub use stream::engine::{Engine, Handle, Options};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+pub use stream::engine::Engine;
+pub use stream::options::Options;
+
+/// A stream's handle: `(index + 1) << 32 | generation`; 0 is none.
+pub type Handle = u64;
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock of deadlines.
 pub fn now() -> u64 {
     motet_sys::clock::nanoseconds()
+}
+
+/// Locks; a panic elsewhere does not make the engine unusable.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,15 +8,17 @@
 //! | --- | --- |
 //! | `start` | the engine begins, with the sizes in use and the profile that they come from |
 //! | `attached` | a stream's wire is up |
-//! | `plain` | a stream stays on TCP, or goes back there for good |
+//! | `tcp_only` | a stream stays on TCP, or goes back there for good |
 //! | `reset` | the peer broke the protocol |
 //! | `closed` | a stream that had a wire ends: bytes by path, and how often it fell back |
 //! | `exit` | the process ends: the same over all its streams |
 
 use crate::driver::Driver;
+use crate::lock;
 use crate::reason::{self, Reason};
-use crate::stream::addresses;
-use crate::stream::engine::{Engine, Options, Totals, lock};
+use crate::stream::addresses::addresses;
+use crate::stream::engine::Totals;
+use crate::stream::options::Options;
 use motet_sys::append_file::{Appender, DescriptorLost};
 use motet_sys::{clock, thread};
 use motet_wire::stream::record::StreamRecord;
@@ -124,7 +126,7 @@ impl Log {
 
     /// A stream stays on TCP.
     pub fn plain(&self, record: &StreamRecord, why: Reason) {
-        self.line("plain", |line| {
+        self.line("tcp_only", |line| {
             ends(line, record)?;
             because(line, why)
         });
@@ -132,7 +134,7 @@ impl Log {
 
     /// A connection for which there is not even a record.
     pub fn refused(&self, fd: i32, (local, peer): (SocketAddr, SocketAddr), why: Reason) {
-        self.line("plain", |line| {
+        self.line("tcp_only", |line| {
             write!(line, " fd={fd} local={local} peer={peer}")?;
             because(line, why)
         });
@@ -157,20 +159,11 @@ impl Log {
         });
     }
 
-    fn exit(&self, totals: &Totals) {
+    pub(crate) fn exit(&self, totals: &Totals) {
         self.line("exit", |line| {
             write!(line, " streams={} attached={}", totals.streams.0, totals.streams.1)?;
             counts(line, totals.fast, totals.tcp, totals.events)
         });
-    }
-}
-
-impl Engine {
-    /// The process ends.
-    pub fn log_exit(&self) {
-        if self.options.log.is_some() {
-            self.log.exit(&self.totals());
-        }
     }
 }
 

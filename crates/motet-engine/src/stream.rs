@@ -3,6 +3,7 @@
 //! Reads top-down: [`Engine::upgrade`], the split calls [`Engine::send_begin`] / [`Engine::recv_begin`] and their ends,
 //! readiness, [`Engine::plain`]. How a wire comes up is `stream/wire.rs`, how a stream ends `stream/end.rs`.
 
+pub(crate) mod addresses;
 pub mod blocking;
 mod close;
 mod confined;
@@ -12,11 +13,12 @@ mod exchange_pace;
 pub mod fork_group;
 mod handover;
 pub mod kernel_tcp;
+pub mod local;
+pub mod options;
 pub mod peer_process;
 mod upgrade;
 pub mod wait;
 
-pub(crate) use upgrade::addresses;
 use upgrade::{attach_tx, describe};
 
 use crate::reason::Reason;

@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::pipe::Connection;
-use motet_engine::stream::engine::lock;
+use motet_engine::lock;
 use motet_proto::{Errno, stream::Base};
 use motet_sys::process_vm;
 use motet_wire::mapping::Mapping;

@@ -1,6 +1,6 @@
 //! Slots in memory of this process: anonymous memfds that stay mapped, and a pool that hands their slots out again.
 
-use motet_engine::stream::engine::lock;
+use motet_engine::lock;
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_wire::stream::slot::Slot;
@@ -42,7 +42,7 @@ const BULK: usize = 4;
 fn grow(pool: &mut Vec<Entry>, ring: usize) -> Option<()> {
     let (bulk, dense) = (BULK * ring.max(4096), CHUNK * Slot::size(ring));
     let size = dense + CHUNK * 2 * bulk;
-    let (_, mapping) = memory::create("motet-loopback", size, &[], dense).ok()?;
+    let (_, mapping) = memory::create_mapped("motet-loopback", size, &[], dense).ok()?;
     BYTES.fetch_add(dense, Ordering::Relaxed);
     for n in 0..CHUNK {
         let view =
@@ -89,7 +89,7 @@ impl Exposed {
     /// The same with two large rings of `bulk` bytes each, 0 for none.
     pub fn with_bulk(ring: usize, bulk: usize) -> Option<Self> {
         let dense = Slot::size(ring);
-        let (file, mapping) = memory::create("motet-exposed", dense + 2 * bulk, &[], dense).ok()?;
+        let (file, mapping) = memory::create_mapped("motet-exposed", dense + 2 * bulk, &[], dense).ok()?;
         let view = |end| {
             let slot = Slot::over(mapping, 0, ring, end)?;
             if bulk == 0 { Some(slot) } else { slot.with_bulk(mapping, dense, bulk) }

@@ -3,7 +3,7 @@
 use crate::memory;
 use motet_engine::driver::{Connecting, Pair, Progress, Wire};
 use motet_engine::reason::Reason;
-use motet_engine::stream::engine::lock;
+use motet_engine::lock;
 use motet_sys::rustix::process::getegid;
 use motet_sys::socket::Credentials;
 use motet_sys::thread;

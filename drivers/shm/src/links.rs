@@ -3,7 +3,7 @@
 //! What it is: for each peer process the segments that are mapped here, those that we made for it (its *arena*, growing by
 //! larger segments) and those that it offered to us, and which of their slots our streams use. A link opens with the first
 //! stream that needs it. A segment that none of our streams uses is closed when its peer has ended, or after [`IDLE`]: its
-//! descriptor and its pages go back to the system, its addresses to [`Ranges`]. There is no thread and no timer: every call
+//! descriptor and its pages go back to the system, its addresses to [`AddressRanges`]. There is no thread and no timer: every call
 //! looks at a few links more, so a process that opens or closes streams has soon looked at all.
 //!
 //! What it is not: it reads no clock and asks nobody whether a process lives; both are arguments.
@@ -14,7 +14,7 @@
 
 use motet_engine::reason::Reason;
 use motet_sys::limits;
-use motet_sys::memory::{self, Ranges};
+use motet_sys::memory::{self, AddressRanges};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, OwnedFd};
 use motet_sys::rustix::io::Errno;
@@ -88,7 +88,7 @@ pub struct Links {
     links: BTreeMap<Peer, Link>,
     /// Whose segment begins at an address.
     owners: BTreeMap<usize, Peer>,
-    ranges: Ranges,
+    ranges: AddressRanges,
     /// Where the last call stopped looking.
     looked_at: Option<Peer>,
     bytes: usize,
@@ -134,7 +134,7 @@ impl Links {
         Self {
             links: BTreeMap::new(),
             owners: BTreeMap::new(),
-            ranges: Ranges::new(),
+            ranges: AddressRanges::new(),
             looked_at: None,
             bytes: 0,
             bulk_bytes: 0,
@@ -155,7 +155,8 @@ impl Links {
             }
         }
         let grown = self.links.get(&peer).map_or(0, made).min(GROWTH.len() - 1);
-        let (share, room, file) = (limits::address_share(shape.limit), self.bulk_room(shape), limits::file_size());
+        let (share, room, file) =
+            (limits::address_space_share(shape.limit), self.bulk_room(shape), limits::max_file_size());
         let geometry = |slots: usize, bulk: usize| Geometry { slots: slots.min(MAX_SLOTS), ring, bulk };
         let geometries = GROWTH[..=grown].iter().rev().flat_map(|&slots| {
             let large = (bulk > 0 && slots <= LARGE_UP_TO).then(|| geometry(slots, bulk));
@@ -170,7 +171,7 @@ impl Links {
         });
         let geometry = geometry.ok_or(reason)?;
         let nonce = memory::nonce().map_err(|_| Reason::NO_RANDOM)?;
-        let fd = memory::make("motet-segment", geometry.bytes(), &geometry.encode(nonce), HEAD);
+        let fd = memory::create_memfd("motet-segment", geometry.bytes(), &geometry.encode(nonce), HEAD);
         let fd = fd.map_err(|errno| if errno == Errno::FBIG { Reason::LIMITED } else { Reason::NO_MEMORY })?;
         let segment = self.open(peer, &fd, (geometry, nonce, 0), shape, now)?;
         segment.file = Some(Arc::new(PrivateFd::new(fd)));
@@ -199,7 +200,7 @@ impl Links {
                     return Err(Reason::BAD_SEGMENT);
                 }
                 let fits = |limit: usize| geometry.dense() <= limit.saturating_sub(self.bytes);
-                if !fits(limits::address_share(shape.limit)) {
+                if !fits(limits::address_space_share(shape.limit)) {
                     return Err(if fits(shape.limit) { Reason::LIMITED } else { Reason::MEMORY_LIMIT });
                 }
                 self.open(peer, file, (geometry, nonce, 1), shape, now)?
@@ -260,7 +261,7 @@ impl Links {
     fn bulk_room(&self, shape: Shape) -> usize {
         match shape.limit {
             usize::MAX => usize::MAX,
-            limit => BULK_SPACE.min(limits::address_share(limit) / BULK_SHARE).saturating_sub(self.bulk_bytes),
+            limit => BULK_SPACE.min(limits::address_space_share(limit) / BULK_SHARE).saturating_sub(self.bulk_bytes),
         }
     }
 
@@ -278,7 +279,7 @@ impl Links {
         let mapping = self.ranges.map(fd, geometry.dense() + bulk_bytes, if huge { HUGE_PAGE } else { 4096 });
         let mapping = mapping.map_err(|_| Reason::NO_MEMORY)?;
         if huge {
-            memory::prefer_huge(mapping, geometry.bulk(0));
+            memory::advise_huge_pages(mapping, geometry.bulk(0));
         }
         self.owners.insert(mapping.base() as usize, peer);
         self.bytes += geometry.dense();
@@ -358,7 +359,7 @@ impl Links {
         }
         for at in (0..link.segments.len()).rev() {
             let segment = &link.segments[at];
-            if due(segment, ended) && self.ranges.give_up(segment.mapping) {
+            if due(segment, ended) && self.ranges.retire(segment.mapping) {
                 self.owners.remove(&(segment.mapping.base() as usize));
                 self.bytes -= segment.geometry.dense();
                 self.bulk_bytes -= segment.bulk_bytes;
@@ -428,7 +429,7 @@ fn inspect(file: impl AsFd) -> Result<(Geometry, [u8; 16]), Reason> {
     if !sealed || !ordinary {
         return Err(Reason::BAD_SEGMENT);
     }
-    let head = memory::head::<{ HEAD_WORDS * 8 }>(file).map_err(|_| Reason::BAD_SEGMENT)?;
+    let head = memory::read_head::<{ HEAD_WORDS * 8 }>(file).map_err(|_| Reason::BAD_SEGMENT)?;
     let (geometry, nonce) = Geometry::check(&head, size).map_err(|refused| match refused {
         Refused::Version(_) => Reason::VERSION,
         _ => Reason::BAD_SEGMENT,

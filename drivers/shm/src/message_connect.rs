@@ -7,8 +7,8 @@
 use crate::message_handshake::{Answer, Greeting, SIZE};
 use motet_engine::message::transport::{Connected, Connector, Identity, Listener, NodeId, ShmTransport, Transport};
 use motet_engine::reason::Reason;
-use motet_engine::stream::engine::lock;
-use motet_sys::memory::{self, Ranges};
+use motet_engine::lock;
+use motet_sys::memory::{self, AddressRanges};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -16,8 +16,8 @@ use motet_sys::socket::{self, Credentials};
 use motet_sys::thread::{self, euid};
 use motet_sys::{membarrier, private_fds, process_vm};
 use motet_wire::mapping::Mapping;
-use motet_wire::message::fifo::payload_ring::{self, Bulk};
-use motet_wire::message::fifo::{Fence, LINES, Lane};
+use motet_wire::message::fifo::payload_ring::{self, PayloadRing};
+use motet_wire::message::fifo::{DEFAULT_CELLS, Fifo, SleepFence};
 use std::sync::Mutex;
 
 /// Users outside our user namespace all look like this one.
@@ -33,7 +33,7 @@ const REST: u64 = 20_000_000;
 const BACKLOG: i32 = 128;
 
 /// Where the memory of links lies. It is left to none but links.
-static RANGES: Mutex<Ranges> = Mutex::new(Ranges::new());
+static RANGES: Mutex<AddressRanges> = Mutex::new(AddressRanges::new());
 
 /// The same in every version.
 fn socket_name(name: &str) -> Vec<u8> {
@@ -69,7 +69,7 @@ struct Shape {
 }
 
 /// Of the links that this side calls for.
-const SHAPE: Shape = Shape { lines: LINES, ring: RING };
+const SHAPE: Shape = Shape { lines: DEFAULT_CELLS, ring: RING };
 
 impl Shape {
     /// Within bounds.
@@ -83,7 +83,7 @@ impl Shape {
 
     /// Bytes before the rings: what is there from the beginning.
     fn dense(&self) -> usize {
-        (2 * Lane::size(self.lines) + 2 * payload_ring::LINE).next_multiple_of(4096)
+        (2 * Fifo::size(self.lines) + 2 * payload_ring::CONTROL_BYTES).next_multiple_of(4096)
     }
 
     fn size(&self) -> usize {
@@ -98,16 +98,16 @@ impl Memory {
     fn map(file: &OwnedFd, shape: Shape) -> Result<Self, Reason> {
         let mapping = lock(&RANGES).map(file, shape.size(), 4096).map_err(|_| Reason::NO_MEMORY)?;
         let memory = Self(mapping);
-        if memory::populate_part(mapping, 0, shape.dense()) { Ok(memory) } else { Err(Reason::NO_MEMORY) }
+        if memory::populate_at(mapping, 0, shape.dense()) { Ok(memory) } else { Err(Reason::NO_MEMORY) }
     }
 
     /// The lane from the caller, and the one to it, each with its ring.
-    fn ways(&self, shape: Shape) -> Result<[(Lane, Bulk); 2], Reason> {
+    fn ways(&self, shape: Shape) -> Result<[(Fifo, PayloadRing); 2], Reason> {
         let Shape { lines, ring } = shape;
         let way = |n: usize| {
-            let lane = Lane::over(self.0, n * Lane::size(lines), lines)?;
-            let line = 2 * Lane::size(lines) + n * payload_ring::LINE;
-            Some((lane, Bulk::over(self.0, line, shape.dense() + n * ring, ring)?))
+            let lane = Fifo::over(self.0, n * Fifo::size(lines), lines)?;
+            let line = 2 * Fifo::size(lines) + n * payload_ring::CONTROL_BYTES;
+            Some((lane, PayloadRing::over(self.0, line, shape.dense() + n * ring, ring)?))
         };
         Ok([way(0).ok_or(Reason::BAD_SEGMENT)?, way(1).ok_or(Reason::BAD_SEGMENT)?])
     }
@@ -115,7 +115,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        lock(&RANGES).give_up(self.0);
+        lock(&RANGES).retire(self.0);
     }
 }
 
@@ -134,14 +134,14 @@ impl Meeting {
         let [there, back] = self.memory.ways(self.shape)?;
         let (outward, inward) = if caller { (there, back) } else { (back, there) };
         // Before Linux 6.5 by its number, which was its own when it spoke just now.
-        let by_number = |_| thread::open_process(u32::try_from(self.peer.pid).unwrap_or(0));
+        let by_number = |_| thread::open_pidfd(u32::try_from(self.peer.pid).unwrap_or(0));
         let process = socket::peer_process(self.control.as_fd().as_raw_fd()).or_else(by_number);
         let process = process.ok().map(PrivateFd::new);
         let lanes = ShmTransport {
-            outward: outward.0.producer(),
-            inward: inward.0.consumer(),
+            outward: outward.0.tx(),
+            inward: inward.0.rx(),
             copying: Box::default(),
-            bulk: (outward.1.sender(), inward.1.receiver()),
+            bulk: (outward.1.tx(), inward.1.rx()),
             bell: PrivateFd::new(self.bell),
             ear: self.ear,
             control: self.control,
@@ -191,9 +191,9 @@ impl Host {
         let listener = socket::listen_abstract(&socket_name(&node.name), BACKLOG)
             .map_err(|errno| if errno == EADDRINUSE { Reason::NAME_TAKEN } else { Reason::NOT_PERMITTED })?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|_| Reason::NO_MEMORY)?;
-        let (listener, poll) = (PrivateFd::alone(listener), PrivateFd::new(poll));
+        let (listener, poll) = (PrivateFd::close_on_fork(listener), PrivateFd::new(poll));
         watch(&poll, &listener)?;
-        membarrier::join();
+        membarrier::register_global();
         let (id, name, guests) = (node.id, node.name.clone(), Vec::new());
         Ok(Box::new(Self { listener, poll, id, name, guests, strangers: 0, resting: None }))
     }
@@ -205,7 +205,7 @@ impl Host {
         while self.resting.is_none() {
             let taken = if self.guests.len() < GUESTS { socket::accept(&self.listener) } else { Err(0) };
             let guest = match taken {
-                Ok(guest) => PrivateFd::alone(guest),
+                Ok(guest) => PrivateFd::close_on_fork(guest),
                 Err(EAGAIN) => return,
                 Err(_) => {
                     let _ = epoll::delete(&self.poll, &self.listener);
@@ -249,16 +249,22 @@ impl Host {
         let [Some(file), Some(bell)] = files else { return Err(Reason::BAD_OFFER) };
         let shape = Shape { lines: greeting.lines as usize, ring: greeting.ring as usize };
         let (length, sealed, ordinary) = memory::inspect(&file).map_err(|_| Reason::BAD_SEGMENT)?;
-        if !shape.is_sound() || length != shape.size() as u64 || !sealed || !ordinary || !private_fds::is_bell(&bell) {
+        if !shape.is_sound()
+            || length != shape.size() as u64
+            || !sealed
+            || !ordinary
+            || !private_fds::is_doorbell(&bell)
+        {
             return Err(Reason::BAD_SEGMENT);
         }
         let memory = Memory::map(&file, shape)?;
-        let fence = if greeting.barrier && membarrier::join() { Fence::Asymmetric } else { Fence::Both };
+        let fence =
+            if greeting.barrier && membarrier::register_global() { SleepFence::Asymmetric } else { SleepFence::Both };
         for (lane, bulk) in memory.ways(shape)? {
             lane.prepare(fence);
             bulk.prepare();
         }
-        let control = PrivateFd::alone(private_fds::copy(guest).map_err(|_| Reason::NO_MEMORY)?);
+        let control = PrivateFd::close_on_fork(private_fds::duplicate(guest).map_err(|_| Reason::NO_MEMORY)?);
         Ok((Meeting { control, peer, memory, bell, ear: ear()?, shape }, greeting.caller))
     }
 
@@ -346,17 +352,18 @@ impl Guest {
         const EAGAIN: i32 = 11;
         const ECONNREFUSED: i32 = 111;
         let control = match socket::connect_abstract(&socket_name(&self.name)) {
-            Ok(control) => PrivateFd::alone(control),
+            Ok(control) => PrivateFd::close_on_fork(control),
             Err(EAGAIN) => return Ok(None),
             Err(ECONNREFUSED) => return Err(Reason::NO_SUCH_NODE),
             Err(_) => return Err(Reason::NOT_PERMITTED),
         };
         let peer = socket::peer_credentials(&control).map_err(|_| Reason::NOT_PERMITTED)?;
         trusted(&peer)?;
-        let file = memory::make("motet-link", SHAPE.size(), &[], SHAPE.dense()).map_err(|_| Reason::NO_MEMORY)?;
+        let file =
+            memory::create_memfd("motet-link", SHAPE.size(), &[], SHAPE.dense()).map_err(|_| Reason::NO_MEMORY)?;
         let memory = Memory::map(&file, SHAPE)?;
         let Shape { lines, ring } = SHAPE;
-        let barrier = membarrier::join();
+        let barrier = membarrier::register_global();
         let greeting = Greeting { caller: self.caller, lines: lines as u32, ring: ring as u32, barrier };
         let ear = ear()?;
         let files = [file.as_fd(), ear.as_fd()];
@@ -379,7 +386,7 @@ impl Guest {
         }
         let Answer(answer) = Answer::decode(&bytes[..length.min(bytes.len())]);
         Some(answer.and_then(|id| {
-            let bell = bell.filter(private_fds::is_bell).ok_or(Reason::BAD_OFFER)?;
+            let bell = bell.filter(private_fds::is_doorbell).ok_or(Reason::BAD_OFFER)?;
             Meeting { control, peer, memory, bell, ear, shape: SHAPE }.end(true, id)
         }))
     }

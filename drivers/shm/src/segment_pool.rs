@@ -2,7 +2,7 @@
 
 use crate::links::{Links, Peer, Place, Shape};
 use motet_engine::reason::Reason;
-use motet_engine::stream::engine::lock;
+use motet_engine::lock;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::socket::Credentials;
 use motet_sys::{clock, thread};
@@ -16,7 +16,7 @@ static LINKS: Mutex<Links> = Mutex::new(Links::new(lives));
 fn lives(peer: &Peer, thoroughly: bool) -> bool {
     match u32::try_from(peer.pid) {
         Ok(pid @ 1..) if thoroughly => {
-            thread::born(pid).is_some_and(|born| born == peer.born || born == 0 || peer.born == 0)
+            thread::start_time(pid).is_some_and(|born| born == peer.born || born == 0 || peer.born == 0)
         }
         Ok(pid @ 1..) => thread::process_exists(pid),
         _ => true, // not visible to us
@@ -34,7 +34,7 @@ fn peer(of: Credentials, alone: u64, now: u64) -> Peer {
     let Ok(pid @ 1..) = u32::try_from(of.pid) else { return Peer { pid: 0, uid: of.uid, born: 0, alone } };
     let mut known = lock(&KNOWN);
     if known.0 != of.pid || now.saturating_sub(known.2) >= SAME {
-        *known = (of.pid, thread::born(pid).unwrap_or(0), now);
+        *known = (of.pid, thread::start_time(pid).unwrap_or(0), now);
     }
     Peer { pid: of.pid, uid: of.uid, born: known.1, alone: 0 }
 }

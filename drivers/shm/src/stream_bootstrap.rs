@@ -14,10 +14,10 @@ use crate::offer::{Bad, Offer, REFUSAL_SIZE, Refusal, SIZE};
 use crate::segment_pool;
 use motet_engine::driver::{Connecting, Pair, Progress, Wire};
 use motet_engine::reason::Reason;
-use motet_engine::stream::engine::lock;
+use motet_engine::lock;
 use motet_sys::private_fds::{self, PrivateFd};
 use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use motet_sys::sock_diag::Diag;
+use motet_sys::sock_diag::SockDiag;
 use motet_sys::socket::{self, Credentials};
 use motet_sys::thread::{self, euid};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ use std::sync::{Mutex, MutexGuard};
 /// Users outside our user namespace all look like this one.
 const OVERFLOW_UID: u32 = 65534;
 
-static DIAG: Mutex<Option<Diag>> = Mutex::new(None);
+static DIAG: Mutex<Option<SockDiag>> = Mutex::new(None);
 
 /// In a forked child: the parent's netlink socket is not ours to read from.
 pub fn forget() {
@@ -34,7 +34,7 @@ pub fn forget() {
 }
 
 /// For the time of a fork.
-pub fn quiet() -> MutexGuard<'static, Option<Diag>> {
+pub fn quiet() -> MutexGuard<'static, Option<SockDiag>> {
     lock(&DIAG)
 }
 
@@ -55,7 +55,7 @@ struct Room;
 
 impl Room {
     fn enter() -> Option<Self> {
-        if WAITING.fetch_add(1, Ordering::Relaxed) < private_fds::most() / PART {
+        if WAITING.fetch_add(1, Ordering::Relaxed) < private_fds::descriptor_limit() / PART {
             return Some(Self);
         }
         WAITING.fetch_sub(1, Ordering::Relaxed);
@@ -74,10 +74,10 @@ fn shape(pair: &Pair) -> Shape {
 }
 
 /// The cookie and owner of the socket at the other end of a connection.
-fn other_end(pair: &Pair) -> Result<Option<motet_sys::sock_diag::Found>, Reason> {
+fn other_end(pair: &Pair) -> Result<Option<motet_sys::sock_diag::SocketInfo>, Reason> {
     let mut diag = lock(&DIAG);
     if diag.is_none() {
-        *diag = Some(Diag::open().map_err(|_| Reason::NOT_PERMITTED)?);
+        *diag = Some(SockDiag::open().map_err(|_| Reason::NOT_PERMITTED)?);
     }
     let found = diag.as_ref().map_or(Ok(None), |d| d.find(pair.peer, pair.local));
     found.map_err(|_| {

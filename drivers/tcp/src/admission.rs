@@ -5,7 +5,7 @@
 //! in another network namespace: there the secret of the address decides. What it is not: secret from who reads the wire.
 
 use motet_engine::message::transport::Secret;
-use motet_sys::sock_diag::Diag;
+use motet_sys::sock_diag::SockDiag;
 use motet_sys::thread::euid;
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ pub enum Other {
 
 /// Who has the end at `far` of the connection whose end here is `near`. Asked once for each session, so no descriptor is kept for it.
 pub fn other_end(near: SocketAddr, far: SocketAddr) -> Other {
-    match Diag::open().and_then(|diag| diag.find(far, near)) {
+    match SockDiag::open().and_then(|diag| diag.find(far, near)) {
         Ok(Some(found)) if found.attested && found.uid != OVERFLOW_UID => {
             if found.uid == euid() {
                 Other::Ours

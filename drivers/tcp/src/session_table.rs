@@ -174,7 +174,7 @@ impl Mailbox {
             visits.push(visit);
         }
         self.full.store(true, Ordering::Release);
-        motet_sys::socket::ring(self.bell.as_fd().as_raw_fd());
+        motet_sys::socket::ring_eventfd(self.bell.as_fd().as_raw_fd());
     }
 
     /// Whether anything waits: cheap.
@@ -187,7 +187,7 @@ impl Mailbox {
     pub fn take(&self) -> Vec<Visit> {
         let mut visits = lock(&self.visits);
         self.full.store(false, Ordering::Release);
-        motet_sys::socket::drain(self.bell.as_fd().as_raw_fd());
+        motet_sys::socket::drain_eventfd(self.bell.as_fd().as_raw_fd());
         std::mem::take(&mut visits)
     }
 }

@@ -25,7 +25,7 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 fn fresh(address: &SocketAddr) -> Result<PrivateFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    Ok(PrivateFd::alone(net::socket_with(family, SocketType::STREAM, FLAGS, None)?))
+    Ok(PrivateFd::close_on_fork(net::socket_with(family, SocketType::STREAM, FLAGS, None)?))
 }
 
 /// A listening socket, and where it listens.
@@ -48,7 +48,7 @@ pub fn own_address(fd: &PrivateFd) -> Result<SocketAddr> {
 pub fn accept(listener: &PrivateFd) -> Result<(PrivateFd, SocketAddr)> {
     let (fd, from) = net::acceptfrom_with(listener, FLAGS)?;
     let from = from.map(SocketAddr::try_from).ok_or(Errno::NOTCONN)??;
-    Ok((PrivateFd::alone(fd), from))
+    Ok((PrivateFd::close_on_fork(fd), from))
 }
 
 /// Begins to connect: writable when that has ended, well or badly.
@@ -94,7 +94,7 @@ pub fn receive(fd: &PrivateFd, into: &mut [u8]) -> Result<usize> {
 
 /// A socket with fewer bytes than these is not ready, and wakes nobody; one that has ended is. What the system refuses stays as it is.
 pub fn wait_for(fd: &PrivateFd, bytes: usize) {
-    let _ = motet_sys::socket::set_receive_low(fd.as_fd().as_raw_fd(), i32::try_from(bytes).unwrap_or(i32::MAX));
+    let _ = motet_sys::socket::set_receive_low_water(fd.as_fd().as_raw_fd(), i32::try_from(bytes).unwrap_or(i32::MAX));
 }
 
 /// A set of descriptors that is itself readable when one of them is ready.

@@ -7,117 +7,25 @@ mod fork;
 mod totals;
 mod unread;
 
+pub use super::local::Local;
+pub use super::options::Options;
+pub use crate::Handle;
 pub use fork::Quiet;
 pub use totals::Totals;
 
-use crate::driver::{Connecting, Driver};
+use crate::lock;
 use crate::log::Log;
-use crate::stream::epoll_set::Set;
-use crate::stream::exchange_pace::Pace;
-use crate::stream::fork_group::Place;
+use crate::stream::fork_group::member::MemberSlot;
 use crate::stream::kernel_tcp::Kernel;
-use crate::stream::peer_process::Peer;
-use motet_proto::stream::bulk::Arriving;
-use motet_sys::fork_safe_mutex::ForkSafeMutex;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::{limits, memory, thread};
 use motet_wire::stream::record::{ConnectionInfo, Events, GateMisses, Lifecycle, Rx, State, StreamRecord, Tx};
-use motet_wire::stream::slot::{Slot, SlotCell};
+use motet_wire::stream::slot::Slot;
 use motet_wire::stream::stats::{self, StatsFile};
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// A stream's handle: `(index + 1) << 32 | generation`; 0 is none.
-pub type Handle = u64;
-
-/// What the leaf that links the engine decides.
-#[derive(Clone)]
-pub struct Options {
-    /// Every driver there is.
-    pub drivers: &'static [&'static dyn Driver],
-    /// Names of drivers that may be used; empty: all.
-    pub allowed: Vec<String>,
-    /// Bytes of each ring.
-    pub ring: usize,
-    /// Bytes of each large ring, whose pages come into being for streams with bulk data; 0: none.
-    pub bulk: usize,
-    /// Records in the node file.
-    pub streams: usize,
-    /// Most bytes of memory that drivers may map for streams, large rings aside.
-    pub memory: usize,
-    /// Huge pages for the large rings, where the system has them.
-    pub huge: bool,
-    /// Longest spin before a sleep, ns.
-    pub spin: u64,
-    /// Waits that may spin rest so long behind open gates, ns, whoever wants the CPUs: for tests. 0: they sleep as soon as that is better.
-    pub patience: u64,
-    /// Streams looked at in one wait.
-    pub hot: usize,
-    /// Smallest transfer that may go by single copy, bytes; `usize::MAX`: none.
-    pub single_copy: usize,
-    /// The same between CPUs that share no cache.
-    pub single_copy_far: usize,
-    /// Smallest of them that both sides make together, bytes.
-    pub half_copy: usize,
-    /// File for a line per event ([`crate::log`]); `%p` is the process id.
-    pub log: Option<PathBuf>,
-    /// The profile that sizes came from, for the log.
-    pub profile: Option<PathBuf>,
-}
-
-impl Options {
-    /// Whether gates stay open for a while.
-    pub(crate) fn is_patient(&self) -> bool {
-        self.patience > 0
-    }
-}
-
-impl std::fmt::Debug for Options {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options").field("ring", &self.ring).field("spin", &self.spin).finish_non_exhaustive()
-    }
-}
-
-/// What a process keeps about one stream for itself. A thread that forks cannot hold the locks of every stream: a child finds
-/// them open, and empty what was being changed ([`ForkSafeMutex`]).
-#[derive(Default)]
-pub struct Local {
-    /// The handle of the stream that is here; 0: none. Every use of a handle asks for it.
-    pub handle: AtomicU64,
-    /// Its descriptor in this process.
-    pub fd: AtomicI32,
-    /// The kernel's cookie of its socket. A number may be closed unseen, and given to another one.
-    pub cookie: AtomicU64,
-    /// Whether this end made the connection.
-    pub connected: AtomicBool,
-    /// Voices that have taken the stream; the last one that closes it ends it.
-    pub voices: AtomicU32,
-    /// The wire, once it is up.
-    pub slot: SlotCell,
-    /// The wire on its way up.
-    pub pending: ForkSafeMutex<Option<Box<dyn Connecting>>>,
-    /// The driver of the wire, plus one.
-    pub driver: AtomicU32,
-    /// The process at the other end, for single copy.
-    pub peer: Peer,
-    /// The epoll sets that the stream is in.
-    pub sets: ForkSafeMutex<Vec<Arc<Set>>>,
-    /// Whether there is one.
-    pub in_set: AtomicBool,
-    /// Whether the set looks at the stream, or did when the stream left it.
-    pub hot: AtomicBool,
-    /// The blocking receives that found the gate closed, or had to do with a peer on their own CPU.
-    pub pace: Pace,
-    /// Eventfds of threads that sleep on the stream inside the engine's own blocking calls.
-    pub sleepers: ForkSafeMutex<Vec<i32>>,
-    /// Whether the stream is among the engine's unread ones.
-    pub unread: AtomicBool,
-    /// The large block that comes.
-    pub arriving: Arriving,
-}
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// A stream of this process whose wire is up.
 pub struct Up<'e> {
@@ -154,7 +62,7 @@ pub struct Engine {
     pub log: Log,
     pub(crate) node: StatsFile,
     pub(crate) node_file: PrivateFd,
-    pub(crate) place: Place,
+    pub(crate) place: MemberSlot,
     locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
     free: Mutex<VecDeque<u32>>,
     owners: Mutex<HashMap<u64, Handle>>,
@@ -197,7 +105,7 @@ impl Engine {
         let engine = Self {
             node,
             node_file: PrivateFd::new(file),
-            place: Place::default(),
+            place: MemberSlot::default(),
             log,
             locals: (0..options.streams / CHUNK).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
@@ -350,11 +258,6 @@ fn new_node(streams: usize) -> Result<(OwnedFd, StatsFile), i32> {
     head.creator.store(thread::pid(), Ordering::Relaxed);
     head.magic.store(stats::MAGIC, Ordering::Release);
     Ok((file, node))
-}
-
-/// Locks; a panic elsewhere does not make the engine unusable.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Everything but the generation, the state, the owners and the locks (closing left them free), back to nothing. All is taken apart field by

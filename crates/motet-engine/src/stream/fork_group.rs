@@ -11,12 +11,13 @@
 //! writes down its pid (`become_member`). There are numbers for [`MEMBERS`] processes with streams at the same time;
 //! one that comes when they are used up takes no new streams, and never says that it has closed one.
 
+pub(in crate::stream) mod member;
+
 use crate::stream::engine::Engine;
 use motet_sys::{clock, liveness_lock, thread};
 use motet_wire::stream::record::StreamRecord;
 use motet_wire::stream::stats::MEMBERS;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// In place of a pid: a child that has not begun to run.
 const EXPECTED: u32 = u32::MAX;
@@ -24,15 +25,6 @@ const EXPECTED: u32 = u32::MAX;
 const STRANGER: u32 = MEMBERS as u32;
 /// A child that is expected for so long (ns) was never born: fork failed.
 const BIRTH: u64 = 5_000_000_000;
-
-/// What a process knows of its place in the family.
-#[derive(Debug, Default)]
-pub(crate) struct Place {
-    number: AtomicU32,
-    /// The number of the child that was forked last, and when (ns).
-    child: AtomicU32,
-    forked: AtomicU64,
-}
 
 impl Engine {
     /// The bit of this process.

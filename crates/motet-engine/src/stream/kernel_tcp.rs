@@ -1,6 +1,7 @@
 //! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::stream::Base`] in production.
 
-use crate::stream::engine::{Handle, Local};
+use crate::Handle;
+use crate::stream::local::Local;
 use crate::stream::peer_process::Peer;
 use motet_proto::stream::bulk::Arriving;
 use motet_proto::{

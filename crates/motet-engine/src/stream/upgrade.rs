@@ -3,6 +3,7 @@
 use crate::driver::{Pair, Progress, Wire};
 use crate::reason::Reason;
 use crate::route;
+use crate::stream::addresses::addresses;
 use crate::stream::engine::{Engine, Handle, Local, Up};
 use crate::stream::kernel_tcp::Kernel;
 use motet_proto::stream::half_lock::{Acquired, acquire};
@@ -10,7 +11,7 @@ use motet_sys::{clock, limits, memory, socket, thread};
 use motet_wire::stream::gate::{READY, READY_LARGE};
 use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// A stream that has seen this many messages without a wire coming up stays on TCP.
@@ -198,16 +199,4 @@ pub(super) fn describe(
     record.connection.began.store(now.as_secs(), Relaxed);
     record.lifecycle.owner.store(thread::pid(), Relaxed);
     record.lifecycle.nonblocking.store(u32::from(socket::is_nonblocking(fd)), Relaxed);
-}
-
-/// Addresses, local and peer, as [`describe`] put them down.
-pub(crate) fn addresses(record: &StreamRecord) -> [SocketAddr; 2] {
-    [0, 1].map(|end| {
-        let words = std::array::from_fn::<_, 4, _>(|i| record.connection.addresses[end][i].load(Relaxed).to_ne_bytes());
-        let ip = match record.connection.family.load(Relaxed) {
-            4 => IpAddr::V4(Ipv4Addr::from(words[0])),
-            _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(words.as_flattened()).unwrap_or_default())),
-        };
-        SocketAddr::new(ip, record.connection.ports[end].load(Relaxed) as u16)
-    })
 }

@@ -45,7 +45,7 @@ fn segments(links: &Links) -> usize {
 /// A segment of another process, with its memfd.
 fn foreign(slots: usize) -> (OwnedFd, [u8; 16], Geometry) {
     let (nonce, geometry) = (memory::nonce().unwrap(), Geometry { slots, ring: SHAPE.ring, bulk: SHAPE.bulk });
-    let fd = memory::make("foreign", geometry.bytes(), &geometry.encode(nonce), geometry.dense()).unwrap();
+    let fd = memory::create_memfd("foreign", geometry.bytes(), &geometry.encode(nonce), geometry.dense()).unwrap();
     (fd, nonce, geometry)
 }
 

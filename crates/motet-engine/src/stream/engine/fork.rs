@@ -1,7 +1,7 @@
 //! A fork, as the engine sees it: before it nobody is in the middle of anything; in the child, what is the parent's is let go of.
 
-use super::{Engine, Handle, START, Totals, lock};
-use crate::log;
+use super::{Engine, Handle, START, Totals};
+use crate::{lock, log};
 use motet_sys::buffer_pool;
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};

@@ -1,6 +1,7 @@
 //! Counts over the streams of this process, for `--stats`, the log and `motet ps`.
 
-use super::{Engine, Local, lock};
+use super::{Engine, Local};
+use crate::lock;
 use crate::reason::Reason;
 use motet_sys::thread;
 use motet_wire::stream::record::StreamRecord;
@@ -84,5 +85,14 @@ impl Engine {
     pub(super) fn driver_links(&self) -> [u64; 2] {
         let each = self.options.drivers.iter().map(|driver| driver.links());
         each.fold([0, 0], |sum, links| [sum[0] + links[0], sum[1] + links[1]])
+    }
+}
+
+impl Engine {
+    /// The process ends.
+    pub fn log_exit(&self) {
+        if self.options.log.is_some() {
+            self.log.exit(&self.totals());
+        }
     }
 }
