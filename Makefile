@@ -35,8 +35,8 @@ torture: setup ## whatever programs do to sockets, for TORTURE_SECONDS (60) of r
 demo: setup ## the coupled simulation, plainly and under Motet, with a report (ARGS="…" go to it)
 	@scripts/build && scripts/demo $(ARGS)
 
-bench: ## measure against this machine's own floor and plain TCP (ARGS="…" go to `motet bench`)
-	@scripts/setup --programs && scripts/build --core && { $(TARGET)/release/motet tune --once || true; } && $(TARGET)/release/motet bench $(ARGS)
+bench: ## measure against this machine's own floor and plain TCP, and write docs/figures (ARGS="--all" for all groups; others go to `motet bench`)
+	@scripts/setup --programs && scripts/build --core && { $(TARGET)/release/motet tune --once || true; } && scripts/bench $(ARGS)
 
 install: ## install what was built: PREFIX=/usr/local DESTDIR=
 	@test -x $(TARGET)/release/motet || $(MAKE) build

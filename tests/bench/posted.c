@@ -22,13 +22,13 @@ enum { SERVICE = 1, WINDOW = 64, LONGEST = 1 << 14, BATCH = 16, ANSWER = 4 };
 struct end {
     motet_node node;
     motet_port port;
-    motet_group group;
+    motet_cq group;
     motet_context context;
     motet_channel channel;
 };
 static struct end ends[2];
 static struct motet_completion told[BATCH];
-static struct motet_port_end entries[BATCH];
+static struct motet_port_completion entries[BATCH];
 static bool ports;
 static char body[LONGEST], buffers[WINDOW][LONGEST];
 
@@ -41,11 +41,11 @@ static void must(int result, const char *what)
 
 static void post(const struct end *end, uint64_t tag, void *buffer, size_t size)
 {
-    struct motet_notice notice = MOTET_INIT(struct motet_notice);
+    struct motet_completion_options notice = MOTET_INIT(struct motet_completion_options);
     struct motet_source source = MOTET_INIT(struct motet_source);
     motet_operation operation;
-    notice.group = end->group;
-    notice.context = (uintptr_t)buffer;
+    notice.cq = end->group;
+    notice.user_data = (uintptr_t)buffer;
     source.context = end->context;
     source.tag = tag;
     if (ports) {
@@ -70,17 +70,17 @@ static void put(const struct end *end, uint64_t tag, size_t size, uint32_t heade
     message.mode = MOTET_SEND_INJECT;
     message.headers = &header;
     message.headers_length = headers;
-    must(motet_message_start(end->node, &message, &vector, 1, NULL, &none), "start");
+    must(motet_message_send_start(end->node, &message, &vector, 1, NULL, &none), "start");
 }
 
 static int look(const struct end *end)
 {
     if (ports) {
-        int count = motet_port_take(end->port, end->group, entries, BATCH);
+        int count = motet_port_poll(end->port, end->group, entries, BATCH);
         if (count != 0) return count == -EAGAIN ? 0 : (must(count, "take"), count);
     }
     told[0].size = sizeof told[0];
-    int count = ports ? motet_port_ends(end->port, end->group, told, BATCH) : motet_group_wait(end->node, end->group, told, BATCH, 0);
+    int count = ports ? motet_port_poll_full(end->port, end->group, told, BATCH) : motet_cq_wait(end->node, end->group, told, BATCH, 0);
     if (count != -EAGAIN) must(count, "wait");
     for (int i = 0; i < count; i++)
         must(told[i].status, "a message");
@@ -136,7 +136,7 @@ static void *accepts(void *unused)
 
 int main(int argc, char **argv)
 {
-    struct motet_reception receptions[2];
+    struct motet_receive_mode receptions[2];
     pthread_t thread;
     motet_link link;
     char name[128];
@@ -146,9 +146,9 @@ int main(int argc, char **argv)
         struct end *end = &ends[i];
         must(motet_node_open(NULL, &end->node), "a node");
         must(ports ? motet_port_open(end->node, (const uint64_t[2]){ 1, 2 }, &end->port) : 0, "a port");
-        must(motet_group_new(end->node, &end->group), "a group");
+        must(motet_cq_new(end->node, &end->group), "a group");
         must(motet_context_new(end->node, &end->context), "a context");
-        receptions[i] = (struct motet_reception){ sizeof receptions[i], MOTET_RECEIVE_TAGGED, 0, end->context };
+        receptions[i] = (struct motet_receive_mode){ sizeof receptions[i], MOTET_RECEIVE_TAGGED, 0, end->context };
         must(motet_service_open(end->node, SERVICE, &receptions[i]), "a service");
     }
     must((int)motet_node_name(ends[1].node, name, sizeof name), "a name");

@@ -157,9 +157,11 @@ pub fn draw(figures: &Path, plots: &Path, report: &Report) -> Result<Vec<String>
 }
 
 /// Pixels. A reader sees the picture at this width, so that no text is scaled down.
-const SIZE: (u32, u32) = (800, 440);
+const SIZE: (u32, u32) = (800, 425);
+/// Text of `n` pixels is asked for as `n` times this: the drawing library divides by it.
+const PIXEL: f64 = 1.24;
 /// The first row of bars, the height of a row, and of a bar.
-const TOP: i32 = 104;
+const TOP: i32 = 112;
 const ROW: i32 = 58;
 const BAR: i32 = 20;
 /// Where bars begin, and the length of the longest, by panel.
@@ -177,9 +179,10 @@ fn picture<B: DrawingBackend>(area: &DrawingArea<B, Shift>, bars: &Bars, machine
     area.fill(&WHITE)?;
     area.draw(&Rectangle::new([(0, 0), (width - 1, height - 1)], BLACK.mix(0.35)))?;
     write(area, "Unmodified programs on one host", (18, 26), (18.0, FontStyle::Bold), HPos::Left, BLACK)?;
-    write(area, machine, (18, 50), (13.0, FontStyle::Normal), HPos::Left, GREY)?;
+    let remark = format!("{machine}. Medians. Left: shorter is better; right: longer is better.");
+    write(area, &remark, (18, 51), (12.5, FontStyle::Normal), HPos::Left, GREY)?;
     for (at, (shade, words)) in SHADES.iter().zip(WORDS).enumerate() {
-        let x = 506 + at as i32 * 146;
+        let x = 532 + at as i32 * 138;
         area.draw(&Rectangle::new([(x, 19), (x + 14, 33)], shade.filled()))?;
         write(area, words, (x + 21, 26), (14.0, FontStyle::Normal), HPos::Left, BLACK)?;
     }
@@ -204,14 +207,14 @@ fn draw_panel<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: Panel, lef
     for &mark in &scale.marks {
         let line = [(x(mark), TOP - 9), (x(mark), bottom)];
         area.draw(&PathElement::new(line, BLACK.mix(0.15)))?;
-        write(area, &number(mark), (x(mark), bottom + 12), (12.0, FontStyle::Normal), HPos::Center, GREY)?;
+        write(area, &round(mark), (x(mark), bottom + 13), (12.0, FontStyle::Normal), HPos::Center, GREY)?;
     }
     for (row, pair) in pairs.iter().enumerate() {
         for (at, (&value, shade)) in pair.iter().zip(SHADES).enumerate() {
             let top = TOP + row as i32 * ROW + at as i32 * BAR;
             area.draw(&Rectangle::new([(left, top), (x(value).max(left + 1), top + BAR - 2)], shade.filled()))?;
             let style = if at == 1 { FontStyle::Bold } else { FontStyle::Normal };
-            write(area, &number(value), (x(value) + 6, top + BAR / 2 - 1), (13.0, style), HPos::Left, BLACK)?;
+            write(area, &number(value), (x(value) + 6, top + BAR / 2 - 1), (13.5, style), HPos::Left, BLACK)?;
         }
     }
     Ok(())
@@ -225,8 +228,14 @@ fn write<B: DrawingBackend>(
     anchor: HPos,
     colour: RGBColor,
 ) -> Drawn<B> {
-    let style = (FONT, size).into_font().style(style).color(&colour).pos(Pos::new(anchor, VPos::Center));
+    let style = (FONT, size * PIXEL).into_font().style(style).color(&colour).pos(Pos::new(anchor, VPos::Center));
     area.draw(&Text::new(text.to_owned(), at, style))
+}
+
+/// A number without zeros at its end.
+fn round(value: f64) -> String {
+    let text = number(value);
+    if text.contains('.') { text.trim_end_matches('0').to_owned() } else { text }
 }
 
 /// How values become lengths.
@@ -337,5 +346,6 @@ mod tests {
         let linear = Scale::of(Panel::Bandwidth, &[[3.1, 31.0]]);
         assert_eq!(linear.marks, [0.0, 10.0, 20.0, 30.0]);
         assert_eq!(linear.part(31.0), 1.0);
+        assert_eq!([0.1, 1.0, 10.0, 0.6].map(round), ["0.1", "1", "10", "0.6"]);
     }
 }

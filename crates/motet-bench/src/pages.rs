@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The columns of every table. A ratio is with Motet over beside, unless it says how many times better Motet is.
+/// The columns of every table. A ratio is with Motet over beside, unless it says how many times as fast it is with Motet.
 const HEAD: [&str; 5] = ["row", "with Motet", "beside, or without Motet", "ratio", "bound"];
 /// Options of the command line that name paths of one machine; a page does not show them.
 const PATHS: [&str; 4] = ["--figures", "--plots", "--libdir", "--demo-report"];
@@ -179,7 +179,7 @@ fn cells(line: &Line) -> [String; 5] {
         WithMotet::Reference => (of(&[reference]), of(&[figure])),
         WithMotet::Neither => (String::new(), of(&[figure, reference])),
     };
-    let better = if line.with_motet == WithMotet::Reference { " x better" } else { "" };
+    let better = if line.with_motet == WithMotet::Reference { " x as fast" } else { "" };
     let ratio = line.ratio.as_ref().map_or(String::new(), |ratio| table::spread(ratio) + better);
     let name = if line.row.is_empty() { line.what.clone() } else { format!("{}: {}", line.row, line.what) };
     [name, with, beside, ratio, bound(line)]
@@ -246,7 +246,7 @@ mod tests {
             Floor, one cache line to another CPU, median [smallest .. largest]: near CPUs 51 [50 .. 52] ns; far CPUs 240 ns.\n\n\
             | row | with Motet | beside, or without Motet | ratio | bound |\n\
             | --- | --- | --- | --- | --- |\n\
-            | a: 64 B | with 102 [100 .. 104] ns | plain TCP 202 [200 .. 204] ns | 2 [1.90 .. 2.10] x better | >= 1.50, met |\n\
+            | a: 64 B | with 102 [100 .. 104] ns | plain TCP 202 [200 .. 204] ns | 2 [1.90 .. 2.10] x as fast | >= 1.50, met |\n\
             | b: 64 B |  | plain TCP 202 [200 .. 204] ns; with 102 [100 .. 104] ns | 2 [1.90 .. 2.10] |  |\n\
             | c: a \\| b |  |  |  | not measured: no program &lt;here> |\n";
         assert_eq!(text, expected);

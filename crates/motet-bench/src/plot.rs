@@ -165,7 +165,7 @@ fn colour(name: &str) -> usize {
     match name {
         name if name.contains("engine") => 1,
         name if name.contains("under Motet") || name.contains("sockets voice") => 2,
-        name if name.contains("plain TCP") || name.contains("kernel TCP") => 3,
+        name if name.contains("without Motet") || name.contains("kernel TCP") => 3,
         name if name.contains("unix transport") => 4,
         name if name.contains("CORBA voice") => 5,
         name if name.contains("lanes") => 1,

@@ -120,7 +120,7 @@ pub enum WithMotet {
     /// The figure; the reference is what it is compared with.
     #[default]
     Figure,
-    /// The reference; the ratio says how many times better it is than the figure.
+    /// The reference; the ratio says how many times as fast it is.
     Reference,
     /// Neither: the line shows another contender.
     Neither,

@@ -136,7 +136,7 @@ fn lanes(bench: &Bench) -> Ends {
         Part::Rate => Some(rate.clone()),
         _ => None,
     };
-    Ends::Pair { program: Box::new(program), most: motet_wire::message::fifo::MOST }
+    Ends::Pair { program: Box::new(program), most: motet_wire::message::fifo::MAX_PACKET }
 }
 
 /// A pair of processes of `NAME_messages.c`.

@@ -20,10 +20,10 @@ pub fn chatty(_: &Bench, options: &Options) -> Result<Vec<Line>> {
             .find(|case| case["case"] == name)
             .with_context(|| format!("the report has no case {name}"))?;
         let seconds = |way: &str| case[way]["coupling"].as_f64();
-        let plain = seconds("plain").context("the demo's report has no plain coupling time")?;
+        let plain = seconds("plain").context("the demo's report has no coupling time without Motet")?;
         let motet = seconds("motet").context("the demo's report has no run under Motet")?;
         Ok(Line::new("l", format!("coupled demo, time in coupling calls, {what}"))
-            .figure(Quantity::of("plain", &[plain], Unit::Seconds))
+            .figure(Quantity::of("without Motet", &[plain], Unit::Seconds))
             .against(Quantity::of("under Motet", &[motet], Unit::Seconds), &[plain / motet])
             .with_motet(WithMotet::Reference)
             .bound(Bound::AtLeast(15.0))

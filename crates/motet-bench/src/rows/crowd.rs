@@ -40,7 +40,7 @@ pub fn oversubscribed(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             Line::new("g", format!("four pairs on two CPUs, {name}, all together"))
                 .figure(Quantity::of("under Motet, as scheduled", &motet.values, unit))
                 .floors(&motet.floors)
-                .against(Quantity::of(format!("plain TCP, {place}"), &tcp.values, unit), &motet.over(tcp))
+                .against(Quantity::of(format!("without Motet, {place}"), &tcp.values, unit), &motet.over(tcp))
                 .nearly(Bound::AtLeast(1.0)),
         );
     }
@@ -99,9 +99,6 @@ pub fn idle_peers(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             .floors(&crowd.floors)
             .against(Quantity::of("without the idle ones", &single.values, Unit::Ns), &crowd.over(single))
             .nearly(Bound::AtMost(1.2))
-            .note(format!(
-                "a blocking ping-pong over plain TCP takes {:.0} ns one way on one CPU",
-                median(&tcp.values)
-            )),
+            .note(format!("a blocking ping-pong without Motet takes {:.0} ns one way on one CPU", median(&tcp.values))),
     ])
 }

@@ -28,7 +28,7 @@ pub fn curves(bench: &Bench) -> Vec<Curve> {
 /// Names of the lines, in the order in which they are measured.
 const FLOOR: [&str; 2] = ["floor: one cache line to the other CPU", "copy by one core, reused buffers"];
 const LINES: [&str; 3] =
-    ["engine stream, shared memory", "C sockets under Motet", "C sockets, plain TCP (better placement)"];
+    ["engine stream, shared memory", "C sockets under Motet", "C sockets without Motet (better placement)"];
 
 fn measure(bench: &Bench, plot: &'static str, sizes: &[usize]) -> Result<Vec<Curve>> {
     let latency = plot == "latency";

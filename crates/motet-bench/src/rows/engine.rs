@@ -33,7 +33,7 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             .bound(Bound::AtMost(2.0))
             .note(remark)
             .note(by_wire(&shared)),
-        Line::new("a", "the same, plain TCP")
+        Line::new("a", "the same over kernel TCP")
             .figure(Quantity::of(format!("one way, {place}"), &tcp.values, Unit::Ns))
             .floors(&tcp.floors)
             .against(Quantity::of("under Motet", &engine.values, Unit::Ns), &tcp.over(engine))
@@ -91,10 +91,10 @@ pub fn bandwidth(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
                 .against(single_copy, &engine.over(&single)),
         );
         lines.push(
-            Line::new("b", "the same against plain TCP")
+            Line::new("b", "the same against kernel TCP")
                 .figure(figure())
                 .floors(&engine.floors)
-                .against(Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs), &engine.over(&tcp)),
+                .against(Quantity::of(format!("kernel TCP, {place}"), &tcp.values, Unit::GBs), &engine.over(&tcp)),
         );
     }
     Ok(lines)
@@ -131,10 +131,10 @@ pub fn cold(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             .against(Quantity::of("process_vm_readv or writev, the better", &best, Unit::GBs), &ratios)
             .bound(Bound::AtLeast(1.0))
             .note(by_wire(&shared)),
-        Line::new("c", "the same against plain TCP")
+        Line::new("c", "the same against kernel TCP")
             .figure(figure())
             .floors(&engine.floors)
-            .against(Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs), &engine.over(&tcp)),
+            .against(Quantity::of(format!("kernel TCP, {place}"), &tcp.values, Unit::GBs), &engine.over(&tcp)),
     ])
 }
 

@@ -17,8 +17,8 @@ pub fn fallback(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let at_caller = |p: &Program| Program { call_env: env.clone(), ..p.clone() };
     let at_both = |p: &Program| p.clone().with_env(&env);
     let here = |p: Program| p;
-    compare(bench, "unequipped caller", &here, &at_server, &mut lines)?;
-    compare(bench, "unequipped server", &here, &at_caller, &mut lines)?;
+    compare(bench, "caller without Motet", &here, &at_server, &mut lines)?;
+    compare(bench, "server without Motet", &here, &at_caller, &mut lines)?;
     match Hosts::up() {
         Ok(hosts) => compare(bench, "peer on another host", &|p| hosts.spread(p), &at_both, &mut lines)?,
         Err(error) => lines.push(Line::not_measured("d", "peer on another host", format!("{error:#}"))),
@@ -48,7 +48,7 @@ fn compare(
             Line::new("d", format!("{what}, {name}"))
                 .figure(Quantity::of("under Motet", &fast, unit))
                 .floors(&motet.floors)
-                .against(Quantity::of("plain", &slow, unit), &plain.over(&motet))
+                .against(Quantity::of("without Motet", &slow, unit), &plain.over(&motet))
                 .nearly(Bound::AtLeast(0.98)),
         );
     }

@@ -51,7 +51,7 @@ const ROWS: [Row; 15] = [
     row("a", "engine stream, 8 B one way", engine::latency),
     row("b", "engine stream bandwidth, reused buffers", engine::bandwidth),
     row("c", "engine stream, 64 MiB, distinct cold buffers", engine::cold),
-    row("d", "unequipped peer, other host", fallback::fallback),
+    row("d", "peer without Motet, other host", fallback::fallback),
     row("e", "sockets ping-pong, 64 B", sockets::latency),
     row("f", "sockets stream, 64 KiB writes", sockets::bandwidth),
     row("g", "four pairs on two CPUs", crowd::oversubscribed),

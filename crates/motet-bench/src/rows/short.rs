@@ -21,7 +21,7 @@ pub fn short(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             let line = Line::new("short", format!("{name}, {place}"))
                 .figure(Quantity::of("under Motet", &motet.values, Unit::Ns))
                 .floors(&motet.floors)
-                .against(Quantity::of("plain TCP", &plain.values, Unit::Ns), &motet.over(&plain));
+                .against(Quantity::of("without Motet", &plain.values, Unit::Ns), &motet.over(&plain));
             lines.push(match bound {
                 Some(most) => line.bound(Bound::AtMost(most)),
                 None => line,

@@ -35,7 +35,7 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             .against(Quantity::of("floor", &one_mode.steady_floors(), Unit::Ns), &one_mode.over_floor())
             .bound(Bound::AtMost(5.5))
             .note(remark),
-        Line::new("e", "plain TCP, the same program")
+        Line::new("e", "C sockets ping-pong, 64 B one way, over the same without Motet")
             .figure(Quantity::of(format!("one way, {place}"), &tcp.values, Unit::Ns))
             .floors(&fast.floors)
             .against(Quantity::of("under Motet", &fast.values, Unit::Ns), &tcp.over(&fast))
@@ -56,7 +56,7 @@ pub fn bandwidth(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         Line::new("f", "C sockets stream, 64 KiB writes")
             .figure(Quantity::of("bandwidth", &motet.values, Unit::GBs))
             .floors(&motet.floors)
-            .against(Quantity::of(format!("plain TCP, {place}"), &tcp.values, Unit::GBs), &motet.over(&tcp))
+            .against(Quantity::of(format!("without Motet, {place}"), &tcp.values, Unit::GBs), &motet.over(&tcp))
             .bar(Bar::bandwidth(overview::Program::Sockets))
             .bound(Bound::AtLeast(8.0))
             .slow_floor(enough),

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use motet_sys::memory;
 use motet_sys::rustix::fd::AsRawFd;
 use motet_wire::mapping::Mapping;
-use motet_wire::message::fifo::{Broken, Buffer, Consumer, Fence, LINES, Lane, Packet, Producer, Put};
+use motet_wire::message::fifo::{Broken, Buffer, DEFAULT_CELLS, Fifo, FifoRx, FifoTx, Packet, PutOutcome, SleepFence};
 use std::fs::File;
 use std::hint::{black_box, spin_loop};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Receives until it is told to end.
 pub fn serve() -> Result<()> {
     let size = 2 * half();
-    let (file, mapping) = memory::create("motet-lanes", size, &[], size).context("no memory for lanes")?;
+    let (file, mapping) = memory::create_mapped("motet-lanes", size, &[], size).context("no memory for lanes")?;
     let mut lanes = Lanes::over(mapping, true)?;
     println!("port {}:{}", std::process::id(), file.as_raw_fd());
     let mut buffer = Buffer::new();
@@ -76,37 +76,37 @@ pub fn call(what: &str, port: &str, size: usize, ms: usize) -> Result<()> {
 
 /// Bytes of one direction.
 fn half() -> usize {
-    Lane::size(LINES).next_multiple_of(4096)
+    Fifo::size(DEFAULT_CELLS).next_multiple_of(4096)
 }
 
 struct Lanes {
-    outward: Producer,
-    inward: Consumer,
+    outward: FifoTx,
+    inward: FifoRx,
 }
 
 impl Lanes {
     fn over(mapping: Mapping, serves: bool) -> Result<Self> {
-        let lane = |offset| Lane::over(mapping, offset, LINES).context("the lanes do not fit");
+        let lane = |offset| Fifo::over(mapping, offset, DEFAULT_CELLS).context("the lanes do not fit");
         let (there, back) = (lane(0)?, lane(half())?);
         if serves {
-            there.prepare(Fence::Asymmetric);
-            back.prepare(Fence::Asymmetric);
-            return Ok(Self { outward: back.producer(), inward: there.consumer() });
+            there.prepare(SleepFence::Asymmetric);
+            back.prepare(SleepFence::Asymmetric);
+            return Ok(Self { outward: back.tx(), inward: there.rx() });
         }
-        Ok(Self { outward: there.producer(), inward: back.consumer() })
+        Ok(Self { outward: there.tx(), inward: back.rx() })
     }
 }
 
 // The two below are loops over one call each: what is wrapped around that shows in the figures.
 
 #[inline(always)]
-fn send(lane: &mut Producer, kind: u8, data: &[u8]) -> Result<()> {
+fn send(lane: &mut FifoTx, kind: u8, data: &[u8]) -> Result<()> {
     let mut patience = Patience(None);
     loop {
         for _ in 0..LOOKS {
             match lane.try_put(kind, 0, &[data]) {
-                Ok(Put::Published | Put::Wake) => return Ok(()),
-                Ok(Put::Full) => spin_loop(),
+                Ok(PutOutcome::Published | PutOutcome::Wake) => return Ok(()),
+                Ok(PutOutcome::Full) => spin_loop(),
                 other => return refused(other),
             }
         }
@@ -115,7 +115,7 @@ fn send(lane: &mut Producer, kind: u8, data: &[u8]) -> Result<()> {
 }
 
 #[inline(always)]
-fn receive(lane: &mut Consumer, buffer: &mut Buffer) -> Result<Packet> {
+fn receive(lane: &mut FifoRx, buffer: &mut Buffer) -> Result<Packet> {
     let mut patience = Patience(None);
     loop {
         for _ in 0..LOOKS {
@@ -130,7 +130,7 @@ fn receive(lane: &mut Consumer, buffer: &mut Buffer) -> Result<Packet> {
 }
 
 #[cold]
-fn refused(put: Result<Put, Broken>) -> Result<()> {
+fn refused(put: Result<PutOutcome, Broken>) -> Result<()> {
     bail!("a put failed: {put:?}")
 }
 

@@ -6,7 +6,7 @@
 
 use super::measure;
 use anyhow::{Context, Result, bail};
-use motet::node::{Channel, Content, From, Key, LinkId, Node, Rights, Serve, options};
+use motet::node::{Channel, Content, Key, LinkId, Node, RecvFrom, Rights, Serve, options};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ pub fn turn(size: usize, count: usize) -> Result<()> {
 }
 
 fn open(node: &Node, link: LinkId, key: Key) -> Result<()> {
-    done(node.open_region(link, key, Some(motet::node::in_ns(PATIENCE.as_nanos() as u64)))?)
+    done(node.open_region(link, key, Some(motet::node::deadline_in(PATIENCE.as_nanos() as u64)))?)
 }
 
 fn done(done: bool) -> Result<()> {
@@ -113,7 +113,7 @@ fn give(node: &Node, channel: Channel, size: usize) -> Result<()> {
 
 #[inline]
 fn take(node: &Node, channel: Channel) -> Result<(u64, Content)> {
-    let got = node.receive_in_place(From::Channel(channel), 0, u64::MAX, LONGEST, None)?;
+    let got = node.receive_in_place(RecvFrom::Channel(channel), 0, u64::MAX, LONGEST, None)?;
     let (length, mut ends) = (got.body.len(), [0; 8]);
     got.body.read(0, &mut ends);
     got.body.read(length.saturating_sub(8), &mut ends);

@@ -42,13 +42,13 @@ fn beside(bench: &Bench, hosts: &Hosts, wait: (&str, &str, &str), what: &str, si
     Ok(if what == "ping" {
         line("64 B, half a round trip")
             .figure(Quantity::of("one way", &ours.values, Unit::Ns))
-            .against(Quantity::of("plain TCP", &plain.values, Unit::Ns), &ours.over(plain))
+            .against(Quantity::of("kernel TCP", &plain.values, Unit::Ns), &ours.over(plain))
             .nearly(Bound::AtMost(1.15))
     } else {
         let rate = |values: &[f64]| values.iter().map(|ns| size as f64 / ns).collect::<Vec<_>>();
         line("64 KiB one way")
             .figure(Quantity::of("bandwidth", &rate(&ours.values), Unit::GBs))
-            .against(Quantity::of("plain TCP", &rate(&plain.values), Unit::GBs), &plain.over(ours))
+            .against(Quantity::of("kernel TCP", &rate(&plain.values), Unit::GBs), &plain.over(ours))
             .nearly(Bound::AtLeast(0.97))
     })
 }

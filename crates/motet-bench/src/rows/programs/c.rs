@@ -37,7 +37,7 @@ pub fn ping_pong(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             lines.push(if is_in_overview { line.bar(Bar::one_way(Program::Sockets)) } else { line });
             lines.push(
                 Line::new("ping-pong", "the same, both on one CPU")
-                    .figure(Quantity::of("plain TCP", &plain_one.values, Unit::Ns))
+                    .figure(Quantity::of("without Motet", &plain_one.values, Unit::Ns))
                     .floors(&one.floors)
                     .against(Quantity::of("under Motet", &one.values, Unit::Ns), &plain_one.over(one))
                     .with_motet(WithMotet::Reference)

@@ -102,7 +102,7 @@ impl<'a> Plan<'a> {
         }
         Ok(match stage.shared() {
             Some(part) => {
-                line.note(format!("through shared memory: {:.0} % of what the equipped programs sent", part * 100.0))
+                line.note(format!("through shared memory: {:.0} % of what programs under Motet sent", part * 100.0))
             }
             None => line.note("no stream was upgraded, as far as the programs said when they ended"),
         })
@@ -119,7 +119,7 @@ impl<'a> Plan<'a> {
         let (motet, tcp, enough) =
             if times { counted(bench.of_programs, motet, tcp) } else { (motet.clone(), tcp.clone(), true) };
         let ours = Quantity::of("under Motet", &motet.values, self.unit);
-        let theirs = Quantity::of(format!("plain TCP, {place}"), &tcp.values, self.unit);
+        let theirs = Quantity::of(format!("without Motet, {place}"), &tcp.values, self.unit);
         let line = Line::new(self.row, self.what).floors(&motet.floors);
         let line = if time {
             line.figure(theirs).against(ours, &tcp.over(&motet)).with_motet(WithMotet::Reference)

@@ -30,9 +30,10 @@ pub fn redis(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         let requests = (if bench.quick { requests / 4 } else { requests }).to_string();
         let depth = if pipeline == "1" { "" } else { ", 16 requests at once" };
         let what = format!("Redis GET, c={clients}{depth}");
-        lines.push(Plan::new("redis", what, Unit::PerSecond, asked).measure(&stage, |way| {
-            gets(&stage, &both, way, &["-c", clients, "-P", pipeline, "-n", &requests])
-        }));
+        lines.push(
+            Plan::new("redis", what, Unit::PerSecond, asked)
+                .measure(&stage, |way| gets(&stage, &both, way, &["-c", clients, "-P", pipeline, "-n", &requests])),
+        );
     }
     lines[0].bar = Some(Bar::round_trip(Program::Redis));
     lines.push(latency(&stage, &both)?);
@@ -58,8 +59,8 @@ fn large(stage: &Stage<'_>, both: &Both) -> Result<Line> {
 
 /// GETs a second, as redis-benchmark reports them.
 fn gets(stage: &Stage<'_>, both: &Both, way: Way, more: &[&str]) -> Result<f64> {
-    let told = stage
-        .client(way, &[&["redis-benchmark", "-p", both.port(way.mode), "--csv", "-t", "get"], more].concat())?;
+    let told =
+        stage.client(way, &[&["redis-benchmark", "-p", both.port(way.mode), "--csv", "-t", "get"], more].concat())?;
     let line = told.lines().find(|line| line.starts_with("\"GET\"")).context("no line of GET")?;
     let rate = line.split(',').nth(1).and_then(|word| word.trim_matches('"').parse().ok());
     rate.context("redis-benchmark reports no rate")

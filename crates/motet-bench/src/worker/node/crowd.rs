@@ -44,7 +44,7 @@ fn settle(node: &Node) -> Result<()> {
             node.disconnect(link)?;
         }
     }
-    let quiet = motet::node::in_ns(20_000_000);
+    let quiet = motet::node::deadline_in(20_000_000);
     match node.until(|| false, Some(quiet)) {
         Err(motet::node::Error::TimedOut) => Ok(()),
         other => Ok(other?),

@@ -3,7 +3,7 @@
 use super::pair;
 use super::{END, PATIENCE, SERVICE, TAKE, join, open, reception, tell};
 use anyhow::{Context, Result, bail};
-use motet::node::{Channel, From, Mode, Node, Outgoing, Stack, pop};
+use motet::node::{Channel, Mode, Node, Outgoing, RecvFrom, Stack, pop};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ impl<const N: usize> End<N> {
     #[inline(always)]
     fn receive(&mut self) -> Result<Option<Way>> {
         let Self { node, channel, headers, buffer, .. } = self;
-        let received = node.receive_with(From::Channel(*channel), 0, u64::MAX, headers, buffer, None)?;
+        let received = node.receive_with(RecvFrom::Channel(*channel), 0, u64::MAX, headers, buffer, None)?;
         let way = WAYS.into_iter().find(|&way| way as u64 == received.tag);
         match way {
             Some(Way::Pushed) => read::<N>(&self.headers)?,

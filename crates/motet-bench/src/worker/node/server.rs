@@ -3,7 +3,7 @@
 use super::{END, PATIENCE, SERVICE, TAKE, join, open, tell, windows};
 use crate::worker::measure;
 use anyhow::{Result, bail};
-use motet::node::{Channel, From, Node, Serve};
+use motet::node::{Channel, Node, RecvFrom, Serve};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const RING: u64 = 5 << 20;
 /// What the server knows.
 struct Serving {
     node: Node,
-    from: From,
+    from: RecvFrom,
     memory: Vec<u8>,
     clients: HashMap<Channel, Client>,
     over: bool,
@@ -42,7 +42,7 @@ impl Serving {
         for &channel in known.keys() {
             node.send(channel, TAKE, &[], None)?;
         }
-        Ok(Self { node, from: From::Any(context), memory: vec![0; size], clients: known, over: false })
+        Ok(Self { node, from: RecvFrom::Any(context), memory: vec![0; size], clients: known, over: false })
     }
 
     /// The next message, of any client.

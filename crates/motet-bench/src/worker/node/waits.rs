@@ -6,7 +6,7 @@
 use super::{ANSWER, END, join};
 use crate::worker::measure;
 use anyhow::{Context, Result, bail};
-use motet::node::{Channel, Completion, From, GroupId, Memory, Node, Notice, OperationId};
+use motet::node::{Channel, Completion, GroupId, Node, Notice, OperationId, OperationMemory, RecvFrom};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Receives that are under way where any of several, or a group, is waited for.
@@ -64,8 +64,8 @@ impl Waiting {
         // What a dispatcher is to see must be in its group.
         let in_group = self.what == For::Group || self.board.is_some();
         let notice = Notice { group: in_group.then_some(self.group), ..Notice::default() };
-        let from = From::Channel(self.channel);
-        self.posted.push(self.node.post(from, 0, u64::MAX, Memory::Owned(memory), notice)?);
+        let from = RecvFrom::Channel(self.channel);
+        self.posted.push(self.node.post(from, 0, u64::MAX, OperationMemory::Owned(memory), notice)?);
         Ok(())
     }
 
