@@ -5,7 +5,7 @@
 
 use motet_driver_shm::Shm;
 use motet_driver_shm::offer::Offer;
-use motet_engine::driver::{Driver, Pair, Progress};
+use motet_engine::driver::{Pair, Progress, StreamDriver};
 use motet_engine::reason::{Reason, text};
 use motet_sys::{sock_diag, socket};
 use std::io::{Read, Write};
@@ -75,7 +75,7 @@ fn pair_of(tcp: &TcpStream) -> Pair {
 fn a_bad_segment_is_in_the_log() {
     let lines = log_of("segment", |tcp| {
         let pair = pair_of(&tcp);
-        let victim = sock_diag::Diag::open().unwrap().find(pair.peer, pair.local).unwrap().unwrap();
+        let victim = sock_diag::SockDiag::open().unwrap().find(pair.peer, pair.local).unwrap().unwrap();
         let netns = socket::netns_cookie(pair.fd).unwrap();
         let name = format!("motet/{netns:x}/{:x}", victim.cookie);
         let offer = Offer { netns, offerer: pair.cookie, other: victim.cookie, slot: 0, nonce: [1; 16] };
@@ -97,7 +97,7 @@ fn a_bad_segment_is_in_the_log() {
         assert!(knocked, "the victim never listened");
     });
     assert!(lines[0].contains(" event=start motet="), "{lines:#?}");
-    has(&lines, "plain", Reason::BAD_SEGMENT);
+    has(&lines, "tcp_only", Reason::BAD_SEGMENT);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_lie_in_shared_memory_is_in_the_log() {
 
 #[test]
 fn a_peer_without_motet_is_in_the_log() {
-    let lines = log_of("plain", echo);
+    let lines = log_of("tcp_only", echo);
     assert!(lines.iter().all(|l| !l.contains(" event=attached ")), "{lines:#?}");
-    has(&lines, "plain", Reason::PEER_NOT_EQUIPPED);
+    has(&lines, "tcp_only", Reason::PEER_WITHOUT_MOTET);
 }

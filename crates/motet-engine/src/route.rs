@@ -16,10 +16,10 @@ pub struct Verdict {
 pub fn verdicts(table: &[&'static dyn Driver], allowed: impl Fn(&str) -> bool, pair: &Pair) -> Vec<Verdict> {
     let mut all: Vec<_> = table
         .iter()
-        .filter(|driver| driver.capabilities().wire)
-        .map(|&driver| {
-            let answer = if allowed(driver.name()) { driver.reach(pair) } else { Err(Reason::FORBIDDEN) };
-            Verdict { driver, answer }
+        .filter_map(|&driver| {
+            let streams = driver.streams()?;
+            let answer = if allowed(driver.name()) { streams.reach(pair) } else { Err(Reason::FORBIDDEN) };
+            Some(Verdict { driver, answer })
         })
         .collect();
     all.sort_by_key(|v| (v.answer.is_err(), v.driver.capabilities().latency));

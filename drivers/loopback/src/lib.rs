@@ -18,7 +18,7 @@ pub mod pipe;
 pub mod plan;
 pub mod wire;
 
-use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
+use motet_engine::driver::{Capabilities, Connecting, Driver, Pair, StreamDriver};
 use motet_engine::reason::Reason;
 use motet_wire::stream::slot::Slot;
 use std::any::Any;
@@ -33,9 +33,28 @@ impl Driver for Loopback {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { wire: true, shared_memory: true, between_hosts: false, latency: 80, bandwidth: 12_000 }
+        Capabilities { shared_memory: true, between_hosts: false, latency: 80, bandwidth: 12_000 }
     }
 
+    fn streams(&self) -> Option<&dyn StreamDriver> {
+        Some(self)
+    }
+
+    fn memory(&self) -> usize {
+        memory::bytes()
+    }
+
+    fn prepare_fork(&self) -> Box<dyn Any> {
+        Box::new((wire::quiet(), memory::quiet())) // in this order, as a meeting takes them
+    }
+
+    fn after_fork(&self) {
+        memory::forget();
+        wire::forget();
+    }
+}
+
+impl StreamDriver for Loopback {
     fn reach(&self, pair: &Pair) -> Result<(), Reason> {
         let (a, b) = (pair.local.ip().to_canonical(), pair.peer.ip().to_canonical());
         if a == b || (a.is_loopback() && b.is_loopback()) { Ok(()) } else { Err(Reason::OTHER_HOST) }
@@ -47,18 +66,5 @@ impl Driver for Loopback {
 
     fn close(&self, slot: &Slot) {
         wire::leave(slot);
-    }
-
-    fn memory(&self) -> usize {
-        memory::bytes()
-    }
-
-    fn quiet(&self) -> Box<dyn Any> {
-        Box::new((wire::quiet(), memory::quiet())) // in this order, as a meeting takes them
-    }
-
-    fn forked(&self) {
-        memory::forget();
-        wire::forget();
     }
 }

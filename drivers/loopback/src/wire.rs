@@ -2,8 +2,8 @@
 
 use crate::memory;
 use motet_engine::driver::{Connecting, Pair, Progress, Wire};
-use motet_engine::reason::Reason;
 use motet_engine::lock;
+use motet_engine::reason::Reason;
 use motet_sys::rustix::process::getegid;
 use motet_sys::socket::Credentials;
 use motet_sys::thread;

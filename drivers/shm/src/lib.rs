@@ -15,7 +15,7 @@ pub mod offer;
 pub mod segment_pool;
 pub mod stream_bootstrap;
 
-use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
+use motet_engine::driver::{Capabilities, Connecting, Driver, MessageDriver, Pair, StreamDriver};
 use motet_engine::message::transport::{Connector, Identity, Listener};
 use motet_engine::reason::Reason;
 use motet_wire::stream::slot::Slot;
@@ -31,9 +31,36 @@ impl Driver for Shm {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { wire: true, shared_memory: true, between_hosts: false, latency: 100, bandwidth: 10_000 }
+        Capabilities { shared_memory: true, between_hosts: false, latency: 100, bandwidth: 10_000 }
     }
 
+    fn streams(&self) -> Option<&dyn StreamDriver> {
+        Some(self)
+    }
+
+    fn messages(&self) -> Option<&dyn MessageDriver> {
+        Some(self)
+    }
+
+    fn memory(&self) -> usize {
+        segment_pool::bytes()
+    }
+
+    fn links(&self) -> [u64; 2] {
+        segment_pool::counts()
+    }
+
+    fn prepare_fork(&self) -> Box<dyn Any> {
+        Box::new((segment_pool::quiet(), stream_bootstrap::quiet()))
+    }
+
+    fn after_fork(&self) {
+        segment_pool::forked();
+        stream_bootstrap::forget();
+    }
+}
+
+impl StreamDriver for Shm {
     fn reach(&self, pair: &Pair) -> Result<(), Reason> {
         // Same host and network namespace is decided by the kernel (sock_diag) when the wire comes up; this is the cheap
         // test that spares every other connection the question.
@@ -52,29 +79,14 @@ impl Driver for Shm {
     fn abandon(&self, slot: &Slot) {
         segment_pool::abandon(slot);
     }
+}
 
+impl MessageDriver for Shm {
     fn listen(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
         message_connect::Host::listen(node)
     }
 
-    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
+    fn connect(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
         message_connect::Guest::call(node, address)
-    }
-
-    fn memory(&self) -> usize {
-        segment_pool::bytes()
-    }
-
-    fn links(&self) -> [u64; 2] {
-        segment_pool::counts()
-    }
-
-    fn quiet(&self) -> Box<dyn Any> {
-        Box::new((segment_pool::quiet(), stream_bootstrap::quiet()))
-    }
-
-    fn forked(&self) {
-        segment_pool::forked();
-        stream_bootstrap::forget();
     }
 }

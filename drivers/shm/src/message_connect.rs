@@ -5,9 +5,9 @@
 //! connection stays open as long as the link: it ends with either process. Nothing of it but its end is looked at later.
 
 use crate::message_handshake::{Answer, Greeting, SIZE};
+use motet_engine::lock;
 use motet_engine::message::transport::{Connected, Connector, Identity, Listener, NodeId, ShmTransport, Transport};
 use motet_engine::reason::Reason;
-use motet_engine::lock;
 use motet_sys::memory::{self, AddressRanges};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::event::epoll;

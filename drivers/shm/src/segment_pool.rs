@@ -1,8 +1,8 @@
 //! The links of this process: [`Links`] with the clock, the kernel's word on who lives, and one lock.
 
 use crate::links::{Links, Peer, Place, Shape};
-use motet_engine::reason::Reason;
 use motet_engine::lock;
+use motet_engine::reason::Reason;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::socket::Credentials;
 use motet_sys::{clock, thread};

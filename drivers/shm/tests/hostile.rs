@@ -3,7 +3,7 @@
 
 use motet_driver_shm::Shm;
 use motet_driver_shm::offer::{Offer, Refusal, SIZE};
-use motet_engine::driver::{Connecting, Driver, Pair, Progress};
+use motet_engine::driver::{Connecting, Pair, Progress, StreamDriver};
 use motet_engine::reason::Reason;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::rustix::fs::{

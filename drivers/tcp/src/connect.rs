@@ -58,14 +58,14 @@ impl Call {
         match self.near.map_or(Other::Unknown, |near| admission::other_end(near, self.address)) {
             Other::AnotherUser => Err(Reason::OTHER_USER),
             other if admission::may(other, right) => Ok(()),
-            _ => Err(Reason::STRANGER),
+            _ => Err(Reason::BAD_SECRET),
         }
     }
 
     fn met(&self, fd: PrivateFd, reply: &Greeting, now: u64) -> Result<Connected, Reason> {
         match reply.wish {
             Wish::Admitted => self.is_known(reply)?,
-            Wish::Stranger => return Err(self.is_known(reply).err().unwrap_or(Reason::STRANGER)),
+            Wish::Stranger => return Err(self.is_known(reply).err().unwrap_or(Reason::BAD_SECRET)),
             Wish::Version => return Err(Reason::VERSION),
             _ => return Err(Reason::NO_SUCH_NODE),
         }

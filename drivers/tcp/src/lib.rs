@@ -18,10 +18,9 @@ pub mod listener;
 pub mod session_table;
 pub mod socket;
 
-use motet_engine::driver::{Capabilities, Connecting, Driver, Pair};
+use motet_engine::driver::{Capabilities, Driver, MessageDriver};
 use motet_engine::message::transport::{Connector, Identity, Listener};
 use motet_engine::reason::Reason;
-use motet_wire::stream::slot::Slot;
 
 /// The driver.
 #[derive(Debug)]
@@ -33,28 +32,20 @@ impl Driver for Tcp {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { wire: false, shared_memory: false, between_hosts: true, latency: 10_000, bandwidth: 5_000 }
+        Capabilities { shared_memory: false, between_hosts: true, latency: 10_000, bandwidth: 5_000 }
     }
 
-    fn reach(&self, _pair: &Pair) -> Result<(), Reason> {
-        Ok(())
+    fn messages(&self) -> Option<&dyn MessageDriver> {
+        Some(self)
     }
+}
 
-    fn connect(&self, _pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
-        Err(Reason::NOT_TCP)
-    }
-
-    fn close(&self, _slot: &Slot) {}
-
+impl MessageDriver for Tcp {
     fn listen(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
         Ok(Box::new(listener::Acceptor::new(node)?))
     }
 
-    fn call(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
+    fn connect(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
         Ok(Box::new(connect::Call::new(node, address)?))
-    }
-
-    fn memory(&self) -> usize {
-        0
     }
 }

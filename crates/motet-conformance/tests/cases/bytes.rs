@@ -202,11 +202,11 @@ pub fn identity(ends: Ends) {
     let (engine, handle) = handle(stream);
     let (record, _) = engine.look_up(handle).expect("a record");
     let (local, peer) = (stream.tcp().local_addr().expect("an address"), stream.tcp().peer_addr().expect("an address"));
-    assert_eq!(record.who.ports.each_ref().map(|p| p.load(Relaxed)), [local, peer].map(|a| u32::from(a.port())));
+    assert_eq!(record.connection.ports.each_ref().map(|p| p.load(Relaxed)), [local, peer].map(|a| u32::from(a.port())));
     let loopback = u32::from_ne_bytes([127, 0, 0, 1]);
-    assert_eq!([0, 1].map(|n| record.who.addresses[n][0].load(Relaxed)), [loopback; 2]);
-    assert_eq!(record.who.role.load(Relaxed), 2, "accepted");
-    let (pid, uid) = (record.who.pid.load(Relaxed), record.who.uid.load(Relaxed));
+    assert_eq!([0, 1].map(|n| record.connection.addresses[n][0].load(Relaxed)), [loopback; 2]);
+    assert_eq!(record.connection.role.load(Relaxed), 2, "accepted");
+    let (pid, uid) = (record.connection.pid.load(Relaxed), record.connection.uid.load(Relaxed));
     if ends.wire {
         assert_eq!(uid, motet_sys::thread::euid());
         assert_eq!(pid == std::process::id(), ends.same_process);

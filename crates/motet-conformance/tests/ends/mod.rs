@@ -68,7 +68,7 @@ pub fn role(suite: impl Fn(&str) -> &'static Suite) {
     let suite = suite(driver);
     Engine::start(|| options(suite.drivers)).expect("an engine");
     let case = CASES.iter().find(|c| c.name == case).expect("a case of the table");
-    let wire = suite.drivers.iter().any(|d| d.capabilities().wire);
+    let wire = suite.drivers.iter().any(|d| d.streams().is_some());
     match place {
         "Same" => host_both(case, wire),
         "Other" => host_one(case, wire, &role),

@@ -97,7 +97,7 @@ impl Node {
         let mut ways = ways(core.connections.drivers(), address, &mut how)?;
         let mut reason = Reason::NO_SUCH_NODE;
         while let Some((driver, place)) = ways.pop_front() {
-            match driver.call(&core.identity, &place) {
+            match driver.connect_node(&core.identity, &place) {
                 Ok(calling) => {
                     let call = PendingConnect { connector: Some(calling), driver, rest: ways, how, result: None };
                     let number = core.connections.add_pending(call).ok_or(Error::Full)?;

@@ -230,7 +230,7 @@ impl PendingConnect {
             self.how.refused(self.driver.name(), reason);
             let Some((driver, address)) = self.rest.pop_front() else { return Some((self.driver, Err(reason))) };
             self.driver = driver;
-            match driver.call(identity, &address) {
+            match driver.connect_node(identity, &address) {
                 Ok(connector) => self.connector = Some(connector),
                 Err(reason) if self.rest.is_empty() => return Some((driver, Err(reason))),
                 Err(reason) => self.how.refused(driver.name(), reason),

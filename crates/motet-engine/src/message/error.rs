@@ -68,7 +68,7 @@ impl Error {
             Self::Unreachable(Reason::NAME_TAKEN) => 98,        // EADDRINUSE
             Self::Unreachable(Reason::BAD_NAME) => 22,          // EINVAL
             Self::Unreachable(Reason::NO_SUCH_NODE) => 111,     // ECONNREFUSED
-            Self::Unreachable(Reason::OTHER_USER | Reason::NOBODY | Reason::NOT_PERMITTED | Reason::STRANGER) => 13, // EACCES
+            Self::Unreachable(Reason::OTHER_USER | Reason::NOBODY | Reason::NOT_PERMITTED | Reason::BAD_SECRET) => 13, // EACCES
             Self::Unreachable(_) => 113, // EHOSTUNREACH
             Self::Full => 105,           // ENOBUFS
             Self::NoNode(errno) | Self::File(errno) => *errno,

@@ -83,7 +83,7 @@ impl Engine {
             }
         }
         let driver = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|at| self.options.drivers.get(at));
-        match driver {
+        match driver.and_then(|driver| driver.streams()) {
             Some(driver) if last => driver.close(slot),
             Some(driver) => driver.abandon(slot),
             None => {}

@@ -41,7 +41,11 @@ impl Engine {
         if pending.is_none() {
             let pair = self.pair(record, local);
             match self.route(&pair) {
-                Ok(at) => match self.options.drivers[at].connect(&pair) {
+                Ok(at) => match self.options.drivers[at]
+                    .streams()
+                    .ok_or(Reason::NOT_TCP)
+                    .and_then(|driver| driver.connect(&pair))
+                {
                     Ok(connecting) => {
                         local.driver.store(at as u32 + 1, Relaxed);
                         *pending = Some(connecting);
@@ -81,7 +85,7 @@ impl Engine {
         let quiet = self.owners(); // nobody forks
         if !self.has_alone(record) {
             drop(quiet);
-            if let Some(driver) = driver {
+            if let Some(driver) = driver.and_then(|driver| driver.streams()) {
                 driver.close(&wire.slot);
             }
             return self.stay_plain(record, Reason::SHARED);

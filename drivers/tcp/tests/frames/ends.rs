@@ -5,7 +5,7 @@
 use crate::lost_at_once;
 use crate::nodes::{End, identity, pair, until};
 use motet_driver_tcp::Tcp;
-use motet_engine::driver::Driver;
+use motet_engine::driver::MessageDriver;
 use motet_engine::message::transport::{Listener, PacketTransport, Transport};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::handshake::{GREETING, Greeting, Wish};
@@ -131,7 +131,7 @@ fn a_caller_s_door_answers_questions_and_lets_nobody_in() {
     // The called side is a plain connection here, so that it can be seen what the caller says.
     let called = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = called.local_addr().expect("its address").to_string();
-    let mut calling = Tcp.call(&identity(1, false), &address).expect("a call");
+    let mut calling = Tcp.connect(&identity(1, false), &address).expect("a call");
     assert!(calling.step(nanoseconds()).is_none());
     let (mut far, _) = called.accept().expect("it comes");
     let mut bytes = [0; GREETING];

@@ -2,7 +2,7 @@
 
 use crate::nodes::{End, identity, meet, pair, until};
 use motet_driver_tcp::Tcp;
-use motet_engine::driver::Driver;
+use motet_engine::driver::MessageDriver;
 use motet_engine::message::transport::{Listener, Transport};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::handshake::{GREETING, Greeting, VERSION, Wish};
@@ -117,8 +117,9 @@ fn frames_that_may_not_be_break_the_link_and_no_other() {
 fn calls_that_lead_nowhere_say_why() {
     let call = |address: &str, bytes: &[u8]| {
         let server = TcpListener::bind(address).expect("a port");
-        let mut call =
-            Tcp.call(&identity(1, false), &server.local_addr().expect("its address").to_string()).expect("it begins");
+        let mut call = Tcp
+            .connect(&identity(1, false), &server.local_addr().expect("its address").to_string())
+            .expect("it begins");
         let (mut far, _) = server.accept().expect("it comes");
         far.write_all(bytes).expect("sent");
         let mut outcome = None;
@@ -136,8 +137,8 @@ fn calls_that_lead_nowhere_say_why() {
     assert_eq!(call("127.0.0.1:0", &greeting(Wish::Refused).encode()), Reason::NO_SUCH_NODE);
     assert_eq!(call("127.0.0.1:0", &greeting(Wish::Welcome).encode()), Reason::NO_SUCH_NODE, "not to a new session");
     assert_eq!(call("127.0.0.1:0", &greeting(Wish::Admitted).encode()), Reason::BROKEN, "another session's");
-    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Stranger).encode()), Reason::STRANGER);
-    assert!(Tcp.call(&identity(1, false), "nowhere").is_err());
+    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Stranger).encode()), Reason::BAD_SECRET);
+    assert!(Tcp.connect(&identity(1, false), "nowhere").is_err());
     assert!(Tcp.listen(&identity(1, false)).is_err());
 }
 
@@ -145,7 +146,7 @@ fn calls_that_lead_nowhere_say_why() {
 fn a_node_does_not_call_itself() {
     let own = identity(1, true);
     let mut listener = Tcp.listen(&own).expect("a listener");
-    let mut call = Tcp.call(&own, &listener.address()).expect("it begins");
+    let mut call = Tcp.connect(&own, &listener.address()).expect("it begins");
     let mut outcome = None;
     until("it ends", || {
         assert!(listener.step(nanoseconds()).is_none());

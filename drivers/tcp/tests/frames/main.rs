@@ -14,7 +14,7 @@ mod nodes;
 mod speed;
 
 use motet_driver_tcp::Tcp;
-use motet_engine::driver::Driver;
+use motet_engine::driver::MessageDriver;
 use motet_engine::message::transport::PacketTransport;
 use motet_engine::reason::Reason;
 use motet_sys::clock::nanoseconds;

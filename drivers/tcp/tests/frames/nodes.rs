@@ -1,7 +1,7 @@
 //! Nodes, and what they send each other.
 
 use motet_driver_tcp::Tcp;
-use motet_engine::driver::Driver;
+use motet_engine::driver::MessageDriver;
 pub use motet_engine::message::transport::Identity;
 use motet_engine::message::transport::{Connected, Listener, NodeId, PacketTransport, Secret, Transport};
 use motet_sys::clock::nanoseconds;
@@ -73,7 +73,7 @@ impl End {
 
 /// A caller and the node that listens, once they have met.
 pub fn meet(caller: &Identity, listener: &mut dyn Listener, address: &str) -> (End, End) {
-    let mut call = Tcp.call(caller, address).expect("a call");
+    let mut call = Tcp.connect(caller, address).expect("a call");
     let (mut near, mut far) = (None, None);
     until("they meet", || {
         if near.is_none() {

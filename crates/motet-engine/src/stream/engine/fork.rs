@@ -23,7 +23,7 @@ impl Engine {
         }
         *lock(&self.ended) = Totals::default();
         self.become_member();
-        self.options.drivers.iter().for_each(|d| d.forked());
+        self.options.drivers.iter().for_each(|d| d.after_fork());
         self.told.iter().zip(self.driver_links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));
     }
 }
@@ -52,7 +52,7 @@ impl Quiet {
             _start: start,
             _owners: engine.map(|e| lock(&e.owners)),
             _free: engine.map(|e| lock(&e.free)),
-            _drivers: engine.iter().flat_map(|e| e.options.drivers).map(|driver| driver.quiet()).collect(),
+            _drivers: engine.iter().flat_map(|e| e.options.drivers).map(|driver| driver.prepare_fork()).collect(),
             _ended: engine.map(|e| lock(&e.ended)),
             _log: engine.map(|e| e.log.hold()),
             _pool: Box::new(buffer_pool::lock_for_fork()),
