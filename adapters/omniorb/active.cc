@@ -1,7 +1,8 @@
-/* active.cc: the client's side: connects; watches connections that serve callbacks (bidirectional GIOP).
+/* active.cc: client side: connects; watches connections that serve callbacks (bidirectional GIOP).
  *
- * What it is:   omniORB's TCP address whose connections are ours once TCP has made them, and one watcher for all of them.
- * What it isn't: a look-up of peers. Whether the other end is equipped is the engine's to find out, over the connection. */
+ * What it is:   omniORB's TCP address, whose connections become connections of this adapter after TCP has made them, and one watcher for all
+ *               of them.
+ * What it isn't: a search for peers. The engine finds out over the connection whether the other end runs with Motet. */
 #include <atomic>
 
 #include "connection.h"
@@ -12,7 +13,7 @@ namespace motet_omniorb {
 using omni::tcpActiveConnection;
 using omni::tcpAddress;
 
-/* Of the whole process, as omniORB's is. A thread is in Monitor() as long as one of the connections serves callbacks. */
+/* One for the process, as in omniORB. A thread is in Monitor() while at least one connection serves callbacks. */
 class Collection : public omni::giopActiveCollection {
 public:
     const char *type() const override { return "giop:tcp"; }
@@ -25,17 +26,17 @@ public:
     void deactivate() override
     {
         done_ = true;
-        watcher.ring();
+        watcher.wake();
     }
-    void enter()
+    void add_member()
     {
         members_++;
         done_ = false;
     }
-    void leave()
+    void remove_member()
     {
         members_--;
-        watcher.ring();
+        watcher.wake();
     }
 
     Watcher watcher;
@@ -45,11 +46,11 @@ private:
     std::atomic<bool> done_{false};
 };
 
-/* Never destroyed: threads may be in it when the process exits. */
+/* Never destroyed: threads may use it while the process exits. */
 static Collection &collection()
 {
-    static Collection *the_one = new Collection;
-    return *the_one;
+    static Collection *instance = new Collection;
+    return *instance;
 }
 
 class ActiveConnection : public Connection<tcpActiveConnection> {
@@ -57,11 +58,11 @@ public:
     explicit ActiveConnection(int fd) : Connection(collection().watcher, MOTET_ROLE_CONNECTED, fd) {}
     ~ActiveConnection() override
     {
-        if (registered_) collection().leave();
+        if (registered_) collection().remove_member();
     }
     omni::giopActiveCollection *registerMonitor() override
     {
-        if (!registered_) collection().enter();
+        if (!registered_) collection().add_member();
         registered_ = true;
         return &collection();
     }

@@ -1,25 +1,25 @@
-/* adapter.h: the map of the omniORB voice.
+/* adapter.h: declarations shared by the files of the omniORB adapter.
  *
- * What it is:   the declarations shared by the files of libmotet_omniorb42.so and its like, which let omniORB 4.2 and 4.3 speak GIOP over streams of
- *               Motet's engine. Read the files in this order:
- *                 shim.c         the preload object: sees CORBA::ORB_init and loads the adapter that fits (linked to libc only)
- *                 transport.cc   the transport `giop:tcp` in the place of omniORB's own: endpoints and addresses of ours
- *                 endpoint.cc    the server's side: accepts, and watches accepted connections
- *                 active.cc      the client's side: connects; watches connections that serve callbacks (bidirectional GIOP)
- *                 connection.h   an omniORB TCP connection whose payload goes through a stream
- *                 line.cc        its stream: send, receive, deadlines, shutdown
- *                 memory.cc      where large sequences arrive
- *                 watcher.cc     real readiness: who hears when a connection has something to read
- *                 limits.cc      the largest message
- *                 life.cc        fork and exit
- *                 versions.h     what differs between the versions of omniORB
- * What it isn't: a protocol, on either side. GIOP is omniORB's, rings and gates are the engine's (include/motet.h). Names, ports,
- *               IORs, transport rules and logs are those of the TCP connection, which is always made and is always there.
+ * What it is:   libmotet_omniorb42.so and libmotet_omniorb43.so let omniORB 4.2 and 4.3 send GIOP through streams of Motet's engine.
+ *               Files in reading order:
+ *                 preload.c             the preload object: intercepts CORBA::ORB_init and loads the adapter that fits (linked to libc only)
+ *                 transport.cc          the transport `giop:tcp` that replaces omniORB's own
+ *                 endpoint.cc           server side: accepts connections and watches them
+ *                 active.cc             client side: connects; watches connections that serve callbacks (bidirectional GIOP)
+ *                 connection.h          an omniORB TCP connection whose payload goes through a stream
+ *                 stream.cc             its stream: send, receive, deadlines, shutdown
+ *                 receive_buffer.cc     memory into which large sequences are received
+ *                 watcher.cc            reports readable connections to the ORB
+ *                 limits.cc             largest GIOP message
+ *                 process_lifecycle.cc  load, fork and exit
+ *                 versions.h            differences between the omniORB versions
+ * What it isn't: a protocol. GIOP is omniORB's; rings and gates are the engine's (include/motet.h). Names, ports, IORs, transport rules and
+ *               logs are those of the TCP connection, which exists for every connection.
  *
  * Rules for every file
- *   - Of omniORB only the headers that its development package installs; of Motet only motet.h.
- *   - No exception leaves a function that omniORB calls, and nothing is written but omniORB's own trace.
- *   - Between motet_upgrade() and motet_close() no byte of a descriptor moves but through the stream.
+ *   - Of omniORB, only headers that its development package installs; of Motet, only motet.h and motet_adapter.h.
+ *   - No exception leaves a function that omniORB calls. The only output is omniORB's own trace.
+ *   - Between motet_upgrade() and motet_close() all bytes of a descriptor go through the stream.
  */
 #ifndef MOTET_OMNIORB_ADAPTER_H
 #define MOTET_OMNIORB_ADAPTER_H
@@ -36,25 +36,25 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "motet.h"
+#include "motet_adapter.h"
 
 namespace motet_omniorb {
 
-/* ns of CLOCK_MONOTONIC. */
+/* Current time: ns of CLOCK_MONOTONIC. */
 int64_t now();
-/* An absolute time of omniORB's, which is wall-clock; INT64_MAX for none. */
+/* Converts an absolute wall-clock time of omniORB to ns of CLOCK_MONOTONIC. INT64_MAX for no deadline. */
 int64_t monotonic(const omni_time_t &deadline);
 
-/* line.cc. The C library's own functions: those that the sockets voice puts in front take this descriptor for a connection that may
- * become theirs, as they have seen it being made and nothing since. */
+/* stream.cc. libc's own functions. The interposed ones of the sockets adapter would take this descriptor for an upgrade candidate: they saw
+ * its creation and no call since. */
 struct Kernel {
     decltype(&::recv) recv;
     decltype(&::ppoll) ppoll;
 };
 const Kernel &kernel();
 
-/* transport.cc. False where this omniORB has no transport of that name to stand in for. */
-bool stand_in_for_tcp();
+/* transport.cc. False where this omniORB has no transport `giop:tcp` that can be replaced. */
+bool replace_tcp_transport();
 
 /* endpoint.cc, active.cc */
 omni::giopEndpoint *new_endpoint(const char *param);

@@ -1,15 +1,15 @@
-/* connection.h: an omniORB TCP connection whose payload goes through a stream of Motet's.
+/* connection.h: an omniORB TCP connection whose payload goes through a stream of Motet.
  *
- * What it is:   what the two sides have in common. The base, tcpConnection or tcpActiveConnection, keeps the descriptor, closes it,
- *               and knows the addresses at its ends; code that asks a connection for its type or its handle() gets what it always got.
- * What it isn't: another kind of connection where the engine refuses the descriptor (its table is full, say). Then every call is the
- *               base's, and only readiness is ours. */
+ * What it is:   the common part of both sides. The base class, tcpConnection or tcpActiveConnection, owns and closes the descriptor and
+ *               knows both addresses. Code that asks for the connection's type or handle() gets omniORB's own answer.
+ * What it isn't: a different connection where the engine refuses the descriptor (for example because its table is full). Then the base
+ *               handles every call, and only readiness is handled here. */
 #ifndef MOTET_OMNIORB_CONNECTION_H
 #define MOTET_OMNIORB_CONNECTION_H
 
 #include <algorithm>
 
-#include "line.h"
+#include "stream.h"
 #include "watcher.h"
 
 namespace motet_omniorb {
@@ -18,30 +18,30 @@ template <class Base> class Connection : public Base {
 public:
     template <class... Owner>
     Connection(Watcher &watcher, enum motet_role role, int fd, Owner *...owner)
-        : Base(fd, owner...), line_(fd, role), watch_(watcher, this, fd, line_.stream())
+        : Base(fd, owner...), stream_(fd, role), watch_(watcher, this, fd, stream_.handle())
     {
         if (omniORB::trace(20)) {
             omniORB::logger log;
             log << "Motet: connection " << this->myaddress() << " - " << this->peeraddress()
-                << (line_.stream() ? " is a stream\n" : " is left to the kernel\n");
+                << (stream_.handle() ? " is a stream\n" : " is left to the kernel\n");
         }
     }
 
     int Send(void *data, size_t size, const omni_time_t &deadline) override
     {
-        if (__builtin_expect(!line_.stream(), 0)) return Base::Send(data, size, deadline);
-        return line_.send(data, std::min(size, omni::orbParameters::maxSocketSend), deadline);
+        if (__builtin_expect(!stream_.handle(), 0)) return Base::Send(data, size, deadline);
+        return stream_.send(data, std::min(size, omni::orbParameters::maxSocketSend), deadline);
     }
 
     int Recv(void *data, size_t size, const omni_time_t &deadline) override
     {
-        if (__builtin_expect(!line_.stream(), 0)) return Base::Recv(data, size, deadline);
-        return line_.recv(data, std::min(size, omni::orbParameters::maxSocketRecv), deadline);
+        if (__builtin_expect(!stream_.handle(), 0)) return Base::Recv(data, size, deadline);
+        return stream_.recv(data, std::min(size, omni::orbParameters::maxSocketRecv), deadline);
     }
 
     void Shutdown() override
     {
-        if (line_.stream()) line_.shutdown();
+        if (stream_.handle()) stream_.shutdown();
         else Base::Shutdown();
     }
 
@@ -51,8 +51,8 @@ public:
     CORBA::Boolean Peek() override { return watch_.peek(); }
 
 private:
-    Line line_;   /* ends before the base closes the descriptor */
-    Watch watch_; /* ends first */
+    Stream stream_; /* destroyed before the base closes the descriptor */
+    Watch watch_;   /* destroyed first */
 };
 
 } // namespace motet_omniorb

@@ -1,8 +1,8 @@
-/* endpoint.cc: the server's side: accepts, and watches accepted connections.
+/* endpoint.cc: server side: accepts connections and watches them.
  *
- * What it is:   omniORB's TCP endpoint, which binds, publishes and answers for its addresses, with a watcher of ours in the place of
- *               its own collection.
- * What it isn't: a listener of another kind. Whoever connects is accepted from the kernel's backlog, equipped or not. */
+ * What it is:   omniORB's TCP endpoint, which binds, publishes and validates its addresses, with a watcher of this adapter instead of its
+ *               own collection.
+ * What it isn't: another kind of listener. Every peer is accepted from the kernel's backlog, with or without Motet. */
 #include <atomic>
 #include <cerrno>
 #include <sys/socket.h>
@@ -24,15 +24,15 @@ public:
 private:
     omni::giopConnection *accept();
 
-    Watcher watcher_; /* outlives the connections: each counts as a user of this endpoint */
+    Watcher watcher_; /* outlives the connections: each is a user of this endpoint */
     std::atomic<bool> poked_{false};
 };
 
-/* omniORB connects to itself here, to make its own thread look up. */
+/* omniORB wakes its own thread by a connection to itself. Here the watcher is woken. */
 void Endpoint::Poke()
 {
     poked_ = true;
-    watcher_.ring();
+    watcher_.wake();
 }
 
 omni::giopConnection *Endpoint::accept()
@@ -47,7 +47,7 @@ omni::giopConnection *Endpoint::accept()
         omniORB::logger log;
         log << "accept() failed with error " << why << ", will try later\n";
     }
-    /* The backlog stays readable until there is room. */
+    /* The listener stays readable while descriptors or memory are exhausted: wait 10 ms. */
     if (why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM) usleep(10000);
     return nullptr;
 }

@@ -1,9 +1,9 @@
-/* transport.cc: the transport `giop:tcp` in the place of omniORB's own.
+/* transport.cc: the transport `giop:tcp` that replaces omniORB's own.
  *
- * What it is:   an entry in omniORB's list of transports. The list has the built-in one first and the first that matches a name is
- *               taken, so the built-in one gives its name up. It stays in the list and is asked for all that is not ours to know:
- *               which addresses are valid, which interfaces there are, what an IOR says.
- * What it isn't: visible. The names in IORs, options and logs are the same. */
+ * What it is:   an entry in omniORB's list of transports. The built-in transport is first in the list and the first match is taken, so the
+ *               built-in one gets another name. It stays in the list and answers what this adapter does not know: valid addresses,
+ *               interfaces, the content of IORs.
+ * What it isn't: visible. Names in IORs, options and logs are unchanged. */
 #include "adapter.h"
 
 #include <omniORB4/tcpTransportImpl.h>
@@ -29,12 +29,12 @@ private:
     omni::giopTransportImpl *const own_;
 };
 
-bool stand_in_for_tcp()
+bool replace_tcp_transport()
 {
     omni::giopTransportImpl *own = omni::giopTransportImpl::str2Transport("giop:tcp:127.0.0.1:1");
     if (!own || !dynamic_cast<omni::tcpTransportImpl *>(own)) return false;
     own->type = "giop:kernel-tcp";
-    new Transport(own); /* enters itself into the list, for as long as the process lives */
+    new Transport(own); /* registers itself in the list, for the life of the process */
     return true;
 }
 

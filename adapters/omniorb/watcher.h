@@ -1,4 +1,4 @@
-/* watcher.h: who hears when a connection has something to read. */
+/* watcher.h: reports readable connections to the ORB. */
 #ifndef MOTET_OMNIORB_WATCHER_H
 #define MOTET_OMNIORB_WATCHER_H
 
@@ -13,7 +13,7 @@ namespace motet_omniorb {
 
 class Watcher;
 
-/* A connection's place in a watcher. The calls are those of giopConnection, with the same meaning. */
+/* A connection's registration in a watcher. The calls have the meaning of those of giopConnection. */
 class Watch {
 public:
     Watch(Watcher &watcher, omni::giopConnection *connection, int fd, motet_stream stream);
@@ -31,16 +31,16 @@ private:
     omni::giopConnection *const connection_;
     const int fd_;
     const motet_stream stream_;
-    /* All under the watcher's lock. */
-    bool wanted_ = false;   /* the ORB wants to hear of it */
-    bool at_once_ = false;  /* and not only from the next scan on */
-    bool buffered_ = false; /* it has something already: the ORB read more than it needed */
-    bool peeked_ = false;   /* a thread waits for this one alone */
-    int held_ = -1;         /* its place in the watcher's present sleep */
+    /* Under the watcher's lock: */
+    bool wanted_ = false;   /* the ORB wants a report when the connection becomes readable */
+    bool at_once_ = false;  /* without waiting for the next scan */
+    bool buffered_ = false; /* data is available already: the ORB read more than it needed */
+    bool peeked_ = false;   /* a thread waits for this connection alone, in peek() */
+    int covered_ = -1;      /* index in the watcher's current sleep, -1: none */
     uint64_t since_ = 0;    /* the scan in which it became wanted */
 };
 
-/* One thread, the endpoint's or that of the connections made by this process, waits in round(). */
+/* Watches the connections of an endpoint, or the outgoing connections of the process. One thread waits in round(). */
 class Watcher {
 public:
     Watcher();
@@ -48,38 +48,38 @@ public:
     Watcher(const Watcher &) = delete;
     Watcher &operator=(const Watcher &) = delete;
 
-    enum Seen { NOTHING, LISTENER, FAILED };
-    /* Waits for the next event at most; calls back for each connection that became readable, which is not wanted from then on.
-     * `listener` is another descriptor to wait for, or -1. */
-    Seen round(int listener, omni::giopConnection::notifyReadable_t readable, void *cookie);
-    /* Makes round() return. */
-    void ring();
+    enum Event { NOTHING, LISTENER, FAILED };
+    /* Waits for one event at most. Calls back for each connection that became readable, which is not wanted after that. `listener` is a
+     * further descriptor to wait for, or -1. */
+    Event round(int listener, omni::giopConnection::notifyReadable_t readable, void *cookie);
+    /* Makes round() return. Any thread. */
+    void wake();
 
 private:
     friend class Watch;
     using Lock = std::unique_lock<std::mutex>;
-    int64_t choose(int64_t at);
-    bool sleep(int64_t until);
-    bool ask_kernel(int64_t until);
-    void tell(Lock &lock, omni::giopConnection::notifyReadable_t readable, void *cookie);
-    void hold(Watch *watch);
+    int64_t choose_covered(int64_t at);
+    bool sleep_covered(int64_t until);
+    bool poll_kernel(int64_t until);
+    void deliver(Lock &lock, omni::giopConnection::notifyReadable_t readable, void *cookie);
+    void cover(Watch *watch);
 
     std::mutex lock_;
     std::condition_variable changed_;
-    unsigned waiting_ = 0;          /* threads on changed_ */
+    unsigned waiting_ = 0;          /* threads that wait on changed_ */
     std::vector<Watch *> all_;
-    std::vector<Watch *> found_;    /* to be called back */
-    Watch *told_ = nullptr;         /* is being called back */
+    std::vector<Watch *> readable_; /* readable connections before their callback */
+    Watch *in_callback_ = nullptr;  /* the connection whose callback runs */
     uint64_t scans_ = 0;
     int64_t next_scan_ = 0;
-    unsigned quiet_ = 0;            /* scans without anything new */
-    bool forever_ = false;          /* sleeps until somebody rings */
-    const int bell_;
+    unsigned quiet_scans_ = 0;    /* consecutive scans without a change */
+    bool sleeps_forever_ = false; /* the current sleep has no time limit */
+    const int wake_fd_;
 
-    /* The present sleep: the watcher's thread alone, but for entries of held_, which anybody clears under the lock. */
-    std::vector<Watch *> held_;
+    /* The current sleep. Used by the watcher's thread only, except that entries of covered_ are cleared by any thread under the lock. */
+    std::vector<Watch *> covered_;
     std::vector<motet_stream> streams_;
-    std::vector<struct pollfd> polled_; /* the bell, the listener, then those of held_ */
+    std::vector<struct pollfd> polled_; /* the wakeup descriptor, the listener, then those of covered_ */
 };
 
 } // namespace motet_omniorb

@@ -1,18 +1,18 @@
-/* aio.c: POSIX asynchronous input and output, which the C library makes by itself in threads of its own.
+/* aio.c: POSIX asynchronous I/O, which libc implements in threads of its own.
  *
- * What it is:   a connection that is used so is plain from then on. What its ring holds at that moment is the first read's, which is
- *               answered at once; all others are the C library's.
- * What it isn't: fast.
+ * What it is:   a connection that is used this way stays on TCP from then on. The first read returns at once what the ring holds at that
+ *               moment; all other requests are libc's.
+ * What it isn't: a fast path.
  *
- * Signal safety: as the C library's: aio_error() and the like only. Fork safety: as receive.c. */
-#include "shim.h"
+ * Signal safety: aio_error() and aio_return() only, as in libc. Fork safety: as receive.c. errno: kept on success. */
+#include "sockets.h"
 
 #include <aio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The C library keeps state and result of a request in the control block. */
-static void finish(struct aiocb *request, int error, ssize_t result)
+/* libc stores state and result of a request in the control block. */
+static void complete_request(struct aiocb *request, int error, ssize_t result)
 {
     request->__return_value = result;
     __atomic_store_n(&request->__error_code, error, __ATOMIC_RELEASE);
@@ -41,32 +41,32 @@ static void notify(const struct sigevent *event)
     pthread_attr_destroy(&own);
 }
 
-/* Makes the connection plain; true when the request, a read, was answered from the ring. */
-static bool taken(struct aiocb *request, bool reads)
+/* Moves the connection to TCP. True when the request, a read, was answered from the ring. */
+static bool force_tcp_and_answer(struct aiocb *request, bool reads)
 {
     int fd = request ? request->aio_fildes : -1;
-    if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || shim_depth > 0) return false;
+    if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || reentrancy_depth > 0) return false;
     int kept = errno;
     ssize_t got = -1;
-    table_make_plain(fd, REASON_KERNEL_TELLS);
+    table_force_tcp(fd, REASON_KERNEL_METADATA);
     uint64_t word = table_word(fd);
-    bool held = word_kind(word) == KIND_STREAM ? ENGINE(engine.rx_ready(table_handle(fd))) & MOTET_RX_DATA : confined_ready(fd);
-    if (reads && held) got = recv(fd, (void *)request->aio_buf, request->aio_nbytes, MSG_DONTWAIT);
-    if (got >= 0) finish(request, 0, got);
+    bool ring_has_data = word_kind(word) == KIND_STREAM ? ENGINE(engine.rx_ready(table_handle(fd))) & MOTET_RX_DATA : confined_ready(fd);
+    if (reads && ring_has_data) got = recv(fd, (void *)request->aio_buf, request->aio_nbytes, MSG_DONTWAIT);
+    if (got >= 0) complete_request(request, 0, got);
     errno = kept;
     return got >= 0;
 }
 
 SHIM_API int aio_read(struct aiocb *request)
 {
-    if (!taken(request, true)) return REAL(aio_read)(request);
+    if (!force_tcp_and_answer(request, true)) return REAL(aio_read)(request);
     notify(&request->aio_sigevent);
     return 0;
 }
 
 SHIM_API int aio_write(struct aiocb *request)
 {
-    taken(request, false);
+    force_tcp_and_answer(request, false);
     return REAL(aio_write)(request);
 }
 
@@ -83,7 +83,7 @@ SHIM_API int lio_listio(int mode, struct aiocb *const list[], int count, struct 
     }
     for (int i = 0; i < count; i++) {
         left[i] = list[i];
-        if (!list[i] || list[i]->aio_lio_opcode == LIO_NOP || !taken(list[i], list[i]->aio_lio_opcode == LIO_READ)) continue;
+        if (!list[i] || list[i]->aio_lio_opcode == LIO_NOP || !force_tcp_and_answer(list[i], list[i]->aio_lio_opcode == LIO_READ)) continue;
         notify(&list[i]->aio_sigevent);
         left[i] = NULL;
     }

@@ -1,16 +1,16 @@
-/* confined.c: a process that has confined its system calls (seccomp).
+/* confined.c: processes that restrict their system calls by a seccomp filter ("confined").
  *
- * What it is:   from the moment before a filter is installed no system call is made but those that the program itself makes, with
- *               its own arguments (a receive may be shorter, a wait may be told not to sleep). Every gate closes for good, what was
- *               only counted is forgotten, epoll descriptors are the kernel's alone. What a ring still holds at that moment is
- *               the one thing left: it is delivered in its place, by memory alone, and then the descriptor is as any other.
- * What it isn't: a filter, nor for threads that were inside the engine when another thread confined the whole process.
+ * What it is:   from just before the filter is installed, this object makes no system call except those that the program itself makes, with
+ *               the program's arguments (a receive may be shorter, a wait may have timeout 0). Every gate closes for good, candidates are
+ *               not tracked any more, and epoll descriptors are the kernel's alone. Only bytes that rings hold at that moment remain: they
+ *               are delivered in order, by memory access alone; after the last one the descriptor is not tracked any more.
+ * What it isn't: a filter. Threads that are inside the engine while another thread confines the whole process are not covered.
  *
- * A close over bytes that are left in a ring ends the connection in order: to reset it would take a system call.
+ * A close over bytes that are left in a ring ends the connection in order: a reset would take a system call.
  *
- * Signal safety: as the functions of the same names; no signal is blocked, so while a short lock is held shim_depth is raised.
- * Fork safety: the state is a copy of the parent's; a child is as confined as its parent. */
-#include "interest.h"
+ * Signal safety: as the functions of the same names. No signal is blocked; reentrancy_depth is raised while a short lock is held. Fork
+ * safety: the state is a copy of the parent's, and a child is as confined as its parent. errno: kept on success, and by confined_begin(). */
+#include "epoll_interest.h"
 
 #include <linux/seccomp.h>
 #include <stdio.h>
@@ -20,28 +20,28 @@
 #define NANOSECONDS 1000000000ll
 #define SET_BITS (8 * (int)sizeof(long))
 
-static _Atomic bool any_rest; /* some ring had bytes at the confinement */
+static _Atomic bool any_rest; /* some ring held bytes at the confinement */
 
-/* ---------------------------------------------------------------- the moment before */
+/* ---------------------------------------------------------------- before the confinement */
 
 bool confined_prctl(long option, unsigned long filter)
 {
     return option == PR_SET_NO_NEW_PRIVS || (option == PR_SET_SECCOMP && (filter == SECCOMP_MODE_STRICT || filter == SECCOMP_MODE_FILTER));
 }
 
-/* Of seccomp(2): operation and arguments. Libraries ask with no filter at all what the kernel can do. */
+/* Operation and arguments of seccomp(2). Libraries call it without a filter to ask what the kernel supports. */
 bool confined_seccomp(long operation, const void *arguments)
 {
     return operation == SECCOMP_SET_MODE_STRICT || (operation == SECCOMP_SET_MODE_FILTER && arguments != NULL);
 }
 
-static void give_up(int fd)
+static void detach(int fd)
 {
-    table_make_plain(fd, REASON_CONFINED);
+    table_force_tcp(fd, REASON_CONFINED);
     uint64_t word = table_word(fd);
     motet_stream s = table_handle(fd);
     if (word_kind(word) != KIND_STREAM) return;
-    bool empty = ENGINE(engine.hand_on(s, fd, REASON_CONFINED)) != 0;
+    bool empty = ENGINE(engine.hand_over(s, fd, REASON_CONFINED)) != 0;
     table_lock();
     if (table_word(fd) == word && table_handle(fd) == s) {
         engine_report(s, fd);
@@ -50,21 +50,21 @@ static void give_up(int fd)
         else
             interest_confined(fd);
         if (!empty) atomic_store(&any_rest, true);
-        table_replace(fd, empty ? 0 : KIND_REST | (word & (WORD_SHARED | WORD_COPIED | WORD_ELSEWHERE)));
+        table_replace(fd, empty ? 0 : KIND_RING_REST | (word & (WORD_SHARED | WORD_DUPLICATED | WORD_OTHER_PROCESS)));
     }
     table_unlock();
 }
 
 void confined_begin(void)
 {
-    if (shim_depth > 0 || engine_confined() || !table_in_own_process()) return;
+    if (reentrancy_depth > 0 || engine_confined() || !table_in_own_process()) return;
     int kept = errno;
-    engine_disable(); /* first: no thread brings up another stream */
-    for (int fd = 0; fd <= atomic_load(&shim_top); fd++) {
+    engine_disable(); /* first, so that no thread upgrades another stream */
+    for (int fd = 0; fd <= atomic_load(&fd_top); fd++) {
         enum kind kind = word_kind(table_word(fd));
-        if (kind == KIND_FRESH || kind >= KIND_CANDIDATE) give_up(fd);
+        if (kind == KIND_UNCONNECTED || kind >= KIND_CANDIDATE) detach(fd);
     }
-    for (int fd = 0; fd <= atomic_load(&shim_top); fd++)
+    for (int fd = 0; fd <= atomic_load(&fd_top); fd++)
         if (word_kind(table_word(fd)) == KIND_EPOLL && interest_epoll_confined(word_extra(table_word(fd))) && !any_rest) table_replace(fd, 0);
     engine_confine();
     errno = kept;
@@ -74,50 +74,50 @@ bool confined_has_rest(void) { return atomic_load(&any_rest); }
 
 /* ---------------------------------------------------------------- receiving */
 
-static void is_over(int fd)
+static void rest_drained(int fd)
 {
     table_lock();
-    if (word_kind(table_word(fd)) == KIND_REST) {
+    if (word_kind(table_word(fd)) == KIND_RING_REST) {
         interest_forget(fd);
         table_replace(fd, 0);
     }
     table_unlock();
 }
 
-/* More than 0: so many bytes of the ring. 0: make the kernel's call for *limit bytes at most, and say with confined_came() what came.
- * -1: failed, errno says why. */
+/* Receives bytes of the ring. Returns their number (> 0); or 0: make the kernel's call for *limit bytes at most, and report its result by
+ * confined_received(); or -1 with errno. */
 ssize_t confined_take(int fd, const struct iovec *iov, int count, int flags, uint64_t *limit)
 {
     *limit = UINT64_MAX;
-    if (flags & (MSG_OOB | MSG_ERRQUEUE) || count <= 0 || shim_depth > 0) return 0;
+    if (flags & (MSG_OOB | MSG_ERRQUEUE) || count <= 0 || reentrancy_depth > 0) return 0;
     char discarded[512];
     struct iovec bounce = {discarded, 0};
-    if (flags & MSG_TRUNC) { /* thrown away, and the program's buffer may not even exist */
+    if (flags & MSG_TRUNC) { /* discards the bytes; the program's buffer may be invalid */
         for (int i = 0; i < count && bounce.iov_len < sizeof discarded; i++) bounce.iov_len += iov[i].iov_len;
         if (bounce.iov_len > sizeof discarded) bounce.iov_len = sizeof discarded;
         iov = &bounce;
         count = 1;
     }
-    ssize_t step = ENGINE(engine.rest(table_handle(fd), iov, count, flags, limit));
-    if (step == 0 && *limit == UINT64_MAX) is_over(fd);
+    ssize_t step = ENGINE(engine.drain(table_handle(fd), iov, count, flags, limit));
+    if (step == 0 && *limit == UINT64_MAX) rest_drained(fd);
     if (step >= 0) return step;
     errno = (int)-step;
     return -1;
 }
 
-void confined_came(int fd, ssize_t received, int flags)
+void confined_received(int fd, ssize_t received, int flags)
 {
-    if (received > 0 && !(flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE)) && word_kind(table_word(fd)) == KIND_REST)
-        ENGINE_DO(engine.rest_came(table_handle(fd), (size_t)received));
+    if (received > 0 && !(flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE)) && word_kind(table_word(fd)) == KIND_RING_REST)
+        ENGINE_DO(engine.drain_received(table_handle(fd), (size_t)received));
 }
 
-/* Whether a receive finds bytes of the ring now. */
+/* True when a receive would take bytes of the ring now. */
 bool confined_ready(int fd)
 {
-    return word_kind(table_word(fd)) == KIND_REST && shim_depth == 0 && (ENGINE(engine.rx_ready(table_handle(fd))) & MOTET_RX_DATA);
+    return word_kind(table_word(fd)) == KIND_RING_REST && reentrancy_depth == 0 && (ENGINE(engine.rx_ready(table_handle(fd))) & MOTET_RX_DATA);
 }
 
-/* Bytes of the ring that a receive could have, of `pending` that the kernel has and what precedes the ring. */
+/* Bytes of the ring that a receive could take now; 0 while bytes of the kernel precede them. */
 size_t confined_bytes(int fd) { return confined_ready(fd) ? ENGINE(engine.rx_bytes(table_handle(fd))) : 0; }
 
 /* ---------------------------------------------------------------- poll and select */
@@ -141,19 +141,19 @@ int confined_poll(struct pollfd *fds, nfds_t count, const struct confined_poll_c
 
 static bool has(const long *set, int fd) { return (unsigned long)set[fd / SET_BITS] >> (fd % SET_BITS) & 1; }
 
-/* One answer of select reports the rings of so many descriptors at most. The next answer reports the others. */
-#define TOLD 64
+/* One select reports the rings of this many descriptors at most; the next one reports the others. */
+#define REPORTED_MAX 64
 
 int confined_select(int count, fd_set *const sets[3], const struct confined_select_call *call)
 {
-    int most = count < SHIM_SLOTS ? count : SHIM_SLOTS, ready[TOLD], told = 0;
-    for (int fd = 0; confined_has_rest() && sets[0] && fd < most && told < TOLD; fd++)
-        if (has((long *)sets[0], fd) && confined_ready(fd)) ready[told++] = fd;
+    int limit = count < SHIM_TRACKED_FDS ? count : SHIM_TRACKED_FDS, ready[REPORTED_MAX], reported = 0;
+    for (int fd = 0; confined_has_rest() && sets[0] && fd < limit && reported < REPORTED_MAX; fd++)
+        if (has((long *)sets[0], fd) && confined_ready(fd)) ready[reported++] = fd;
     struct timeval now = {0, 0};
     static const struct timespec zero;
-    int found = call->precise ? REAL(pselect)(count, sets[0], sets[1], sets[2], told ? &zero : call->time, call->mask)
-                              : REAL(select)(count, sets[0], sets[1], sets[2], told ? &now : call->timeout);
-    for (int i = 0; found >= 0 && i < told; i++) {
+    int found = call->precise ? REAL(pselect)(count, sets[0], sets[1], sets[2], reported ? &zero : call->time, call->mask)
+                              : REAL(select)(count, sets[0], sets[1], sets[2], reported ? &now : call->timeout);
+    for (int i = 0; found >= 0 && i < reported; i++) {
         long *words = (long *)sets[0];
         if (has(words, ready[i])) continue;
         words[ready[i] / SET_BITS] = (long)((unsigned long)words[ready[i] / SET_BITS] | 1ul << (ready[i] % SET_BITS));
@@ -168,18 +168,18 @@ static int kernel_events(const struct confined_epoll_call *x, bool at_once, int6
 {
     struct timespec now, zero = {0, 0};
     int timeout = at_once ? 0 : x->timeout;
-    if (x->kind == EPOLL_PWAIT2) return REAL(epoll_pwait2)(x->epfd, x->events, x->room, at_once ? &zero : x->time, x->mask);
-    if (until != INT64_MAX && timeout > 0) { /* the second time */
+    if (x->kind == EPOLL_PWAIT2) return REAL(epoll_pwait2)(x->epfd, x->events, x->capacity, at_once ? &zero : x->time, x->mask);
+    if (until != INT64_MAX && timeout > 0) { /* not the first round */
         clock_gettime(CLOCK_MONOTONIC, &now);
         int64_t left = until - (now.tv_sec * NANOSECONDS + now.tv_nsec);
         timeout = left > 0 ? (int)((left + 999999) / 1000000) : 0;
     }
-    if (x->kind == EPOLL_PWAIT) return REAL(epoll_pwait)(x->epfd, x->events, x->room, timeout, x->mask);
-    return REAL(epoll_wait)(x->epfd, x->events, x->room, timeout);
+    if (x->kind == EPOLL_PWAIT) return REAL(epoll_pwait)(x->epfd, x->events, x->capacity, timeout, x->mask);
+    return REAL(epoll_wait)(x->epfd, x->events, x->capacity, timeout);
 }
 
-/* Without what is the engine's: a set that was inherited still has its bell, which is the parent's. */
-static int without_bell(struct epoll_event *events, int count)
+/* Removes the engine's wakeup event: an inherited epoll descriptor still has the parent's wakeup descriptor. */
+static int without_wake_events(struct epoll_event *events, int count)
 {
     int kept = 0;
     for (int i = 0; i < count; i++)
@@ -187,7 +187,7 @@ static int without_bell(struct epoll_event *events, int count)
     return kept;
 }
 
-static bool is_told(const struct interest *interest)
+static bool has_ring_rest(const struct interest *interest)
 {
     return interest_wants_data(interest) && !interest->absent && confined_ready(interest->fd);
 }
@@ -196,14 +196,14 @@ static int add_rest(const struct confined_epoll_call *x, struct epoll_record *re
 {
     for (uint32_t at = record->first; at; at = interest_at(at)->next_in_epoll) {
         struct interest *interest = interest_at(at);
-        if (!is_told(interest)) continue;
+        if (!has_ring_rest(interest)) continue;
         uint32_t bits = interest->events & (EPOLLIN | EPOLLRDNORM);
         int same = 0;
         while (same < count && x->events[same].data.u64 != interest->data) same++;
-        if (same == x->room) continue;
+        if (same == x->capacity) continue;
         if (same == count) x->events[count++] = (struct epoll_event){.data.u64 = interest->data};
         x->events[same].events |= bits;
-        interest->fired = interest->events & (EPOLLET | EPOLLONESHOT); /* until it is changed */
+        interest->fired = interest->events & (EPOLLET | EPOLLONESHOT); /* until epoll_ctl changes it */
         if (interest->events & EPOLLONESHOT) {
             struct epoll_event off = {.events = EPOLLONESHOT, .data.u64 = interest->data};
             REAL(epoll_ctl)(x->epfd, EPOLL_CTL_MOD, interest->fd, &off);
@@ -218,9 +218,9 @@ int confined_epoll(const struct confined_epoll_call *x)
     int64_t until = INT64_MAX;
     if (!record) return kernel_events(x, false, until);
     int count;
-    for (bool ready = false, rung = true; rung;) {
+    for (bool ready = false, woken_only = true; woken_only;) {
         for (uint32_t at = record->first; confined_has_rest() && at && !ready; at = interest_at(at)->next_in_epoll)
-            ready = is_told(interest_at(at));
+            ready = has_ring_rest(interest_at(at));
         struct timespec now;
         if (until == INT64_MAX && x->timeout > 0 && record->inherited) {
             clock_gettime(CLOCK_MONOTONIC, &now);
@@ -228,8 +228,8 @@ int confined_epoll(const struct confined_epoll_call *x)
         }
         int found = kernel_events(x, ready, until);
         if ((count = found) < 0) break;
-        count = without_bell(x->events, found);
-        rung = count == 0 && found > 0 && !ready;
+        count = without_wake_events(x->events, found);
+        woken_only = count == 0 && found > 0 && !ready;
         if (ready) count = add_rest(x, record, count);
     }
     int kept = errno;

@@ -1,16 +1,17 @@
-/* engine.c: opening Motet's engine.
+/* engine.c: loads Motet's engine.
  *
- * What it is:   libmotet.so.0 is opened at the first socket that may profit from it, from the folder this object lies in
- *               or from MOTET_LIBRARY, into a scope of its own; if another voice has brought one already, that is it. A
- *               process without such a socket never loads it.
- * What it isn't: fatal. Whatever goes wrong (absent, other version, no memory), the process stays on plain TCP for good
- *               and the program notices nothing.
+ * What it is:   libmotet.so.0 is loaded at the first socket that may use it, from the directory of this object or from MOTET_LIBRARY, with
+ *               local symbol scope. If another adapter has already loaded an engine into the process, that one is used. A process without
+ *               such a socket never loads it.
+ * What it isn't: a possible failure of the program. Whatever goes wrong (file missing, other version, no memory), the process stays on TCP
+ *               and the program sees no error.
  *
- * Signal safety: nothing is opened in a signal handler, which may have interrupted the loader. A second thread arriving meanwhile
- * does not wait for the first.
- * Fork safety: a child forked while another thread opens the library sees the state OPENING for good and stays plain. */
-#include "beginning.h"
-#include "shim.h"
+ * Signal safety: nothing is loaded in a signal handler, which may have interrupted the loader. A second thread that arrives during the load
+ * does not wait for it: its socket stays on TCP for that call.
+ * Fork safety: a child that is forked while another thread loads the engine keeps the state OPENING and stays on TCP. errno: functions may
+ * change it unless their macro or comment says otherwise. */
+#include "trusted_path.h"
+#include "sockets.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -33,9 +34,9 @@ static _Atomic int disabled = -1;
 static _Atomic bool confined;
 static const char *report_path;
 
-/* Whether an earlier image of this process has installed a seccomp filter. The loader has just made the calls that find it out; where there is
- * no /proc it has made none that would. */
-static bool has_filter(void)
+/* True when an earlier image of this process has installed a seccomp filter. The loader has just used the system calls that this check
+ * makes, except prctl, which is used where there is no /proc. */
+static bool has_seccomp_filter(void)
 {
     static const char field[] = "\nSeccomp:\t";
     char status[2048];
@@ -51,14 +52,14 @@ static bool has_filter(void)
     return filtered;
 }
 
-/* MOTET_DISABLE set to anything but 0 or nothing, the site's kill file, raised privileges, or a seccomp filter, under which a
- * system call that the program never makes may be its last. */
+/* True with MOTET_DISABLE set to anything but 0 or the empty string, with the site's kill file, with raised privileges, or under a seccomp
+ * filter: a system call that the program never makes may end the process there. */
 bool engine_disabled(void)
 {
     int known = atomic_load_explicit(&disabled, memory_order_relaxed);
     if (known < 0) {
         const char *value = environment_get("MOTET_DISABLE");
-        known = (value && *value && strcmp(value, "0") != 0) || getauxval(AT_SECURE) != 0 || has_filter() ||
+        known = (value && *value && strcmp(value, "0") != 0) || getauxval(AT_SECURE) != 0 || has_seccomp_filter() ||
                 syscall(SYS_faccessat, AT_FDCWD, SHIM_KILL_FILE, F_OK) == 0;
         atomic_store_explicit(&disabled, known, memory_order_relaxed);
     }
@@ -101,11 +102,11 @@ static bool library_path(char *path, size_t size)
 
 static bool load(void)
 {
-    static char path[PATH_MAX]; /* runs once */
+    static char path[PATH_MAX]; /* static: load() runs once */
     if (!library_path(path, sizeof path)) return false;
-    /* One engine for each process: one that another library has brought is the one, whatever folder it came from. */
+    /* One engine for each process: an engine that another library has loaded is used, whatever directory it came from. */
     void *library = dlopen(ENGINE_FILE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
-    if (!library && !beginning_may_load(path)) {
+    if (!library && !trusted_may_load(path)) {
         dlerror();
         return false;
     }
@@ -122,48 +123,49 @@ static bool load(void)
         dlerror();
         return false;
     }
-    /* While the major version is 0 the minor one may change the interface. */
+    /* While the major version is 0, a new minor version may change the interface. */
     if (engine.version() != (((uint32_t)MOTET_VERSION_MAJOR << 16) | MOTET_VERSION_MINOR)) return false;
-    /* An engine that does not know this call reads the environment as it is now. */
+    /* Optional symbol: without it the engine reads the environment as it is at that moment. */
     __typeof__(&motet_environment) environment = (__typeof__(environment))dlsym(library, "motet_environment");
     size_t size;
     const char *all = environment_all(&size);
     if (environment) environment(all, size);
     else dlerror();
-    signals_of_engine(library);
+    signals_attach_engine(library);
     return true;
 }
 
-static void load_now(void *loaded) { *(bool *)loaded = load(); }
+static void load_on_scratch_stack(void *loaded) { *(bool *)loaded = load(); }
 
 bool engine_open(void)
 {
     int seen = atomic_load_explicit(&state, memory_order_acquire);
     if (LIKELY(seen != UNTRIED)) return seen == OPEN;
-    if (shim_depth > 0 || signals_in_handler() || !atomic_compare_exchange_strong(&state, &seen, OPENING)) return false;
+    if (reentrancy_depth > 0 || signals_in_handler() || !atomic_compare_exchange_strong(&state, &seen, OPENING)) return false;
     report_path = environment_get("MOTET_SHIM_REPORT");
     bool opened = false;
-    ENGINE_DO(room_call(load_now, &opened));
+    ENGINE_DO(scratch_call(load_on_scratch_stack, &opened));
     atomic_store_explicit(&state, opened ? OPEN : FAILED, memory_order_release);
     return opened;
 }
 
-/* For another voice that brings the engine into this process: its descriptors are to be hidden here, and its streams to end well. */
+/* For another adapter that needs the engine in this process: loading it here lets this object hide its descriptors and end its streams well.
+ * Not for signal handlers. */
 SHIM_API bool motet_sockets_open_engine(void) { return !engine_disabled() && engine_open(); }
 
-void engine_stayed_plain(enum shim_reason reason)
+void engine_count_tcp_only(enum tcp_reason reason)
 {
-    if (engine_is_open() && shim_depth == 0) ENGINE_DO(engine.stayed_plain(reason));
+    if (engine_is_open() && reentrancy_depth == 0) ENGINE_DO(engine.count_tcp_only(reason));
 }
 
-/* Async-signal-safe as far as motet_owns_fd() is. */
+/* True for a descriptor of this object or of the engine. Async-signal-safe where motet_owns_fd() is. */
 bool engine_owns(int fd)
 {
     if (word_kind(table_word(fd)) == KIND_PRIVATE) return true;
-    return engine_is_open() && shim_depth == 0 && ENGINE(engine.owns_fd(fd)) != 0;
+    return engine_is_open() && reentrancy_depth == 0 && ENGINE(engine.owns_fd(fd)) != 0;
 }
 
-/* Appends "pid= fd= path= reason= sent_fast= ..." for the tests. Only system calls; nothing when no path was given. */
+/* Appends one line to the file MOTET_SHIM_REPORT, for tests. Without that setting it does nothing. Uses system calls and snprintf() only. */
 void engine_report(motet_stream s, int fd)
 {
     if (LIKELY(report_path == NULL || *report_path == 0)) return;
@@ -177,10 +179,10 @@ void engine_report(motet_stream s, int fd)
                           (unsigned long long)info.received_tcp);
     long out = syscall(SYS_openat, AT_FDCWD, report_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (out < 0) return;
-    struct stat is;     /* a pipe could raise a signal */
-    struct rlimit most; /* so does a write beyond the limit */
+    struct stat is;      /* only a regular file: a pipe could raise SIGPIPE */
+    struct rlimit limit; /* within RLIMIT_FSIZE: a write beyond it raises SIGXFSZ */
     bool fits = syscall(SYS_fstat, (int)out, &is) == 0 && S_ISREG(is.st_mode) &&
-                (getrlimit(RLIMIT_FSIZE, &most) != 0 || (rlim_t)is.st_size + (rlim_t)length <= most.rlim_cur);
+                (getrlimit(RLIMIT_FSIZE, &limit) != 0 || (rlim_t)is.st_size + (rlim_t)length <= limit.rlim_cur);
     if (fits) syscall(SYS_write, (int)out, line, (size_t)length);
     syscall(SYS_close, (int)out);
 }

@@ -1,23 +1,23 @@
 /* environment.c: the settings, as the process was started with them.
  *
- * What it is:   a copy of the variables that Motet reads, made before the program runs: servers write their titles over the
- *               environment (setproctitle), long before the first connection needs a setting.
- * What it isn't: the environment. What the program changes there later is for the programs that it starts.
+ * What it is:   a copy of the environment variables that Motet reads. It is made before the program runs, as servers overwrite their
+ *               environment with a process title (setproctitle) long before the first connection needs a setting.
+ * What it isn't: the current environment. What the program changes there later applies to the programs that it starts.
  *
- * Signal safety: reads only, once copied. Fork safety: never changed after the constructor. */
-#include "shim.h"
+ * Signal safety: the copy is read-only after the constructor. Fork safety: a child has its parent's copy. errno: unchanged. */
+#include "sockets.h"
 
 #include <string.h>
 #include <sys/auxv.h>
 
 extern char **environ;
 
-/* NAME=value, each with its zero. A program that sets more than fits here loses the last ones. */
-static char copy[SHIM_ENVIRONMENT];
+/* NAME=value strings, each with its terminating zero. Variables that do not fit are left out. */
+static char copy[SHIM_ENVIRONMENT_BYTES];
 static size_t length;
-static bool taken;
+static bool recorded;
 
-static bool is_ours(const char *variable)
+static bool is_motet_setting(const char *variable)
 {
     static const char *const names[] = {"HOME=", "XDG_CONFIG_HOME=", "XDG_CACHE_HOME="};
     if (strncmp(variable, "MOTET_", 6) == 0) return strchr(variable, '=') != NULL;
@@ -26,15 +26,15 @@ static bool is_ours(const char *variable)
     return false;
 }
 
-/* 101: before every other constructor of this object. A library that is initialised earlier may already call in. */
-__attribute__((constructor(101))) static void take(void)
+/* Priority 101: runs before every other constructor of this object. A library that is initialised earlier may already call in. */
+__attribute__((constructor(101))) static void record_environment(void)
 {
-    if (taken) return;
-    taken = true;
-    /* A program with raised privileges is not led by whoever started it. */
+    if (recorded) return;
+    recorded = true;
+    /* A set-user-ID program takes no settings from the user who starts it. */
     if (getauxval(AT_SECURE) != 0) return;
     for (char **at = environ; at && *at; at++) {
-        if (!is_ours(*at)) continue;
+        if (!is_motet_setting(*at)) continue;
         size_t size = strlen(*at) + 1;
         if (size > sizeof copy - length) continue;
         memcpy(copy + length, *at, size);
@@ -44,7 +44,7 @@ __attribute__((constructor(101))) static void take(void)
 
 const char *environment_all(size_t *size)
 {
-    take();
+    record_environment();
     *size = length;
     return copy;
 }

@@ -1,31 +1,31 @@
-/* epoll.c: epoll_create, epoll_ctl, epoll_wait and its kin.
+/* epoll.c: epoll_create, epoll_ctl, epoll_wait and their variants.
  *
- * What it is:   an epoll_wait that merges what the engine's rings hold with what the kernel reports, one event per
- *               descriptor, with the data that the program registered.
- * What it isn't: a second readiness model. Level, edge and one-shot mean what they mean in the kernel:
- *                 edge      reported again only when the stream's position advanced or EPOLL_CTL_MOD armed it (the engine's)
- *                 one-shot  reporting ring data disarms the kernel's registration too
- *                 exclusive as any other: a sleeper is the kernel's to wake
- *                 an epoll descriptor that is itself waited on: its streams stay on TCP
+ * What it is:   an epoll_wait that merges ring data with what the kernel reports: one event per descriptor, with the data that the
+ *               program registered.
+ * What it isn't: another readiness model. Level, edge and one-shot have the kernel's meaning:
+ *                 edge       reported again only when the stream's position has advanced or EPOLL_CTL_MOD has armed it (by the engine)
+ *                 one-shot   a report of ring data disarms the kernel's registration as well
+ *                 exclusive  like any other: the kernel selects the sleeper
+ *                 nested     streams of an epoll descriptor that is itself waited on stay on TCP
  *
- * Events with equal data are one event to the program, so merging compares the data only.
- * Cancellation: the kernel call is the cancellation point. Signal safety: in a handler that interrupted the engine only the
- * kernel is asked. Fork safety: a child that waits on an inherited epoll descriptor sends its streams to TCP first. */
-#include "interest.h"
+ * Events with equal data are one event for the program, so merging compares the data only.
+ * Cancellation: the kernel call is the cancellation point. Signal safety: a handler that interrupted the engine waits in the kernel only.
+ * Fork safety: a child that waits on an inherited epoll descriptor moves its streams to TCP first. errno: kept on success. */
+#include "epoll_interest.h"
 
 #define NANOSECONDS 1000000000ll
 
 struct waiting {
     struct epoll_record *record;
     struct epoll_event *events;
-    int epfd, room;
-    bool precise; /* the program gave a timespec */
+    int epfd, capacity;
+    bool precise; /* the program passed a timespec */
     const sigset_t *mask;
-    int64_t at; /* CLOCK_MONOTONIC, ns; INT64_MAX: no limit; 0: do not sleep */
+    int64_t at; /* deadline: CLOCK_MONOTONIC, ns; INT64_MAX: none; 0: do not sleep */
     struct motet_wait wait;
-    bool covered, sleeping, dozing, uncovered;
-    bool rung; /* the engine's bell was among the kernel's events */
-    uint64_t arms; /* the record's count before the kernel was asked */
+    bool covered, sleeping, counted_asleep, uncovered;
+    bool woken;    /* the wakeup descriptor was among the kernel's events */
+    uint64_t arms; /* the record's `arms` before the kernel was asked */
 };
 
 static int64_t now_ns(void)
@@ -35,31 +35,31 @@ static int64_t now_ns(void)
     return now.tv_sec * NANOSECONDS + now.tv_nsec;
 }
 
-static void waiting_over(void *waiting)
+static void waiting_cleanup(void *waiting)
 {
     struct waiting *x = waiting;
     if (x->uncovered) record_uncover(x->record);
-    if (x->dozing) ENGINE_DO(engine.set_slept(x->record->set));
+    if (x->counted_asleep) ENGINE_DO(engine.epoll_slept(x->record->set));
     if (x->covered) ENGINE_DO(engine.wait_end(&x->wait));
     record_leave(x->record);
 }
 
 /* ---------------------------------------------------------------- the kernel's answer */
 
-static int kernel_wait(struct waiting *x, struct epoll_event *events, int room, bool sleep)
+static int kernel_wait(struct waiting *x, struct epoll_event *events, int capacity, bool sleep)
 {
     int64_t left = sleep && x->at == INT64_MAX ? -1 : sleep && x->at ? x->at - now_ns() : 0;
     if (sleep && x->at != INT64_MAX && left < 0) left = 0;
     if (left > 0 && x->precise) {
         struct timespec time = {left / NANOSECONDS, left % NANOSECONDS};
-        return REAL(epoll_pwait2)(x->epfd, events, room, &time, x->mask);
+        return REAL(epoll_pwait2)(x->epfd, events, capacity, &time, x->mask);
     }
     int64_t ms = left < 0 ? -1 : (left + 999999) / 1000000;
-    return REAL(epoll_pwait)(x->epfd, events, room, ms > INT32_MAX ? INT32_MAX : (int)ms, x->mask);
+    return REAL(epoll_pwait)(x->epfd, events, capacity, ms > INT32_MAX ? INT32_MAX : (int)ms, x->mask);
 }
 
-/* A one-shot event that was armed again after this thread had asked the kernel: another thread may have reported the data of this
- * event from the ring, and the program have read it. Then the kernel's registration, which may be spent, is renewed. */
+/* True for a one-shot event that was armed again after this thread had asked the kernel: another thread may have reported the same data from
+ * the ring, and the program may have read it. The kernel's registration, which may be used up, is renewed. */
 static bool one_shot_stale(struct waiting *x, struct interest *interest)
 {
     struct pollfd now = {.fd = interest->fd, .events = (short)(interest->events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI))};
@@ -71,20 +71,20 @@ static bool one_shot_stale(struct waiting *x, struct interest *interest)
     return true;
 }
 
-/* Takes out what is ours, and one-shot events that another thread has reported from the ring already. */
+/* Removes events of this object's own registrations, and one-shot events that another thread has reported from the ring. */
 static int kernel_filter(struct waiting *x, int count)
 {
     struct epoll_record *record = x->record;
     struct epoll_event *events = x->events;
-    int kept = 0, before = errno;
+    int kept = 0, entry_errno = errno;
     bool locked = record->one_shots > 0;
     if (locked) {
-        shim_enter(); /* a handler that runs now must not want this lock */
+        reentrancy_enter(); /* defers handlers, which might need this lock */
         pthread_mutex_lock(&record->lock);
     }
     for (int i = 0; i < count; i++) {
         if (events[i].data.u64 == (uintptr_t)&interest_marker) {
-            x->rung = true;
+            x->woken = true;
             continue;
         }
         struct interest *interest = locked ? interest_one_shot(record, events[i].data.u64) : NULL;
@@ -99,17 +99,17 @@ static int kernel_filter(struct waiting *x, int count)
     }
     if (locked) {
         pthread_mutex_unlock(&record->lock);
-        shim_exit();
-        signals_due();
+        reentrancy_exit();
+        signals_deliver_pending();
     }
-    errno = before;
+    errno = entry_errno;
     return kept;
 }
 
-/* ---------------------------------------------------------------- what the rings add */
+/* ---------------------------------------------------------------- ring data */
 
-/* Other conditions that the program awaits of a one-shot event. The event is reported once, so the kernel is asked before it is disarmed. */
-static uint32_t also_ready(const struct interest *interest)
+/* Other conditions for which a one-shot interest is registered. The event is reported once, so the kernel is asked before it is disarmed. */
+static uint32_t other_conditions(const struct interest *interest)
 {
     uint32_t others = interest->events & (EPOLLOUT | EPOLLWRNORM | EPOLLRDHUP | EPOLLPRI);
     struct pollfd now = {.fd = interest->fd, .events = (short)others};
@@ -129,22 +129,22 @@ static int merge(struct epoll_event *events, int count, const struct interest *i
     return count + 1;
 }
 
-/* Adds streams with ring data to `count` events that are there already. */
+/* Adds streams with ring data to `count` events. */
 static int ring_collect(struct waiting *x, int count)
 {
     void *cookies[128];
     struct epoll_record *record = x->record;
-    int room = x->room - count < 128 ? x->room - count : 128; /* what the engine hands out counts as told */
-    if (room <= 0) return count;
-    shim_enter(); /* a handler that runs now must not want this lock */
+    int capacity = x->capacity - count < 128 ? x->capacity - count : 128; /* what the engine returns counts as reported */
+    if (capacity <= 0) return count;
+    reentrancy_enter(); /* defers handlers, which might need this lock */
     pthread_mutex_lock(&record->lock);
-    unsigned found = record->set ? engine.set_ready(record->set, cookies, (unsigned)room) : 0;
+    unsigned found = record->set ? engine.epoll_ready(record->set, cookies, (unsigned)capacity) : 0;
     for (unsigned i = 0; i < found; i++) {
         struct interest *interest = cookies[i];
-        if (!interest->stream || !interest_wants_data(interest) || word_kind(table_word(interest->fd)) == KIND_CLOSED) continue;
+        if (!interest->stream || !interest_wants_data(interest) || word_kind(table_word(interest->fd)) == KIND_CLOSED_IN_HANDLER) continue;
         uint32_t also = 0;
         if (interest->events & EPOLLONESHOT) {
-            also = also_ready(interest);
+            also = other_conditions(interest);
             struct epoll_event off = {.events = EPOLLONESHOT, .data.u64 = (uintptr_t)&interest_marker};
             interest->fired = true;
             interest_arm(record, interest);
@@ -153,8 +153,8 @@ static int ring_collect(struct waiting *x, int count)
         count = merge(x->events, count, interest, also);
     }
     pthread_mutex_unlock(&record->lock);
-    shim_exit();
-    signals_due();
+    reentrancy_exit();
+    signals_deliver_pending();
     return count;
 }
 
@@ -163,19 +163,18 @@ static int ring_collect(struct waiting *x, int count)
 static int kernel_events(struct waiting *x, bool sleep)
 {
     x->arms = atomic_load(&x->record->arms);
-    if (UNLIKELY(atomic_load_explicit(&x->record->room_anew, memory_order_relaxed))) atomic_store(&x->record->room_anew, false);
-    int count = kernel_wait(x, x->events, x->room, sleep);
+    if (UNLIKELY(atomic_load_explicit(&x->record->write_edge_due, memory_order_relaxed))) atomic_store(&x->record->write_edge_due, false);
+    int count = kernel_wait(x, x->events, x->capacity, sleep);
     if (count <= 0) return count;
     int kept = kernel_filter(x, count);
-    if (LIKELY(kept > 0) || count < x->room) return kept;
-    /* All of the room went to what is ours. */
-    count = kernel_wait(x, x->events, x->room, false);
+    if (LIKELY(kept > 0) || count < x->capacity) return kept;
+    /* The wakeup descriptor took all the space. */
+    count = kernel_wait(x, x->events, x->capacity, false);
     return count > 0 ? kernel_filter(x, count) : 0;
 }
 
-/* Whether this answer has to be the kernel's, too. A thread's answers from the rings alone are few in a row and soon over, so what
- * else is ready comes late by that much at most, however few events the program takes at a time and however its threads and sets
- * alternate. */
+/* True when this answer must include the kernel's events. A thread gives few answers in a row from rings alone, and only for a short time.
+ * That bounds the delay of other events, however few events the program takes at a time and however its threads and sets alternate. */
 static bool kernel_is_due(const struct epoll_record *record)
 {
     static __thread struct {
@@ -183,27 +182,27 @@ static bool kernel_is_due(const struct epoll_record *record)
         uint64_t since;
         unsigned answers;
     } last;
-    uint64_t now = shim_ticks();
-    if (last.record == record && ++last.answers % SHIM_PROBE_EVERY != 0 && now - last.since < shim_ticks_of_probe()) return false;
+    uint64_t now = clock_ticks();
+    if (last.record == record && ++last.answers % SHIM_KERNEL_PROBE_EVERY != 0 && now - last.since < clock_ticks_of_probe()) return false;
     last.record = record;
     last.answers = 0;
     last.since = now;
     return true;
 }
 
-/* Adds what the kernel has to `count` events from the rings: one event per descriptor. */
+/* Adds the kernel's events to `count` events from rings: one event per descriptor. */
 static int add_kernel_events(struct waiting *x, int count)
 {
     struct waiting rest = *x;
     rest.events += count;
-    rest.room -= count;
-    if (rest.room <= 0) return count;
-    int more = kernel_events(&rest, false), before = count;
-    x->rung |= rest.rung;
+    rest.capacity -= count;
+    if (rest.capacity <= 0) return count;
+    int more = kernel_events(&rest, false), entry_errno = count;
+    x->woken |= rest.woken;
     for (int i = 0; i < more; i++) {
         int at = 0;
-        while (at < before && x->events[at].data.u64 != rest.events[i].data.u64) at++;
-        if (at < before)
+        while (at < entry_errno && x->events[at].data.u64 != rest.events[i].data.u64) at++;
+        if (at < entry_errno)
             x->events[at].events |= rest.events[i].events;
         else
             x->events[count++] = rest.events[i];
@@ -211,15 +210,14 @@ static int add_kernel_events(struct waiting *x, int count)
     return count > 0 ? count : more;
 }
 
-/* Kernel first when it is due; otherwise the rings, and the kernel where they gave nothing or room to write is awaited: then each
- * answer says whether there is some. */
+/* Asks the kernel first when that is due. Otherwise the rings, and also the kernel when they had nothing or when EPOLLOUT is awaited. */
 static int ready_events(struct waiting *x)
 {
     int kept = errno;
     if (!kernel_is_due(x->record)) {
         int count = ring_collect(x, 0);
-        bool room = x->record->writers > 0 || atomic_load_explicit(&x->record->room_anew, memory_order_relaxed);
-        if (count == 0 || room) count = add_kernel_events(x, count);
+        bool capacity = x->record->level_writers > 0 || atomic_load_explicit(&x->record->write_edge_due, memory_order_relaxed);
+        if (count == 0 || capacity) count = add_kernel_events(x, count);
         if (count > 0) errno = kept;
         return count;
     }
@@ -231,7 +229,7 @@ static int ready_events(struct waiting *x)
     return interrupted && count == 0 ? -1 : count;
 }
 
-static bool over(const struct waiting *x) { return x->at == 0 || (x->at != INT64_MAX && now_ns() >= x->at); }
+static bool is_time_over(const struct waiting *x) { return x->at == 0 || (x->at != INT64_MAX && now_ns() >= x->at); }
 
 static int wait_covered(struct waiting *x)
 {
@@ -251,70 +249,71 @@ static int wait_covered(struct waiting *x)
             ENGINE_DO(engine.wait_slept(&x->wait));
             if (count == 0) count = ring_collect(x, 0);
         }
-        if (count != 0 || over(x)) return count;
+        if (count != 0 || is_time_over(x)) return count;
     }
 }
 
-/* Sleeps where the engine has nothing to look at. A bell that came with other events is for whoever sleeps still. */
-static int wait_dozing(struct waiting *x)
+/* Sleeps in the kernel where no gate is open and spinning does not pay: the engine counts the sleep. A wakeup that arrived together with
+ * other events is passed on to the threads that still sleep. */
+static int wait_counted_asleep(struct waiting *x)
 {
-    x->dozing = true;
+    x->counted_asleep = true;
     int count = kernel_events(x, true);
-    x->dozing = false;
-    ENGINE_DO(engine.set_slept(x->record->set));
-    if (count > 0 && UNLIKELY(x->rung)) {
+    x->counted_asleep = false;
+    ENGINE_DO(engine.epoll_slept(x->record->set));
+    if (count > 0 && UNLIKELY(x->woken)) {
         ENGINE_DO(engine.wait_begin_set(&x->wait, x->record->set));
-        x->covered = true; /* its end tells them */
+        x->covered = true; /* motet_wait_end() wakes them */
     }
     return count;
 }
 
-/* 0 before the time is over: there is a set now, or the bell has been rung. */
-static int wait_plainly(struct waiting *x)
+/* Sleeps in the kernel without the engine. 0 before the deadline: the record has a set now, or the wakeup descriptor was signalled. */
+static int wait_uncovered(struct waiting *x)
 {
-    x->rung = false;
+    x->woken = false;
     int count = kernel_events(x, true);
     if (x->uncovered) {
         x->uncovered = false;
         record_uncover(x->record);
     }
-    if (x->rung && atomic_load(&x->record->uncovered) > 0) record_ring(x->record); /* the next one, too */
+    if (x->woken && atomic_load(&x->record->uncovered) > 0) record_wake(x->record); /* wakes the next one */
     return count;
 }
 
-/* One round; 0 before the time is over asks for another. */
+/* One round of the wait. 0 before the deadline asks for another round. */
 static int wait_round(struct waiting *x)
 {
     struct epoll_record *record = x->record;
     if (record->inherited && atomic_load(&record->streams) > 0) {
-        record_all_plain(record, REASON_UNSEEN_WAIT);
-        return wait_plainly(x);
+        record_force_tcp(record, REASON_UNSEEN_WAIT);
+        return wait_uncovered(x);
     }
     atomic_fetch_add(&record->uncovered, 1); /* COVER */
     x->uncovered = true;
-    if (!record->set && atomic_load(&record->streams) == 0) return wait_plainly(x); /* COVER */
+    if (!record->set && atomic_load(&record->streams) == 0) return wait_uncovered(x); /* COVER */
     x->uncovered = false;
     record_uncover(record);
     if (UNLIKELY(!record->set)) {
-        /* A stream that is just being handed over puts the set in place before it releases the table lock. */
+        /* An upgrade in progress puts the set in place before it releases the table lock. */
         table_lock();
         table_unlock();
-        if (!record->set) return wait_plainly(x);
+        if (!record->set) return wait_uncovered(x);
     }
-    if (x->at != 0 && ENGINE(engine.set_doze(record->set))) return wait_dozing(x);
+    if (x->at != 0 && ENGINE(engine.epoll_try_sleep(record->set))) return wait_counted_asleep(x);
     return wait_covered(x);
 }
 
-/* `at`: the deadline. The record is held until waiting_over(). */
-static int epoll_events(struct epoll_record *record, int epfd, struct epoll_event *events, int room, int64_t at, bool precise,
+/* `at`: the deadline. The record is held until waiting_cleanup(). */
+static int epoll_events(struct epoll_record *record, int epfd, struct epoll_event *events, int capacity, int64_t at, bool precise,
                         const sigset_t *mask)
 {
-    struct waiting x = {.record = record, .events = events, .epfd = epfd, .room = room, .precise = precise, .mask = mask, .at = at};
+    struct waiting x = {.record = record, .events = events, .epfd = epfd, .capacity = capacity, .precise = precise, .mask = mask, .at = at};
     int count;
-    OPEN_WHILE(waiting_over, &x, do count = wait_round(&x); while (count == 0 && !over(&x)));
+    WITH_CLEANUP(waiting_cleanup, &x, do count = wait_round(&x); while (count == 0 && !is_time_over(&x)));
     int kept = errno;
-    if (UNLIKELY(atomic_load(&record->nested))) record_lend(record);
-    waiting_over(&x);
+    if (UNLIKELY(atomic_load(&record->nested))) record_signal_ring_data(record);
+    waiting_cleanup(&x);
     errno = kept;
     return count;
 }
@@ -326,47 +325,47 @@ static int64_t deadline_ns(int64_t seconds, int64_t nanoseconds)
     return now_ns() + seconds * NANOSECONDS + nanoseconds;
 }
 
-SHIM_API int epoll_wait(int epfd, struct epoll_event *events, int room, int timeout)
+SHIM_API int epoll_wait(int epfd, struct epoll_event *events, int capacity, int timeout)
 {
-    if (word_kind(table_word(epfd)) != KIND_EPOLL || shim_depth > 0 || room <= 0 || !events)
-        return REAL(epoll_wait)(epfd, events, room, timeout);
+    if (word_kind(table_word(epfd)) != KIND_EPOLL || reentrancy_depth > 0 || capacity <= 0 || !events)
+        return REAL(epoll_wait)(epfd, events, capacity, timeout);
     if (UNLIKELY(engine_confined()))
-        return confined_epoll(&(struct confined_epoll_call){.kind = EPOLL_WAIT, .epfd = epfd, .events = events, .room = room, .timeout = timeout});
-    return epoll_pwait(epfd, events, room, timeout, NULL);
+        return confined_epoll(&(struct confined_epoll_call){.kind = EPOLL_WAIT, .epfd = epfd, .events = events, .capacity = capacity, .timeout = timeout});
+    return epoll_pwait(epfd, events, capacity, timeout, NULL);
 }
 
-SHIM_API int epoll_pwait(int epfd, struct epoll_event *events, int room, int timeout, const sigset_t *mask)
+SHIM_API int epoll_pwait(int epfd, struct epoll_event *events, int capacity, int timeout, const sigset_t *mask)
 {
-    struct epoll_record *record = shim_depth == 0 && room > 0 && events ? record_enter(epfd) : NULL;
-    if (!record) return REAL(epoll_pwait)(epfd, events, room, timeout, mask);
+    struct epoll_record *record = reentrancy_depth == 0 && capacity > 0 && events ? record_enter(epfd) : NULL;
+    if (!record) return REAL(epoll_pwait)(epfd, events, capacity, timeout, mask);
     if (UNLIKELY(engine_confined())) {
         record_leave(record);
-        return confined_epoll(&(struct confined_epoll_call){EPOLL_PWAIT, epfd, events, room, timeout, NULL, mask});
+        return confined_epoll(&(struct confined_epoll_call){EPOLL_PWAIT, epfd, events, capacity, timeout, NULL, mask});
     }
-    return epoll_events(record, epfd, events, room, timeout < 0 ? INT64_MAX : deadline_ns(timeout / 1000, timeout % 1000 * 1000000ll),
+    return epoll_events(record, epfd, events, capacity, timeout < 0 ? INT64_MAX : deadline_ns(timeout / 1000, timeout % 1000 * 1000000ll),
                         false, mask);
 }
 
-SHIM_API int epoll_pwait2(int epfd, struct epoll_event *events, int room, const struct timespec *timeout, const sigset_t *mask)
+SHIM_API int epoll_pwait2(int epfd, struct epoll_event *events, int capacity, const struct timespec *timeout, const sigset_t *mask)
 {
     bool fits = !timeout || (timeout->tv_sec >= 0 && timeout->tv_nsec >= 0 && timeout->tv_nsec < NANOSECONDS);
-    struct epoll_record *record = shim_depth == 0 && fits && room > 0 && events ? record_enter(epfd) : NULL;
-    if (!record) return REAL(epoll_pwait2)(epfd, events, room, timeout, mask);
+    struct epoll_record *record = reentrancy_depth == 0 && fits && capacity > 0 && events ? record_enter(epfd) : NULL;
+    if (!record) return REAL(epoll_pwait2)(epfd, events, capacity, timeout, mask);
     if (UNLIKELY(engine_confined())) {
         record_leave(record);
-        return confined_epoll(&(struct confined_epoll_call){EPOLL_PWAIT2, epfd, events, room, 0, timeout, mask});
+        return confined_epoll(&(struct confined_epoll_call){EPOLL_PWAIT2, epfd, events, capacity, 0, timeout, mask});
     }
-    return epoll_events(record, epfd, events, room, timeout ? deadline_ns(timeout->tv_sec, timeout->tv_nsec) : INT64_MAX, true, mask);
+    return epoll_events(record, epfd, events, capacity, timeout ? deadline_ns(timeout->tv_sec, timeout->tv_nsec) : INT64_MAX, true, mask);
 }
 
-/* ---------------------------------------------------------------- making and changing */
+/* ---------------------------------------------------------------- creating and changing */
 
-static int made(int epfd)
+static int track_epoll(int epfd)
 {
     if (epfd < 0) return epfd;
     int kept = errno;
     bool tracked = !engine_disabled() || confined_has_rest();
-    if (tracked && shim_depth == 0 && table_in_own_process() && epfd < SHIM_SLOTS) {
+    if (tracked && reentrancy_depth == 0 && table_in_own_process() && epfd < SHIM_TRACKED_FDS) {
         table_set(epfd, 0);
         uint32_t record = interest_epoll_new(epfd);
         if (record) table_replace(epfd, KIND_EPOLL | (uint64_t)record << WORD_EXTRA_SHIFT);
@@ -375,15 +374,15 @@ static int made(int epfd)
     return epfd;
 }
 
-SHIM_API int epoll_create(int size) { return made(REAL(epoll_create)(size)); }
+SHIM_API int epoll_create(int size) { return track_epoll(REAL(epoll_create)(size)); }
 
-SHIM_API int epoll_create1(int flags) { return made(REAL(epoll_create1)(flags)); }
+SHIM_API int epoll_create1(int flags) { return track_epoll(REAL(epoll_create1)(flags)); }
 
 SHIM_API int epoll_ctl(int epfd, int operation, int fd, struct epoll_event *event)
 {
     enum kind kind = word_kind(table_word(fd));
-    /* No question whose process this is: what a vfork child changes is its parent's epoll descriptor too. */
-    if (LIKELY(kind == KIND_NONE) || shim_depth > 0) {
+    /* No check for a vfork child: what it changes is its parent's epoll descriptor as well. */
+    if (LIKELY(kind == KIND_NONE) || reentrancy_depth > 0) {
         if (UNLIKELY(engine_is_open()) && kind == KIND_NONE && engine_owns(fd)) {
             errno = EBADF;
             return -1;
@@ -400,8 +399,8 @@ SHIM_API int epoll_ctl(int epfd, int operation, int fd, struct epoll_event *even
         return result;
     }
     struct epoll_record *record = record_enter(epfd);
-    if (!record) { /* made by somebody else: its waits cannot be mirrored */
-        if (operation != EPOLL_CTL_DEL && !engine_confined()) table_make_plain(fd, REASON_UNSEEN_WAIT);
+    if (!record) { /* not created through this object: ring data cannot be added to its events */
+        if (operation != EPOLL_CTL_DEL && !engine_confined()) table_force_tcp(fd, REASON_UNSEEN_WAIT);
         return REAL(epoll_ctl)(epfd, operation, fd, event);
     }
     int result = interest_control(record, epfd, operation, fd, event);

@@ -1,12 +1,13 @@
-/* exec.c: exec and spawn: another program image.
+/* exec.c: exec and spawn of another program image.
  *
- * What it is:   a look at what is about to run, and an environment without this object for an image that cannot load it: a musl
- *               loader would refuse to start, a 32-bit one would complain.
- * What it isn't: what becomes of connections, which is hand_on.c.
+ * What it is:   an inspection of the image that is about to run. If it cannot load this object (its loader is not glibc's, or it is for
+ *               another machine), it gets an environment without the object: musl's loader would refuse to start, a 32-bit glibc would print
+ *               an error.
+ * What it isn't: responsible for connections; see exec_handover.c.
  *
- * Signal safety: exec may be called in a handler; one that interrupted the engine (shim_depth > 0) makes only the system
- * call. Fork safety: usable in a vfork child: system calls and the stack only; engine and table are the parent's there. */
-#include "shim.h"
+ * Signal safety: exec may be called in a handler; one that interrupted the engine (reentrancy_depth > 0) makes the system call only. Fork
+ * safety: usable in a vfork child: it uses system calls and the stack only; engine and table are the parent's. errno: exec's own. */
+#include "sockets.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -20,9 +21,9 @@
 #include <sys/syscall.h>
 
 #define OWN_NAME "libmotet_sockets.so"
-#define VOICES "libmotet_" /* this object and those of the other voices, which the same images cannot load */
+#define ADAPTER_PREFIX "libmotet_" /* this object and those of the other adapters, which the same images cannot load */
 #define GLIBC_LOADER "ld-linux"
-#define SCRIPT_DEPTH 4 /* a script's interpreter may be a script: the kernel follows four */
+#define SCRIPT_DEPTH 4 /* a script's interpreter may be a script; the kernel follows four levels */
 
 extern char **environ;
 
@@ -34,10 +35,10 @@ static bool read_at(int fd, uint64_t offset, void *into, size_t length)
 }
 
 enum image {
-    IMAGE_ABSENT,     /* exec will say so */
-    IMAGE_FOREIGN,    /* another C library's or another machine's: it must not see this object */
-    IMAGE_INDIFFERENT, /* unreadable, static, or with raised privileges: it does not look */
-    IMAGE_LOADS_US,
+    IMAGE_ABSENT,      /* exec will report it */
+    IMAGE_FOREIGN,     /* for another libc or machine: it must not see this object */
+    IMAGE_INDIFFERENT, /* unreadable, static, or with raised privileges: it ignores LD_PRELOAD */
+    IMAGE_LOADS_SHIM,
 };
 
 static enum image image_of_elf(int fd, const Elf64_Ehdr *head)
@@ -61,12 +62,12 @@ static enum image image_of_elf(int fd, const Elf64_Ehdr *head)
         if (!strstr(loader, GLIBC_LOADER)) return IMAGE_FOREIGN;
         struct stat status;
         bool raised = syscall(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0 || status.st_mode & (S_ISUID | S_ISGID);
-        return raised ? IMAGE_INDIFFERENT : IMAGE_LOADS_US;
+        return raised ? IMAGE_INDIFFERENT : IMAGE_LOADS_SHIM;
     }
     return IMAGE_INDIFFERENT;
 }
 
-/* Of an ELF file; a script's interpreter is written to `script`. What is neither, the kernel will judge. */
+/* Inspects an ELF file. A script's interpreter is stored in `script`. Other files are left to the kernel. */
 static enum image image_in_file(int fd, char script[256])
 {
     char start[256];
@@ -108,7 +109,7 @@ static enum image image_in(int fd)
     return script[0] ? image_at(script) : image;
 }
 
-/* The same for a name that is looked up in PATH. */
+/* Inspects a command that is looked up in PATH. */
 static enum image image_of_command(const char *file)
 {
     if (strchr(file, '/')) return image_at(file);
@@ -145,8 +146,8 @@ static size_t count_of(char *const environment[])
     return count;
 }
 
-/* Copies `environment` into `into`; `text` takes the LD_PRELOAD that is left of `preload`. */
-static void without_us(char *const environment[], const char *preload, char **into, char *text)
+/* Copies `environment` to `into`. `text` receives LD_PRELOAD without the adapters. */
+static void without_shim(char *const environment[], const char *preload, char **into, char *text)
 {
     char *to = stpcpy(text, "LD_PRELOAD=");
     const char *first = to;
@@ -154,7 +155,7 @@ static void without_us(char *const environment[], const char *preload, char **in
         size_t length = strcspn(at, ": ");
         const char *slash = memrchr(at, '/', length);
         const char *name = slash ? slash + 1 : at;
-        if (length > 0 && strncmp(name, VOICES, strlen(VOICES)) != 0) {
+        if (length > 0 && strncmp(name, ADAPTER_PREFIX, strlen(ADAPTER_PREFIX)) != 0) {
             if (to > first) *to++ = ':';
             to = mempcpy(to, at, length);
         }
@@ -171,16 +172,16 @@ static void without_us(char *const environment[], const char *preload, char **in
     *into = NULL;
 }
 
-/* Makes CALL with `env`: the given environment, without this object where the image cannot load it. */
-#define WITH_ENVIRONMENT(is_ours, environment, CALL)                                                                    \
+/* Makes CALL with `env`: the given environment, without the adapters where the image cannot load them. */
+#define WITH_ENVIRONMENT(loads_shim, environment, CALL)                                                                    \
     do {                                                                                                                \
         int kept_ = errno;                                                                                              \
         char *const *env = (environment);                                                                               \
         const char *preload_ = preload_of(env);                                                                         \
-        bool strip_ = UNLIKELY(preload_ != NULL) && !(is_ours);                                                         \
+        bool strip_ = UNLIKELY(preload_ != NULL) && !(loads_shim);                                                         \
         size_t count_ = strip_ ? count_of(env) + 1 : 1, length_ = strip_ ? strlen(preload_) + 1 : 1;                    \
         char *changed_[count_], text_[length_];                                                                         \
-        if (strip_) without_us(env, preload_, changed_, text_);                                                         \
+        if (strip_) without_shim(env, preload_, changed_, text_);                                                         \
         if (strip_) env = changed_;                                                                                     \
         errno = kept_;                                                                                                  \
         CALL;                                                                                                           \
@@ -188,12 +189,12 @@ static void without_us(char *const environment[], const char *preload, char **in
 
 /* ---------------------------------------------------------------- exec and spawn */
 
-#define EXEC(LOOK, environment, CALL)                                                                                   \
-    enum image next = (LOOK);                                                                                           \
+#define EXEC(INSPECT, environment, CALL)                                                                                   \
+    enum image next = (INSPECT);                                                                                           \
     int result;                                                                                                         \
-    if (next != IMAGE_ABSENT) hand_on_before_exec();                                                                    \
+    if (next != IMAGE_ABSENT) handover_before_exec();                                                                    \
     WITH_ENVIRONMENT(next != IMAGE_FOREIGN, environment, result = CALL);                                                \
-    if (next != IMAGE_ABSENT) hand_on_exec_failed(); /* or we would not be here */                                      \
+    if (next != IMAGE_ABSENT) handover_exec_failed(); /* reached only if exec failed */                                      \
     return result
 
 SHIM_API int execve(const char *path, char *const arguments[], char *const environment[])
@@ -223,7 +224,7 @@ SHIM_API int execveat(int folder, const char *path, char *const arguments[], cha
     EXEC(seen, environment, REAL(execveat)(folder, path, arguments, env, flags));
 }
 
-/* The forms with a list: counted, then copied to the stack, so they stay usable after vfork and in handlers. */
+/* The forms with an argument list copy it to the stack, so they are usable after vfork and in handlers. */
 #define LIST_TO_ARRAY(first)                                                                                            \
     va_list list;                                                                                                       \
     va_start(list, first);                                                                                              \
@@ -261,10 +262,10 @@ SHIM_API int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_ac
                          char *const arguments[], char *const environment[])
 {
     int result;
-    hand_on_before_spawn(actions != NULL);
+    handover_before_spawn(actions != NULL);
     WITH_ENVIRONMENT(image_at(path) != IMAGE_FOREIGN, environment,
                      result = REAL(posix_spawn)(pid, path, actions, attributes, arguments, env));
-    hand_on_after_spawn(actions != NULL);
+    handover_after_spawn(actions != NULL);
     return result;
 }
 
@@ -272,9 +273,9 @@ SHIM_API int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_a
                           const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[])
 {
     int result;
-    hand_on_before_spawn(actions != NULL);
+    handover_before_spawn(actions != NULL);
     WITH_ENVIRONMENT(image_of_command(file) != IMAGE_FOREIGN, environment,
                      result = REAL(posix_spawnp)(pid, file, actions, attributes, arguments, env));
-    hand_on_after_spawn(actions != NULL);
+    handover_after_spawn(actions != NULL);
     return result;
 }

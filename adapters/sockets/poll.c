@@ -1,31 +1,32 @@
 /* poll.c: waiting on an array of descriptors: poll, ppoll, select, pselect and the fortified forms.
  *
- * What it is:   a wait that covers streams looks at the engine's rings and at the kernel in turn, and sleeps in the
- *               program's own system call with what is left of its timeout and with its signal mask.
- * What it isn't: a loop of its own: when to look, to probe and to sleep is the engine's decision (motet_wait_step).
+ * What it is:   a wait that covers streams polls the engine's rings and the kernel in turn, and sleeps in the program's own system call with
+ *               the rest of its timeout and with its signal mask.
+ * What it isn't: a policy. The engine decides when to poll, to probe and to sleep (motet_wait_step).
  *
- * Without a stream or candidate among the descriptors the C library's function is called at once.
+ * Without a stream or candidate among the descriptors libc's function runs at once.
  * Cancellation: the kernel call is the cancellation point; a cancelled thread ends the engine's wait.
- * Signal safety: as the C library's; in a handler that interrupted the engine (shim_depth > 0) only the kernel is asked. */
-#include "shim.h"
+ * Signal safety: as libc's; a handler that interrupted the engine (reentrancy_depth > 0) waits in the kernel only. Fork safety: no state
+ * that a child uses. errno: kept on success. */
+#include "sockets.h"
 
 #include <string.h>
 
 #define NANOSECONDS 1000000000ll
 
-#define NEAR 32 /* descriptors for which a wait finds room on the stack */
+#define STACK_FDS 32 /* descriptors up to which a wait needs no scratch memory */
 
 struct covered {
     struct motet_wait wait;
     motet_stream *streams;
     int *positions; /* index into the pollfd array, or the descriptor number for select */
     int *candidates;
-    int room, count, candidate_count;
+    int capacity, count, candidate_count;
     bool waiting, sleeping;
-    bool alone; /* one stream is all that is waited for, and the ring may answer for it */
-    struct far_room *far;
-    motet_stream near_streams[NEAR];
-    int near_positions[NEAR], near_candidates[NEAR];
+    bool ring_may_answer_alone; /* one stream is all that the call waits for, and the ring's answer is complete */
+    struct wait_scratch *scratch;
+    motet_stream stack_streams[STACK_FDS];
+    int stack_positions[STACK_FDS], stack_candidates[STACK_FDS];
 };
 
 struct deadline {
@@ -69,30 +70,30 @@ static bool deadline_passed(const struct deadline *deadline)
     return deadline->zero || (!deadline->forever && now_ns() >= deadline->at);
 }
 
-static bool bad_time(const struct timespec *t) { return t && (t->tv_sec < 0 || t->tv_nsec < 0 || t->tv_nsec >= NANOSECONDS); }
+static bool is_invalid_time(const struct timespec *t) { return t && (t->tv_sec < 0 || t->tv_nsec < 0 || t->tv_nsec >= NANOSECONDS); }
 
-/* ---------------------------------------------------------------- what a wait covers */
+/* ---------------------------------------------------------------- descriptors of a wait */
 
-/* Room for a wait on many descriptors: a program's stack may be small (poll and select are called in handlers, too). */
-#define FAR_SETS (3 * SHIM_SLOTS / 8 / sizeof(long))
+/* Memory for a wait on many descriptors. It is not on the stack, which may be small: programs call poll and select in signal handlers, too. */
+#define SCRATCH_SET_LONGS (3 * SHIM_TRACKED_FDS / 8 / sizeof(long))
 
-struct far_room {
-    motet_stream streams[SHIM_WAIT_MAX];
-    int positions[SHIM_WAIT_MAX], candidates[SHIM_WAIT_MAX];
-    long sets[FAR_SETS];
+struct wait_scratch {
+    motet_stream streams[SHIM_WAIT_FDS_MAX];
+    int positions[SHIM_WAIT_FDS_MAX], candidates[SHIM_WAIT_FDS_MAX];
+    long sets[SCRATCH_SET_LONGS];
 };
 
-_Static_assert(sizeof(struct far_room) <= SHIM_ROOM, "a wait needs one piece");
+_Static_assert(sizeof(struct wait_scratch) <= SHIM_SCRATCH_BYTES, "a wait needs one piece");
 
-static void cover_nothing(struct covered *x, struct far_room *far)
+static void cover_init(struct covered *x, struct wait_scratch *scratch)
 {
-    x->streams = far ? far->streams : x->near_streams;
-    x->positions = far ? far->positions : x->near_positions;
-    x->candidates = far ? far->candidates : x->near_candidates;
-    x->room = far ? SHIM_WAIT_MAX : NEAR;
+    x->streams = scratch ? scratch->streams : x->stack_streams;
+    x->positions = scratch ? scratch->positions : x->stack_positions;
+    x->candidates = scratch ? scratch->candidates : x->stack_candidates;
+    x->capacity = scratch ? SHIM_WAIT_FDS_MAX : STACK_FDS;
     x->count = x->candidate_count = 0;
-    x->waiting = x->sleeping = x->alone = false;
-    x->far = far;
+    x->waiting = x->sleeping = x->ring_may_answer_alone = false;
+    x->scratch = scratch;
 }
 
 static void cover(struct covered *x, int fd, int position, bool wants_data, bool sleeps)
@@ -103,9 +104,9 @@ static void cover(struct covered *x, int fd, int position, bool wants_data, bool
         interest_epoll_nested(fd);
     } else if (!wants_data || word_kind(word) == KIND_PRIVATE) {
         return;
-    } else if (x->count == x->room || x->candidate_count == x->room) {
-        table_make_plain(fd, REASON_UNSEEN_WAIT);
-    } else if (word_kind(word) != KIND_STREAM && (!sleeps || candidate_sleep_begin(fd))) {
+    } else if (x->count == x->capacity || x->candidate_count == x->capacity) {
+        table_force_tcp(fd, REASON_UNSEEN_WAIT);
+    } else if (word_kind(word) != KIND_STREAM && (!sleeps || candidate_kernel_enter(fd))) {
         if (sleeps) x->candidates[x->candidate_count++] = fd;
     } else if (word_kind(table_word(fd)) == KIND_STREAM) {
         x->streams[x->count] = table_handle(fd);
@@ -116,39 +117,39 @@ static void cover(struct covered *x, int fd, int position, bool wants_data, bool
 static void uncover(void *covered)
 {
     struct covered *x = covered;
-    for (int i = 0; i < x->candidate_count; i++) candidate_sleep_end(x->candidates[i]);
+    for (int i = 0; i < x->candidate_count; i++) candidate_kernel_leave(x->candidates[i]);
     x->candidate_count = 0;
     if (x->waiting && x->sleeping) ENGINE_DO(engine.wait_slept(&x->wait));
     if (x->waiting) ENGINE_DO(engine.wait_end(&x->wait));
     x->waiting = false;
-    if (UNLIKELY(x->far != NULL)) room_give_back(x->far);
-    x->far = NULL;
+    if (UNLIKELY(x->scratch != NULL)) scratch_free(x->scratch);
+    x->scratch = NULL;
 }
 
-/* One call into the kernel, and what the rings add to its answer. Implemented by poll and by select. */
+/* One kernel call, and how ring data is added to its result. Implemented by poll and by select. */
 struct waiter {
     int (*kernel)(struct waiter *waiter, const struct timespec *timeout);
-    void (*nothing)(struct waiter *waiter);          /* the kernel was not asked: as if it had answered 0 */
-    int (*add_ring)(struct waiter *waiter, int position); /* 1 when this makes one more descriptor (or bit) ready */
+    void (*clear)(struct waiter *waiter);                     /* sets the result of a kernel call that was not made */
+    int (*add_readable)(struct waiter *waiter, int position); /* 1 when this adds a ready descriptor (or bit) */
 };
 
 static int collect(struct covered *x, struct waiter *waiter, int ready)
 {
     for (int i = 0; i < x->count; i++)
-        if (ENGINE(engine.rx_ready(x->streams[i])) & MOTET_RX_DATA) ready += waiter->add_ring(waiter, x->positions[i]);
+        if (ENGINE(engine.rx_ready(x->streams[i])) & MOTET_RX_DATA) ready += waiter->add_readable(waiter, x->positions[i]);
     return ready;
 }
 
-/* The rings have something. The kernel says what else there is: other descriptors, room to write, an end, an error. It need not be
- * asked where the ring's answer is the whole one. A signal that comes now finds the wait over. */
+/* Some ring has data. The kernel adds other descriptors, room to write, end of file and errors; it is not asked where the ring's answer is
+ * complete. A signal that arrives here finds the wait already satisfied. */
 static int ready_now(struct covered *x, struct waiter *waiter)
 {
     static const struct timespec zero;
     int kept = errno, ready = 0;
-    if (!x->alone || (ready = collect(x, waiter, (waiter->nothing(waiter), 0))) == 0) {
+    if (!x->ring_may_answer_alone || (ready = collect(x, waiter, (waiter->clear(waiter), 0))) == 0) {
         ready = waiter->kernel(waiter, &zero);
         if (ready < 0 && errno != EINTR) return ready;
-        if (ready < 0) waiter->nothing(waiter);
+        if (ready < 0) waiter->clear(waiter);
         int more = collect(x, waiter, ready < 0 ? 0 : ready);
         if (ready < 0 && more == 0) return ready;
         ready = more;
@@ -188,7 +189,7 @@ static int wait_covered(struct covered *x, struct waiter *waiter, const struct t
 {
     struct deadline deadline = deadline_after(timeout);
     int ready;
-    OPEN_WHILE(uncover, x,
+    WITH_CLEANUP(uncover, x,
                ready = x->count == 0 ? waiter->kernel(waiter, timeout) : wait_for_streams(x, waiter, &deadline));
     int kept = errno;
     uncover(x);
@@ -211,7 +212,7 @@ static int poll_kernel(struct waiter *base, const struct timespec *timeout)
     return REAL(ppoll)(w->fds, w->count, timeout, w->mask);
 }
 
-static void poll_nothing(struct waiter *base)
+static void poll_clear(struct waiter *base)
 {
     struct poll_waiter *w = (struct poll_waiter *)base;
     for (nfds_t i = 0; i < w->count; i++) w->fds[i].revents = 0;
@@ -232,37 +233,37 @@ static bool any_tracked(const struct pollfd *fds, nfds_t count)
     return false;
 }
 
-/* A poll of one stream for input alone may be answered from the ring. What the kernel could add is POLLERR and POLLHUP, which come
- * once no more bytes do; so a program hears of them when it has read what is there. One that polls and does not read hears of them
- * as every eighth poll of the descriptor asks the kernel. */
+/* True when a poll for input on a single stream may be answered from the ring. The kernel could only add POLLERR and POLLHUP, which follow
+ * the last bytes: a program that reads sees them after it has read the ring. For a program that polls without reading, one in
+ * SHIM_KERNEL_PROBE_EVERY polls of the descriptor asks the kernel. */
 static bool ring_may_answer(const struct pollfd *fds, nfds_t count)
 {
-    static _Atomic uint8_t polls[SHIM_SLOTS];
+    static _Atomic uint8_t polls[SHIM_TRACKED_FDS];
     const struct pollfd *only = NULL;
     for (nfds_t i = 0; i < count; i++) {
         if (fds[i].fd < 0) continue;
         if (only || fds[i].events & ~(POLLIN | POLLRDNORM)) return false;
         only = &fds[i];
     }
-    if (!only || only->fd >= SHIM_SLOTS) return false;
-    return atomic_fetch_add_explicit(&polls[only->fd], 1, memory_order_relaxed) % SHIM_PROBE_EVERY != 0;
+    if (!only || only->fd >= SHIM_TRACKED_FDS) return false;
+    return atomic_fetch_add_explicit(&polls[only->fd], 1, memory_order_relaxed) % SHIM_KERNEL_PROBE_EVERY != 0;
 }
 
 static int poll_streams(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
 {
-    struct poll_waiter waiter = {{poll_kernel, poll_nothing, poll_add}, fds, count, mask};
+    struct poll_waiter waiter = {{poll_kernel, poll_clear, poll_add}, fds, count, mask};
     struct covered x;
-    cover_nothing(&x, count > NEAR ? room_take() : NULL);
+    cover_init(&x, count > STACK_FDS ? scratch_alloc() : NULL);
     bool sleeps = !timeout || timeout->tv_sec || timeout->tv_nsec;
     for (nfds_t i = 0; i < count; i++)
         cover(&x, fds[i].fd, (int)i, fds[i].events & (POLLIN | POLLRDNORM), sleeps);
-    x.alone = x.count == 1 && ring_may_answer(fds, count);
+    x.ring_may_answer_alone = x.count == 1 && ring_may_answer(fds, count);
     return wait_covered(&x, &waiter.base, timeout);
 }
 
 SHIM_API int poll(struct pollfd *fds, nfds_t count, int timeout)
 {
-    if (LIKELY(!any_tracked(fds, count)) || shim_depth > 0) return REAL(poll)(fds, count, timeout);
+    if (LIKELY(!any_tracked(fds, count)) || reentrancy_depth > 0) return REAL(poll)(fds, count, timeout);
     if (UNLIKELY(engine_confined())) return confined_poll(fds, count, &(struct confined_poll_call){.timeout = timeout});
     struct timespec time = {timeout / 1000, timeout % 1000 * 1000000l};
     return poll_streams(fds, count, timeout < 0 ? NULL : &time, NULL);
@@ -270,27 +271,27 @@ SHIM_API int poll(struct pollfd *fds, nfds_t count, int timeout)
 
 SHIM_API int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
 {
-    if (LIKELY(!any_tracked(fds, count)) || shim_depth > 0 || bad_time(timeout)) return REAL(ppoll)(fds, count, timeout, mask);
+    if (LIKELY(!any_tracked(fds, count)) || reentrancy_depth > 0 || is_invalid_time(timeout)) return REAL(ppoll)(fds, count, timeout, mask);
     if (UNLIKELY(engine_confined()))
         return confined_poll(fds, count, &(struct confined_poll_call){.precise = true, .time = timeout, .mask = mask});
     return poll_streams(fds, count, timeout, mask);
 }
 
-SHIM_API int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room)
+SHIM_API int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t capacity)
 {
-    if (room / sizeof *fds < count) __chk_fail();
+    if (capacity / sizeof *fds < count) __chk_fail();
     return poll(fds, count, timeout);
 }
 
-SHIM_API int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask, size_t room)
+SHIM_API int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask, size_t capacity)
 {
-    if (room / sizeof *fds < count) __chk_fail();
+    if (capacity / sizeof *fds < count) __chk_fail();
     return ppoll(fds, count, timeout, mask);
 }
 
 /* ---------------------------------------------------------------- select */
 
-/* The program's sets are both question and answer, so the question is kept. A set may be larger than fd_set. */
+/* select overwrites the program's sets, so they are copied first. A set may be larger than fd_set. */
 #define SET_BITS (8 * (int)sizeof(long))
 #define SET_WORDS(count) (((count) + SET_BITS - 1) / SET_BITS)
 
@@ -298,7 +299,7 @@ struct select_waiter {
     struct waiter base;
     int count;
     long *sets[3];
-    long *asked[3];
+    long *requested[3];
     const sigset_t *mask;
 };
 
@@ -308,11 +309,11 @@ static int select_kernel(struct waiter *base, const struct timespec *timeout)
 {
     struct select_waiter *w = (struct select_waiter *)base;
     for (int i = 0; i < 3; i++)
-        if (w->sets[i]) memcpy(w->sets[i], w->asked[i], (size_t)SET_WORDS(w->count) * sizeof(long));
+        if (w->sets[i]) memcpy(w->sets[i], w->requested[i], (size_t)SET_WORDS(w->count) * sizeof(long));
     return REAL(pselect)(w->count, (fd_set *)w->sets[0], (fd_set *)w->sets[1], (fd_set *)w->sets[2], timeout, w->mask);
 }
 
-static void select_nothing(struct waiter *base)
+static void select_clear(struct waiter *base)
 {
     struct select_waiter *w = (struct select_waiter *)base;
     for (int i = 0; i < 3; i++)
@@ -327,11 +328,11 @@ static int select_add(struct waiter *base, int fd)
     return 1;
 }
 
-/* Only the first set can hold streams that matter; nested epoll descriptors count in any. */
+/* Only the first set can hold streams that matter. Nested epoll descriptors are found there as well. */
 static bool any_selected(int count, const long *readable)
 {
     if (!readable || count <= 0) return false;
-    for (int word = 0; word < SET_WORDS(count) && word < SHIM_SLOTS / SET_BITS; word++)
+    for (int word = 0; word < SET_WORDS(count) && word < SHIM_TRACKED_FDS / SET_BITS; word++)
         for (unsigned long bits = (unsigned long)readable[word]; bits; bits &= bits - 1) {
             int fd = word * SET_BITS + __builtin_ctzl(bits);
             if (fd < count && UNLIKELY(word_kind(table_word(fd)) >= KIND_EPOLL)) return true;
@@ -339,51 +340,51 @@ static bool any_selected(int count, const long *readable)
     return false;
 }
 
-/* Of one descriptor that is asked for input and nothing else the ring tells all there is to tell. */
-static bool asks_for_one_bit(long *const asked[3], int count)
+/* True when the call asks for input on one descriptor and for nothing else: the ring's answer is complete then. */
+static bool requests_one_bit(long *const requested[3], int count)
 {
     int bits = 0;
     for (int i = 0; i < 3; i++)
-        for (int word = 0; asked[i] && word < SET_WORDS(count) && bits < 2; word++) {
-            unsigned long in = (unsigned long)asked[i][word];
+        for (int word = 0; requested[i] && word < SET_WORDS(count) && bits < 2; word++) {
+            unsigned long in = (unsigned long)requested[i][word];
             if (word == SET_WORDS(count) - 1 && count % SET_BITS) in &= (1ul << count % SET_BITS) - 1;
             bits += __builtin_popcountl(in);
         }
     return bits == 1;
 }
 
-static int select_copied(struct select_waiter *waiter, struct far_room *far, const struct timespec *timeout)
+static int select_copied(struct select_waiter *waiter, struct wait_scratch *scratch, const struct timespec *timeout)
 {
     struct covered x;
-    cover_nothing(&x, far);
+    cover_init(&x, scratch);
     bool sleeps = !timeout || timeout->tv_sec || timeout->tv_nsec;
     for (int fd = 0; fd < waiter->count; fd++)
-        if (set_has(waiter->asked[0], fd)) cover(&x, fd, fd, true, sleeps);
-    x.alone = x.count == 1 && asks_for_one_bit(waiter->asked, waiter->count);
+        if (set_has(waiter->requested[0], fd)) cover(&x, fd, fd, true, sleeps);
+    x.ring_may_answer_alone = x.count == 1 && requests_one_bit(waiter->requested, waiter->count);
     return wait_covered(&x, &waiter->base, timeout);
 }
 
 static int select_streams(int count, long *const sets[3], const struct timespec *timeout, const sigset_t *mask)
 {
-    long near[3 * SET_WORDS(FD_SETSIZE)];
-    struct far_room *far = count > NEAR ? room_take() : NULL;
-    if (UNLIKELY(!far && count > FD_SETSIZE)) { /* no memory for the question */
+    long stack_sets[3 * SET_WORDS(FD_SETSIZE)];
+    struct wait_scratch *scratch = count > STACK_FDS ? scratch_alloc() : NULL;
+    if (UNLIKELY(!scratch && count > FD_SETSIZE)) { /* no memory for the copy */
         errno = ENOMEM;
         return -1;
     }
-    struct select_waiter waiter = {{select_kernel, select_nothing, select_add}, count, {0}, {0}, mask};
+    struct select_waiter waiter = {{select_kernel, select_clear, select_add}, count, {0}, {0}, mask};
     for (int i = 0; i < 3; i++) {
         waiter.sets[i] = sets[i];
-        if (sets[i]) waiter.asked[i] = (count > FD_SETSIZE ? far->sets : near) + i * SET_WORDS(count);
-        if (sets[i]) memcpy(waiter.asked[i], sets[i], (size_t)SET_WORDS(count) * sizeof(long));
+        if (sets[i]) waiter.requested[i] = (count > FD_SETSIZE ? scratch->sets : stack_sets) + i * SET_WORDS(count);
+        if (sets[i]) memcpy(waiter.requested[i], sets[i], (size_t)SET_WORDS(count) * sizeof(long));
     }
-    return select_copied(&waiter, far, timeout);
+    return select_copied(&waiter, scratch, timeout);
 }
 
 SHIM_API int pselect(int count, fd_set *readable, fd_set *writable, fd_set *exceptional, const struct timespec *timeout,
                      const sigset_t *mask)
 {
-    if (LIKELY(!any_selected(count, (long *)readable)) || shim_depth > 0 || bad_time(timeout) || count > SHIM_SLOTS)
+    if (LIKELY(!any_selected(count, (long *)readable)) || reentrancy_depth > 0 || is_invalid_time(timeout) || count > SHIM_TRACKED_FDS)
         return REAL(pselect)(count, readable, writable, exceptional, timeout, mask);
     if (UNLIKELY(engine_confined()))
         return confined_select(count, (fd_set *[3]){readable, writable, exceptional},
@@ -391,10 +392,10 @@ SHIM_API int pselect(int count, fd_set *readable, fd_set *writable, fd_set *exce
     return select_streams(count, (long *[3]){(long *)readable, (long *)writable, (long *)exceptional}, timeout, mask);
 }
 
-/* Linux leaves the time that was not slept in *timeout. */
+/* Linux returns the remaining time in *timeout. */
 SHIM_API int select(int count, fd_set *readable, fd_set *writable, fd_set *exceptional, struct timeval *timeout)
 {
-    if (LIKELY(!any_selected(count, (long *)readable)) || shim_depth > 0 || count > SHIM_SLOTS ||
+    if (LIKELY(!any_selected(count, (long *)readable)) || reentrancy_depth > 0 || count > SHIM_TRACKED_FDS ||
         (timeout && (timeout->tv_sec < 0 || timeout->tv_usec < 0)))
         return REAL(select)(count, readable, writable, exceptional, timeout);
     if (UNLIKELY(engine_confined()))

@@ -1,48 +1,49 @@
-/* stdio.c: the C library's own reading and writing of descriptors: fdopen, fclose, dprintf.
+/* stdio.c: stdio on descriptors: fdopen, fclose, dprintf.
  *
- * What it is:   stdio makes its calls inside the C library, unseen, so a stream that it takes over is plain from then on; ring
- *               bytes that are there already are pushed back into the FILE. dprintf() formats here and sends as write() does.
- * What it isn't: a stdio. A FILE that somebody else made of a descriptor is not known here.
+ * What it is:   stdio makes its system calls inside libc, so this object does not see them. A stream whose descriptor is given to stdio
+ *               stays on TCP from then on, and its ring bytes are pushed back into the FILE. dprintf() formats here and sends through
+ *               write().
+ * What it isn't: an implementation of stdio. A FILE that was made without fdopen() is not known here.
  *
- * Signal safety: as the C library's: none of these may be called in a handler. Fork safety: the engine's. */
-#include "shim.h"
+ * Signal safety: none, as in libc. Fork safety: the engine's. errno: kept on success. */
+#include "sockets.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static void push_back(FILE *file, int fd, motet_stream s)
+static void unread_stream(FILE *file, int fd, motet_stream s)
 {
-    size_t held = 0, room = 0;
+    size_t held = 0, capacity = 0;
     unsigned char *bytes = NULL;
-    bool drained = ENGINE(engine.hand_on(s, fd, REASON_STDIO)) == 1;
-    while (!drained && !(drained = ENGINE(engine.plain(s, REASON_STDIO)) != 0)) {
-        if (held == room) {
-            unsigned char *more = realloc(bytes, room = room ? room * 2 : 65536);
+    bool drained = ENGINE(engine.hand_over(s, fd, REASON_STDIO)) == 1;
+    while (!drained && !(drained = ENGINE(engine.set_tcp_only(s, REASON_STDIO)) != 0)) {
+        if (held == capacity) {
+            unsigned char *more = realloc(bytes, capacity = capacity ? capacity * 2 : 65536);
             if (!more) break;
             bytes = more;
         }
-        ssize_t got = recv(fd, bytes + held, room - held, MSG_DONTWAIT);
+        ssize_t got = recv(fd, bytes + held, capacity - held, MSG_DONTWAIT);
         if (got <= 0) break;
         held += (size_t)got;
     }
     while (held > 0) ungetc(bytes[--held], file);
     free(bytes);
-    /* The FILE reads the descriptor unseen from now on: the engine lets go of it. */
+    /* The FILE reads the descriptor without this object: the engine releases the stream. */
     if (drained) table_set(fd, KIND_NONE);
 }
 
-/* The same in a confined process. */
-static void push_rest(FILE *file, int fd)
+/* Pushes the rest of a confined process's ring back into the FILE. */
+static void unread_ring_rest(FILE *file, int fd)
 {
     unsigned char *bytes = NULL;
-    size_t held = 0, room = 0;
-    for (ssize_t got = 1; got > 0 && word_kind(table_word(fd)) == KIND_REST; held += got > 0 ? (size_t)got : 0) {
-        if (held == room) {
-            unsigned char *more = realloc(bytes, room = room ? room * 2 : 65536);
+    size_t held = 0, capacity = 0;
+    for (ssize_t got = 1; got > 0 && word_kind(table_word(fd)) == KIND_RING_REST; held += got > 0 ? (size_t)got : 0) {
+        if (held == capacity) {
+            unsigned char *more = realloc(bytes, capacity = capacity ? capacity * 2 : 65536);
             if (!more) break;
             bytes = more;
         }
-        got = read(fd, bytes + held, room - held);
+        got = read(fd, bytes + held, capacity - held);
     }
     while (held > 0) ungetc(bytes[--held], file);
     free(bytes);
@@ -50,29 +51,29 @@ static void push_rest(FILE *file, int fd)
 
 SHIM_API FILE *fdopen(int fd, const char *mode)
 {
-    if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || shim_depth > 0) return REAL(fdopen)(fd, mode);
+    if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || reentrancy_depth > 0) return REAL(fdopen)(fd, mode);
     motet_stream s = word_kind(table_word(fd)) == KIND_STREAM ? table_handle(fd) : 0;
     FILE *file = REAL(fdopen)(fd, mode);
     if (!file) return NULL;
     int kept = errno;
-    if (word_kind(table_word(fd)) == KIND_REST && (*mode == 'r' || strchr(mode, '+')))
-        push_rest(file, fd);
+    if (word_kind(table_word(fd)) == KIND_RING_REST && (*mode == 'r' || strchr(mode, '+')))
+        unread_ring_rest(file, fd);
     else if (!s)
-        table_make_plain(fd, REASON_STDIO);
+        table_force_tcp(fd, REASON_STDIO);
     else if (*mode == 'r' || strchr(mode, '+'))
-        push_back(file, fd, s);
+        unread_stream(file, fd, s);
     else
-        ENGINE_DO(engine.plain(s, REASON_STDIO)); /* what comes in is not the FILE's: the program receives it as before */
+        ENGINE_DO(engine.set_tcp_only(s, REASON_STDIO)); /* incoming bytes do not belong to the FILE: the program still receives them by recv() or read() */
     errno = kept;
     return file;
 }
 
-/* The descriptor closes inside the C library, after what the FILE still holds has been written. */
+/* The descriptor closes inside libc, after the FILE's buffer has been written. */
 SHIM_API int fclose(FILE *file)
 {
     int kept = errno, fd = file ? fileno(file) : -1;
     errno = kept;
-    if (LIKELY(word_kind(table_word(fd)) == KIND_NONE) || shim_depth > 0 || !table_in_own_process()) return REAL(fclose)(file);
+    if (LIKELY(word_kind(table_word(fd)) == KIND_NONE) || reentrancy_depth > 0 || !table_in_own_process()) return REAL(fclose)(file);
     fflush(file);
     table_set(fd, KIND_NONE);
     errno = kept;
@@ -93,7 +94,7 @@ static int write_all(int fd, const char *text, size_t length)
 
 SHIM_API int vdprintf(int fd, const char *format, va_list list)
 {
-    if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || shim_depth > 0) return REAL(vdprintf)(fd, format, list);
+    if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || reentrancy_depth > 0) return REAL(vdprintf)(fd, format, list);
     char some[1024], *all = some;
     va_list again;
     va_copy(again, list);
@@ -117,7 +118,7 @@ SHIM_API int dprintf(int fd, const char *format, ...)
     return result;
 }
 
-/* The fortified forms look for %n in writable memory, which nothing here depends on. */
+/* The fortified forms reject %n in writable memory. This object does not depend on that check. */
 SHIM_API int __vdprintf_chk(int fd, int flag, const char *format, va_list list)
 {
     (void)flag;

@@ -1,5 +1,5 @@
-/* A server with 400 connections under a limit on its address space, which then allocates most of what is left of it.
- * usage: address_space LIMIT-MB OWN-MB */
+/* A server with 400 connections under a limit on its address space. It then allocates most of the address space that is left.
+ * Usage: address_space LIMIT-MB OWN-MB */
 #include "check.h"
 #include <sys/resource.h>
 

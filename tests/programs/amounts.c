@@ -1,10 +1,10 @@
-/* How much: what calls promise and return in one conversation. amounts HOW
- *   there      FIONREAD and MSG_PEEK never promise more than a receive then has, while bytes come in by both ways
+/* Amounts of bytes that calls report and return in one conversation. Usage: amounts HOW
+ *   there      FIONREAD and MSG_PEEK never report more than a receive then returns, while bytes arrive by ring and by TCP
  *   holes      vectors with empty and absent parts, in both directions; too many parts; a negative count
  *   timeouts   SO_RCVTIMEO and SO_SNDTIMEO, with bytes and without
  *   flags      MSG_TRUNC, MSG_WAITALL, MSG_DONTWAIT, MSG_PEEK in combination; recvmmsg and sendmmsg
- *   children   MSG_WAITALL receives all, but for what the kernel cuts, in a process whose children end all the time, unheard
- *   signals    a blocked signal stays pending while a receive waits; one that is caught ends it, sooner or later */
+ *   children   MSG_WAITALL returns everything, except where the kernel cuts it, in a process whose children end all the time
+ *   signals    a blocked signal stays pending while a receive waits; a caught one ends the receive */
 #include "check.h"
 #include <limits.h>
 
@@ -43,7 +43,7 @@ static void pours(int fd)
     for (size_t left = POURED; left > 0;) {
         size_t length = 1 + next_random(&state) % (next_random(&state) % 4 ? 300 : sizeof data);
         if (length > left) length = left;
-        off_t at = 0; /* by the kernel alone, so that the two ways alternate */
+        off_t at = 0; /* by the kernel only, so that ring and TCP alternate */
         ssize_t n = next_random(&state) % 64 ? send(fd, data, length, 0) : sendfile(fd, empty, &at, length);
         CHECK(n > 0);
         left -= (size_t)n;
@@ -252,7 +252,7 @@ static void sends_when_asked(int fd)
 
 enum { BLOCKS = 400, BLOCK = 30000, CHILDREN = 60 };
 
-/* The kernel itself gives a part now and then (of 100 000 blocks two or three, in Linux 6.18), at a moment that the thread was to be disturbed. */
+/* The kernel itself returns a part now and then (two or three of 100 000 blocks, in Linux 6.18), at a moment when a signal is due. */
 enum { MAY_BE_CUT = 4 };
 
 static void *takes_blocks(void *argument)
@@ -285,7 +285,7 @@ static void has_children(int fd)
         }
     }
     CHECK(pthread_create(&thread, NULL, takes_blocks, &fd) == 0);
-    for (int i = 0; i < CHILDREN;) { /* meanwhile this thread makes and closes descriptors */
+    for (int i = 0; i < CHILDREN;) { /* meanwhile this thread creates and closes descriptors */
         for (int k = 0; k < 100; k++) close(dup(fd));
         if (waitpid(children[i], NULL, WNOHANG) > 0) i++;
     }

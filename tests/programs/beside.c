@@ -1,13 +1,14 @@
-/* What is ready beside a busy stream is told, too: beside WAY BLOCKS. The peer sends a batch whenever the last one was read. The descriptor of a pipe stays readable and the
- * stream has room to write all the time, so the kernel tells both in every answer of poll and select, and the pipe in few answers of
- * epoll even where those have room for one event.
+/* Other ready descriptors are reported beside a busy stream. Usage: beside WAY BLOCKS
  *
- * WAY: poll, ppoll, select, pselect       a stream and the pipe, and room to write on the stream
- *      turns                               two polls that alternate: the other one of a second stream alone
- *      epoll, one, edge                    with room for many events; for one; the stream registered for edges
- *      sets                                two sets that one thread awaits in turn, each with a stream and the pipe
+ * The peer sends a batch whenever the previous one was read. A pipe is readable and the stream is writable all the time. So poll and select
+ * must report both in every answer, and epoll must report the pipe at least once in a few answers, even with room for a single event.
+ *
+ * WAY: poll, ppoll, select, pselect       a stream, the pipe, and writability of the stream
+ *      turns                               two polls that alternate; one of them is of a second stream alone
+ *      epoll, one, edge                    room for many events; room for one; the stream is edge-triggered
+ *      sets                                two sets that one thread waits on in turn, each with a stream and the pipe
  *      threads                             two threads in one set
- *      room                                the stream registered for input and room to write */
+ *      room                                the stream is registered for input and output */
 #include "check.h"
 #include <sched.h>
 #include <stdatomic.h>
@@ -16,15 +17,15 @@
 
 static const char *way;
 static int count, side[2];
-/* The answers of an epoll set that may say nothing of the pipe, in a row: whichever rule there is, it is a small number. */
+/* Consecutive answers of an epoll set that may leave out the pipe. The bound of the adapter is smaller. */
 enum { MOST_IN_A_ROW = 32, SIZE = 64, BATCH = 16 };
-static _Atomic long *taken; /* bytes of each stream, for the peer; then: that it is over */
+static _Atomic long *taken; /* bytes taken of each stream, for the peer; afterwards a mark that the run is over */
 static int second;
-static _Thread_local int took; /* blocks, by this thread */
+static _Thread_local int took; /* blocks taken by this thread */
 
 static bool is(const char *name) { return strcmp(way, name) == 0; }
 
-/* False at the end of the connection, or with nothing there. */
+/* False at the end of the connection, or when there is nothing to read. */
 static bool take_by(int fd, int flags)
 {
     char data[SIZE];
@@ -37,7 +38,7 @@ static bool take_by(int fd, int flags)
 
 static bool take(int fd) { return take_by(fd, 0); }
 
-/* ---- poll and select: every answer is whole */
+/* ---- poll and select: every answer is complete */
 
 static void by_array(int fd, int other)
 {
@@ -65,7 +66,7 @@ static void by_array(int fd, int other)
     printf("all answers by %s were whole\n", way);
 }
 
-/* ---- epoll: the pipe is told of in few answers */
+/* ---- epoll: the pipe is reported within a few answers */
 
 static int set_of(int fd)
 {
@@ -77,7 +78,7 @@ static int set_of(int fd)
     return set;
 }
 
-/* One answer; how many there have been in a row without the pipe. */
+/* Takes one answer. Returns the number of consecutive answers without the pipe. */
 static int answer(int set, int fd, int missed)
 {
     struct epoll_event came[4];

@@ -1,6 +1,6 @@
-/* A bug that appears in every second equipped run: bug HOW COUNTER. COUNTER is a file that grows by a byte with each of those runs. HOW says
- * what goes wrong: "status" (it fails), "output" (it prints something else), "complaint" (the same, on standard error), "hang", or "bytes"
- * (hardly anything is sent, so nothing takes the fast path). For the tests of the harness itself. */
+/* For the tests of the harness: a program that fails in every second run with Motet. Usage: bug HOW COUNTER
+ * COUNTER is a file that grows by a byte in each of those runs. HOW is the failure: "status" (it fails), "output" (it prints something
+ * else), "complaint" (it prints to standard error), "hang", or "bytes" (it sends so little that nothing takes the fast path). */
 #include "check.h"
 
 #include <fcntl.h>

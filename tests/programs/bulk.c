@@ -1,5 +1,5 @@
-/* Many megabytes in random pieces, both directions at once: bulk MEGABYTES [SEED]. Prints the hashes that each end
- * computed of what it sent and received. */
+/* Many megabytes in random pieces, in both directions at once. Usage: bulk MEGABYTES [SEED]
+ * Prints the hashes that each end computed of what it sent and received. */
 #include "check.h"
 
 static size_t total;

@@ -1,7 +1,7 @@
-/* check.h: what the test programs share. They are ordinary socket programs: nothing here knows of Motet.
+/* check.h: shared by the test programs, which are ordinary socket programs: nothing here depends on Motet.
  *
- * A program prints what it observed, in words that do not depend on timing; the harness runs it plainly and equipped and
- * compares. A failed CHECK prints where and exits with 1. */
+ * A program prints its observations in words that do not depend on timing. The harness runs it without and with Motet and compares the
+ * output. A failed CHECK prints its place and exits with 1. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -38,7 +38,7 @@
         }                                                                                                               \
     } while (0)
 
-/* FNV-1a, running. */
+/* FNV-1a, incremental. */
 static inline uint64_t hash_more(uint64_t hash, const void *data, size_t length)
 {
     const unsigned char *byte = data;
@@ -59,7 +59,7 @@ static inline void fill(void *data, size_t length, uint64_t *state)
     for (size_t i = 0; i < length; i++) byte[i] = (unsigned char)(i % 8 ? i + (*state >> 40) : next_random(state));
 }
 
-/* 4, 6 or "mapped" (an IPv6 socket that speaks IPv4). */
+/* The loopback address of a family: 4, 6 or "mapped" (an IPv6 socket that uses IPv4). */
 static inline socklen_t loopback(const char *family, int port, struct sockaddr_storage *out)
 {
     memset(out, 0, sizeof *out);

@@ -1,5 +1,5 @@
-/* close_range() and closefrom() close every descriptor of a range: where none is left to look with, and where there is no /proc (as root).
- * usage: close_all HOW    none: with no descriptor left; jail: in an empty root; from: closefrom() */
+/* close_range() and closefrom() close every descriptor of a range, also when no descriptor is free and when there is no /proc (as root).
+ * Usage: close_all none|jail|from    none: no free descriptor; jail: in an empty root; from: closefrom() */
 #include "check.h"
 #include <stdbool.h>
 #include <sys/resource.h>
@@ -20,7 +20,7 @@ static void accepted(int fd)
         char folder[] = "/tmp/motet-jail-XXXXXX";
         CHECK(mkdtemp(folder) != NULL);
         if (chroot(folder) != 0) {
-            CHECK(rmdir(folder) == 0 && geteuid() != 0); /* the rest is as with /proc */
+            CHECK(rmdir(folder) == 0 && geteuid() != 0); /* otherwise as with /proc */
         }
     }
     if (is("from")) closefrom(first);
@@ -28,7 +28,7 @@ static void accepted(int fd)
     int open_ones = 0;
     for (int n = first; n <= last; n++) open_ones += fcntl(n, F_GETFD) >= 0;
     printf("%d descriptors of the range are open\n", open_ones);
-    exchange(fd, 0, 50); /* the engine's were not closed */
+    exchange(fd, 0, 50); /* the engine's descriptors were not closed */
 }
 
 static void connected(int fd)

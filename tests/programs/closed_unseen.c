@@ -1,11 +1,11 @@
-/* A connection's number is closed where no library sees it, and becomes a file's: what is written to the file is in the file, and the
- * peer reads the end of the connection. usage: closed_unseen HOW [MODULE]
- *   HOW   asm     by a system call of the program's own making
- *         module  in a library that binds to the C library first (RTLD_DEEPBIND)
- *         handler by a signal handler that interrupts the connection's calls, and opens the file
- *         freopen by the C library, of standard input
- *         daemon  by the C library, of standard output
- * and the number is given to: a file, a pipe, an event descriptor, memory, in turn. */
+/* A connection's descriptor is closed without a call to the adapter, and a file gets its number. What the program writes to the file is in
+ * the file, and the peer reads the end of the connection. Usage: closed_unseen HOW [MODULE]
+ *   HOW   asm     closed by a raw system call
+ *         module  closed in a library that binds to libc first (RTLD_DEEPBIND)
+ *         handler closed by a signal handler that interrupts calls on the connection, and opens the file
+ *         freopen closed by libc, for standard input
+ *         daemon  closed by libc, for standard output
+ * The number is then given to a file, a pipe, an event descriptor and memory in turn. */
 #include "check.h"
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -87,12 +87,12 @@ static int interrupted(int fd)
     return made;
 }
 
-/* What was written comes back where it can. */
+/* What was written is read back where that is possible. */
 static void goes_where_it_should(int fd)
 {
     char back[8] = {0};
     int kind = fcntl(fd, F_GETFL) & O_ACCMODE;
-    if (kind == O_RDONLY) { /* a pipe's other end */
+    if (kind == O_RDONLY) { /* the other end of a pipe */
         CHECK(write(1000, "MARKER", 6) == 6 && read(fd, back, 6) == 6 && memcmp(back, "MARKER", 6) == 0);
         close(1000);
     } else if (kind == O_RDWR) {
@@ -101,7 +101,7 @@ static void goes_where_it_should(int fd)
     }
 }
 
-/* Nothing but whole blocks of zeros. */
+/* Receives whole blocks of zeros and nothing else. */
 static void serve(int listener)
 {
     for (int fd; (fd = accept(listener, NULL, NULL)) >= 0; close(fd)) {
@@ -156,7 +156,7 @@ int main(int argc, char **argv)
             CHECK(child >= 0);
             if (child == 0) {
                 CHECK(daemon(1, 0) == 0);
-                CHECK(write(1, "MARKER", 6) == 6); /* into nothing */
+                CHECK(write(1, "MARKER", 6) == 6); /* not to the connection */
                 nap_ms(100);
                 CHECK(write(copy, "x", 1) == 1);
                 _exit(0);
@@ -178,7 +178,7 @@ int main(int argc, char **argv)
         }
     }
     unlink(name);
-    CHECK(waitpid(server, NULL, WNOHANG) == 0); /* it lives: nothing wrong came */
+    CHECK(waitpid(server, NULL, WNOHANG) == 0); /* the server lives: nothing wrong has arrived */
     kill(server, SIGKILL);
     waitpid(server, NULL, 0);
     puts("all of it where it should be");

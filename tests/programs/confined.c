@@ -1,5 +1,5 @@
-/* A process that installs a seccomp filter which kills it for any system call but those that its conversation needs: before
- * the first message, or in the middle. The filter allows what plain sockets need and nothing else. */
+/* A process installs a seccomp filter that kills it for any system call that its conversation does not need: before the first message, or in
+ * the middle. The filter allows what a TCP conversation needs. */
 #include "check.h"
 #include <linux/audit.h>
 #include <linux/filter.h>

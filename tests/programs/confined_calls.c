@@ -1,13 +1,13 @@
-/* A process confines itself in the middle of a conversation, to what that needs and one call more, makes that call on the connection and
- * goes on talking. usage: confined_calls HOW CALL
+/* A process confines itself in the middle of a conversation to the calls of the conversation and one more. It makes that call on the
+ * connection and continues. Usage: confined_calls HOW CALL
  *   HOW    prctl     by prctl()
  *          raw       by syscall(SYS_prctl) alone
  *          seccomp   by prctl(PR_SET_NO_NEW_PRIVS), then syscall(SYS_seccomp)
  *          alone     by syscall(SYS_seccomp) alone, where that is permitted
- *          child     a child that was forked from the one that has talked, by prctl()
- *          flags     the same; O_NONBLOCK was changed before the fork
- *          parent    a process that then forks another one, which talks
- *   CALL   close poll ppoll select pselect epoll write read readv recvmsg sendmsg shutdown dup fcntl socket, all as the C library makes them */
+ *          child     in a forked child of the process that has talked, by prctl()
+ *          flags     like child; O_NONBLOCK was changed before the fork
+ *          parent    in a process that then forks another one, which talks
+ *   CALL   close poll ppoll select pselect epoll write read readv recvmsg sendmsg shutdown dup fcntl socket, each by libc's function */
 #include "check.h"
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -70,7 +70,7 @@ static void confine(void)
         CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
-/* Leaves the connection as it was, or ends its part in it: then true. */
+/* Makes the call. True when that ends the connection; false when the connection is unchanged. */
 static bool make(int fd)
 {
     struct timespec never = {10, 0};
@@ -83,7 +83,7 @@ static bool make(int fd)
     char go = 'g';
     FD_ZERO(&readable);
     FD_SET(fd, &readable);
-    send_all(fd, &go, 1); /* the peer sends 64 bytes, and takes what comes */
+    send_all(fd, &go, 1); /* the peer sends 64 bytes, and receives what arrives */
     if (is("poll")) CHECK(poll(&polled, 1, 10000) == 1 && polled.revents == POLLIN);
     if (is("ppoll")) CHECK(ppoll(&polled, 1, &never, NULL) == 1 && polled.revents == POLLIN);
     if (is("select")) CHECK(select(fd + 1, &readable, NULL, NULL, &later) == 1);

@@ -1,8 +1,8 @@
-/* A process confines itself while bytes have come that it has not received, and receives them, and what follows, afterwards: by the
- * one call that its filter allows, or by what a wait tells. The peer makes no call meanwhile. Prints a digest of all that was received.
- * usage: confined_unread HOW [child]
+/* A process confines itself over bytes that it has not received. It receives them and what follows afterwards, by the one call that its filter
+ * allows, or by what a wait reports. The peer makes no call meanwhile. Prints a digest of everything received.
+ * Usage: confined_unread HOW [child]
  *   HOW    read recv recvmsg whole peek discard poll select epoll edge once
- *   child  by a child, that the process which has talked forks before */
+ *   child  in a child that is forked before by the process that has talked */
 #include "check.h"
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -20,7 +20,7 @@
 
 static const char *how;
 static bool by_child;
-static _Atomic int *turn; /* shared: 1 the bytes have come, 2 confined */
+static _Atomic int *turn; /* shared: 1 the bytes have arrived, 2 the process is confined */
 static unsigned char data[BEFORE + AFTER], got[BEFORE + AFTER];
 
 static bool is(const char *name) { return strcmp(how, name) == 0; }
@@ -30,7 +30,7 @@ static void confine(void)
     static const int allowed[] = {SYS_recvfrom, SYS_write, SYS_exit_group, SYS_read, SYS_recvmsg, SYS_poll, SYS_select, SYS_pselect6, SYS_epoll_wait, SYS_epoll_ctl};
     enum { COUNT = sizeof allowed / sizeof *allowed };
     struct sock_filter filter[COUNT + 3];
-    /* What the way of receiving needs, and no other call. */
+    /* The calls that this way of receiving needs, and no other. */
     unsigned first = is("read") ? 3 : is("recvmsg") ? 4 : is("poll") ? 5 : is("select") ? 6 : is("epoll") || is("edge") ? 8 : is("once") ? 8 : 0;
     unsigned last = is("select") || is("once") ? first + 1 : first;
     filter[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
@@ -72,7 +72,7 @@ static int set = -1;
 
 static void await_event(int fd);
 
-/* Until there is something to receive, by the kernel's word and the ring's. */
+/* Waits until there is something to receive, in the kernel or in the ring. */
 static void await_bytes(int fd)
 {
     struct pollfd polled = {fd, POLLIN, 0};
@@ -107,7 +107,7 @@ static ssize_t receive(int fd, void *into, size_t room)
         CHECK(recv(fd, into, (size_t)seen, MSG_WAITALL) == seen && hash_more(0, into, (size_t)seen) == shown);
         return seen;
     }
-    if (is("edge")) { /* waits only when there is no more */
+    if (is("edge")) { /* waits only after everything was read */
         ssize_t n;
         while ((n = recv(fd, into, room, MSG_DONTWAIT)) < 0) {
             CHECK(errno == EAGAIN);
@@ -133,7 +133,7 @@ static void talk(int fd)
             CHECK(n == 0);
             n = recv(fd, NULL, 1000, MSG_TRUNC);
             CHECK(n > 0 && n <= 1000);
-            memcpy(got, data, (size_t)n); /* unseen: taken for what they must be */
+            memcpy(got, data, (size_t)n); /* discarded bytes: counted as correct */
             discarded = (size_t)n;
         }
         CHECK(n >= 0);

@@ -1,8 +1,8 @@
-"""CPython's own tests of sockets and selectors: one share of them, and what became of each test that did not just pass.
+"""Runs one share of CPython's own tests of sockets and selectors, and prints the result of each test that did not pass.
 
 cpython_sockets.py SHARE SHARES [TEST...]
 
-Named tests are run alone, as one share. The tests of VSOCK are left out: they hang where the host of a virtual machine does not answer."""
+Tests that are named form one share. The tests of VSOCK are left out: they hang where the host of a virtual machine does not answer."""
 import os
 import sys
 import tempfile

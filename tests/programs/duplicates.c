@@ -1,5 +1,5 @@
-/* dup, dup2, dup3 and F_DUPFD of a connection: the copies carry on when the first descriptor is closed, and the other end
- * sees end of file only after the last. */
+/* dup, dup2, dup3 and F_DUPFD of a connection. The copies remain usable when the first descriptor is closed, and the other end gets end of
+ * file only after the last one. */
 #include "check.h"
 
 static void accepted(int fd)
@@ -30,7 +30,7 @@ static void accepted(int fd)
 static void connected(int fd)
 {
     char byte;
-    int early = dup(fd); /* a copy made while the connection is young */
+    int early = dup(fd); /* a copy made while the connection is a candidate */
     exchange_until_settled(fd, 1);
     exchange(early, 1, 20);
     CHECK(close(early) == 0);

@@ -1,5 +1,5 @@
-/* How connections end: for every way in which one end goes, what the other end's calls say, one after another.
- *   ends SETTLED   1: the path has settled before, 0: at once */
+/* How connections end: for every way in which one end closes or dies, what the calls of the other end return, one after another.
+ * Usage: ends SETTLED    1: after the path has settled, 0: at once */
 #include "check.h"
 
 static int go[2], done[2];
@@ -35,7 +35,7 @@ static void linger(int fd, int seconds)
     CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &how, sizeof how) == 0);
 }
 
-/* Waits until the kernel shows the end. */
+/* Waits until the kernel reports the end. */
 static void await_end(int fd)
 {
     struct pollfd end = {.fd = fd, .events = POLLRDHUP};
@@ -67,7 +67,7 @@ static void error_of(int fd)
     printf("  SO_ERROR: %s\n", strerror(error));
 }
 
-/* What one end does, and what the other sees. */
+/* What one end does, and what the other end observes. */
 struct ending {
     const char *name;
     void (*ends)(int fd);
@@ -256,7 +256,7 @@ static const struct ending endings[] = {
 
 static const struct ending *now;
 
-/* The end that goes prints first, into its own part of the output. */
+/* The end that closes prints first, into its own part of the output. */
 static void goes(int fd)
 {
     if (settled) exchange_until_settled(fd, 1);

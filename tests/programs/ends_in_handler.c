@@ -1,4 +1,4 @@
-/* A process that ends by _exit() in a signal handler, which may have interrupted malloc(): from then on nobody may allocate. */
+/* A process ends by _exit() in a signal handler that may have interrupted malloc(): nothing may allocate from then on. */
 #include "check.h"
 
 void *__libc_malloc(size_t);

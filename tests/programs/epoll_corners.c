@@ -1,5 +1,5 @@
-/* Corners of epoll: partial reads under edge and level, one-shot silence, MOD and DEL, a nested set, two sets, poll on a
- * set, timeouts, removal by close. Each observation is printed. */
+/* Special cases of epoll: partial reads under edge and level, silence after a one-shot, MOD and DEL, a nested set, two sets, poll on a set,
+ * timeouts, removal by close. Each observation is printed. */
 #include "check.h"
 
 static int go[2], done[2];

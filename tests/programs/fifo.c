@@ -1,5 +1,6 @@
-/* Two threads of unequal real-time priority (SCHED_FIFO) send on one connection, on one CPU: fifo COUNT. The one of higher priority comes
- * COUNT times, often in the middle of a send of the other. Both get on. Prints "refused" where the system gives no such priority. */
+/* Two threads of unequal real-time priority (SCHED_FIFO) send on one connection, on one CPU. Usage: fifo COUNT
+ * The thread of higher priority sends COUNT times, often in the middle of a send of the other one. Both must make progress. Prints "refused"
+ * where the system grants no such priority. */
 #include "check.h"
 #include <sched.h>
 #include <stdbool.h>
@@ -47,7 +48,7 @@ static void *high(void *unused)
     return unused;
 }
 
-/* Ends the program, wherever its threads are, when none has sent for long. */
+/* Ends the program when no thread has sent for a long time. */
 static void *watch(void *unused)
 {
     long before[2] = {-1, -1};

@@ -1,5 +1,5 @@
-/* exec and spawn of an image whose loader is not glibc's: it must not find the preload object in its environment, and all
- * else must be there. The image is this program with another PT_INTERP, which leads to the same loader after all. */
+/* exec and spawn of an image whose loader is not glibc's: it must not find the preload object in its environment, and everything else must
+ * be there. The image is this program with another PT_INTERP, which leads to the same loader. */
 #include "check.h"
 #include <elf.h>
 #include <spawn.h>
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
         execl("/proc/self/exe", "self", "show", "own", (char *)NULL);
         return 127;
     }
-    /* The other voices' objects are as foreign to such an image. */
+    /* Such an image cannot load the objects of the other adapters either. */
     if (preload) {
         snprintf(both, sizeof both, "%s:/nowhere/libmotet_omniorb.so libanl.so.1", preload);
         setenv("LD_PRELOAD", both, 1);

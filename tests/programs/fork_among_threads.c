@@ -1,10 +1,10 @@
-/* Three threads make connections, use and close them, while the main thread forks: whatever the threads were in the middle of, each
- * child has a conversation of its own, every second one closes what it inherited before, and ends. One that hangs is killed. */
+/* Three threads create connections, use and close them while the main thread forks. Whatever the threads were doing, each child has a
+ * conversation of its own and ends; every second one closes what it inherited first. A child that hangs is killed. */
 #include "check.h"
 
 #include <stdatomic.h>
 
-enum { THREADS = 3, CHILDREN = 300, ROUNDS = 12, LONG = 150 /* is upgraded, however many ended young before */, WATCHDOG = 5000 /* ms */ };
+enum { THREADS = 3, CHILDREN = 300, ROUNDS = 12, LONG = 150 /* is upgraded, however many ended early */, WATCHDOG = 5000 /* ms */ };
 
 static int port;
 static _Atomic int over;
@@ -37,7 +37,7 @@ static void converse(int rounds)
     close(fd);
 }
 
-/* A socket that is registered for a moment, so that sets come and go as well. */
+/* Registers a socket for a moment, so that epoll sets are created and closed as well. */
 static void converse_in_a_set(int rounds)
 {
     int fd = connect_to("4", port), set = epoll_create1(EPOLL_CLOEXEC);
@@ -63,7 +63,7 @@ static void *use(void *number)
     return NULL;
 }
 
-/* From outside: a child that waits for a lock may have blocked its signals. */
+/* From outside the child: one that waits for a lock may have blocked its signals. */
 static void see_end(pid_t child, int number)
 {
     int status;

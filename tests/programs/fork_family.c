@@ -1,10 +1,10 @@
-/* Processes that have a connection together since a fork: fork_family HOW
+/* Processes that share a connection after a fork. Usage: fork_family HOW
  *   young-both           forked after the first message; both use it in turn
  *   young-child-ends     the child lives for a while and does nothing; later the parent is alone
  *   young-child-closes   the child closes its copy and lives on
  *   young-child-killed   the child is killed
  *   parent-closes        over bytes that it has not read, and the child reads them
- *   child-closes         the other way round
+ *   child-closes         over bytes that it has not read, and the parent reads them
  *   child-renumbers      the child moves its copy to another number and closes the first; both use it in turn */
 #include "check.h"
 #include <signal.h>
@@ -42,7 +42,7 @@ static void in_turn(int fd, bool child)
     }
 }
 
-/* The burst lies where the peer has put it; who closes has not touched it. */
+/* The burst is where the peer has put it: the process that closes has not received any of it. */
 static void take_burst(int fd)
 {
     char data[BURST], expected[BURST];

@@ -1,5 +1,5 @@
-/* fork_many COUNT: a server forks COUNT children, one after another and then all at once; some are killed. The connection goes on
- * between and after them. */
+/* A server forks children one after another and then all at once; some are killed. The connection continues between and after them. Usage:
+ * fork_many COUNT */
 #include "check.h"
 #include <signal.h>
 

@@ -1,5 +1,5 @@
-/* Many connections come and go, then the process forks, and parent and child each make new ones at the same time: what the engine
- * kept of the old ones must serve one of the two only. */
+/* Many connections come and go, then the process forks, and parent and child create new ones at the same time. What the engine kept of the
+ * old connections must serve only one of the two. */
 #include "check.h"
 
 enum { BEFORE = 100, AFTER = 6, ROUNDS = 400 };

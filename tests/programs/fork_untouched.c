@@ -1,5 +1,5 @@
-/* A child that is forked and exits without having touched a connection leaves its bytes where they are: what the kernel holds for
- * the receiver is the same before and after. */
+/* A child that exits without using a connection leaves its bytes where they are: the kernel holds the same bytes for the receiver before and
+ * after. */
 #include "check.h"
 #include <sys/syscall.h>
 

@@ -1,8 +1,8 @@
-/* Forks around a connection: forks HOW
+/* Forks around a connection. Usage: forks HOW
  *   child-serves-young   accept, fork, the child serves from the first byte, the parent closes
- *   child-serves         the same after many messages
- *   parent-continues     a child is born and exits, the parent goes on
- *   spawn-continues      the same through posix_spawn and through vfork + exec
+ *   child-serves         as child-serves-young, after many messages
+ *   parent-continues     a child starts and exits, the parent continues
+ *   spawn-continues      as parent-continues, through posix_spawn and through vfork + exec
  *   both-in-turn         child and parent use the connection alternately */
 #include "check.h"
 #include <spawn.h>

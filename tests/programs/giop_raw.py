@@ -1,8 +1,8 @@
-# A peer that speaks GIOP as it should for a while, so that its connection is on the fast path, and then does not.
+# A peer that speaks correct GIOP until its connection is on the fast path, and then breaks the protocol.
 #
-#   giop_raw.py client PORT CASE   asks the server a few times for its object, then does CASE; prints what comes, and how it ends
+#   giop_raw.py client PORT CASE   asks the server a few times for its object, then does CASE; prints what arrives, and how the connection ends
 #   giop_raw.py client all         prints the names of the cases
-#   giop_raw.py server PORT        answers: every connection a few times as it should, then with the next case; prints "ready"
+#   giop_raw.py server PORT        answers each connection correctly a few times, then with the next case; prints "ready"
 #
 # It knows GIOP 1.2 in little endian, and of the types only what tests/programs/omniorb_ends.idl needs.
 import socket
@@ -12,7 +12,7 @@ import time
 
 REQUEST, REPLY, LOCATE_REQUEST, LOCATE_REPLY, CLOSE, ERROR, FRAGMENT = 0, 1, 3, 4, 5, 6, 7
 NAMES = ["Request", "Reply", "CancelRequest", "LocateRequest", "LocateReply", "CloseConnection", "MessageError", "Fragment"]
-POLITE = 12  # exchanges, more than the sockets voice waits for before it upgrades a connection
+POLITE = 12  # exchanges: more than the sockets adapter counts before it upgrades a connection
 
 
 def message(kind, body=b"", magic=b"GIOP", version=(1, 2), flags=1, size=None):
@@ -44,8 +44,8 @@ def reply(number, result):
 ADD = struct.pack("<q", 1)
 NOISE = bytes((i * 197 + 31) % 256 for i in range(100000))
 
-# What a client does: bytes, and whether it ends its side after them. Those that leave the server waiting are "..., then nothing": only
-# a scavenger ends them.
+# What a client does: bytes, and whether it closes its side after them. Cases named "..., then nothing" leave the server waiting: only a
+# scavenger ends them.
 CLIENT = {
     "noise": (NOISE, False),
     "a wrong magic": (message(REQUEST, b"x" * 40, magic=b"GOIP"), False),
@@ -113,20 +113,20 @@ def client(port, case):
     except EOFError:
         told.append("end")
     except ConnectionError:
-        told.append("end")  # a reset or an end is a matter of what was unread at that moment
+        told.append("end")  # whether this is a reset or an end of file depends on what was unread
     except socket.timeout:
         told.append("nothing for long")
     print(f"{case}: {', '.join(told)}")
 
 
 def is_open_over_there(connection):
-    """Whether the other end still has the connection: what it sent last lies unread before its end, and hides that."""
+    """Whether the other end still has the connection. Its last bytes are unread before the end of file, and hide it."""
     here, there = ("0100007F:%04X" % end[1] for end in (connection.getsockname(), connection.getpeername()))
     rows = (line.split() for line in open("/proc/net/tcp"))
     return any(row[1:4] == [there, here, "01"] for row in rows)
 
 
-# What a server answers: bytes, and whether it ends the connection after them.
+# What a server answers: bytes, and whether it closes the connection after them.
 SERVER = [
     ("noise", NOISE, False),
     ("a wrong magic", message(REPLY, b"x" * 40, magic=b"GOIP"), False),
@@ -175,7 +175,7 @@ def server(port):
         if ends:
             connection.close()
         kept.append(connection)
-    # The client is fine in the end.
+    # The client still works at the end.
     connection, _ = listener.accept()
     try:
         answer(connection, 1 << 30)

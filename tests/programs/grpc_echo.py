@@ -1,6 +1,6 @@
 """gRPC between two Python processes, without generated code: messages are bytes.
 
-    grpc_echo.py serve                prints "port N"; ends with the call that asks for it
+    grpc_echo.py serve                prints "port N"; ends at the call that requests it
     grpc_echo.py call PORT ROUNDS     single calls, streams both ways, an error; prints a hash of all answers and ends the server
     grpc_echo.py measure PORT         for each line "SIZE MS" of its input prints "MEDIAN MEAN COUNT": ns for a single call
 """

@@ -1,13 +1,15 @@
-/* Connections that another process or program image reads: handed_on HOW READER [PYTHON_SCRIPT] runs all cells of one way to hand on, that is
- * every phase of the connection with every fate of the holder's own descriptor, and prints what was read. READER is the image that reads.
+/* Hand-over of a connection to another process or program image. Usage: handed_on HOW READER [PYTHON_SCRIPT]
  *
- * In a cell the *peer* connects and sends; the *holder* accepts, exchanges some messages, and hands on as HOW says (table at the end). Holder and reader
- * count what they read and say so to the peer over the connection; the peer compares it with what it has sent. The cell's own process stops and
- * continues the peer, and stops everything at the cell's limit.
+ * Runs all cells of one way to hand over: every phase of the connection with every fate of the holder's own descriptor. Prints what was read.
+ * READER is the image that reads.
  *
- * HANDED_ON_OUTSIDE=1: a message before must come outside of the kernel's socket (FIONREAD by the library says more than the kernel), and so must a part
- * of what is unread; a cell that began otherwise is begun anew. So no cell passes because nothing was at stake. (Of a large send something is outside
- * only while its reader keeps up with it: after some tries the message before is enough.) */
+ * In a cell the *peer* connects and sends; the *holder* accepts, exchanges some messages, and hands the connection over as HOW says (table at
+ * the end). Holder and reader count what they read and report it to the peer over the connection; the peer compares it with what it sent. The
+ * cell's own process stops and continues the peer, and ends everything at the cell's time limit.
+ *
+ * HANDED_ON_OUTSIDE=1: a message before the hand-over must arrive outside the kernel's socket (FIONREAD through the library reports more than
+ * the kernel), and so must a part of what is unread; a cell that began otherwise is repeated. So no cell passes without ring bytes at stake.
+ * (Of a large send something is outside TCP only while its reader keeps up: after some tries the message before is enough.) */
 #include "handed_on.h"
 #include <sys/ioctl.h>
 #include "raw.h"
@@ -51,7 +53,7 @@ static void await_word(int word)
     while (words[word] == 0) nap_us(200);
 }
 
-/* A child that goes with its parent. */
+/* A child that is killed when its parent ends. */
 static pid_t fork_child(void)
 {
     fflush(NULL);
@@ -82,7 +84,7 @@ static void send_from(int fd, uint64_t from, uint64_t to, bool in_pieces)
     }
 }
 
-/* What holder and reader say until the end of file; true when it is what it must be. */
+/* Reads what holder and reader report until the end of file. True when it is correct. */
 static bool hears_answers(int fd)
 {
     static unsigned char data[PRELUDE + 4 * ANSWERED + (1 << 16)];
@@ -137,7 +139,7 @@ static void peer(int port)
     if (phase == UNREAD_BYTES || phase == STOPPED || phase == STOPPED_TILL_READ) send_from(fd, 0, sent = UNREAD, false);
     words[WORD_SENT] = 1;
     if (phase == STOPPED || phase == STOPPED_TILL_READ) raise(SIGSTOP);
-    /* A large send has not ended when the connection is handed on, however much sockets take. */
+    /* A large send is still in progress at the hand-over, however much the sockets hold. */
     if (is_large()) send_from(fd, sent, total() - LAST, false), sent = total() - LAST;
     if (phase != ENDED) await_word(WORD_HANDED);
     while (phase == LARGE && words[SLOT_BYTES] + words[SLOT_WORDS + SLOT_BYTES] == 0) nap_us(200);
@@ -149,7 +151,7 @@ static void peer(int port)
     exit(words[WORD_PEER] != 1);
 }
 
-/* ---- the holder: ways to hand on ---- */
+/* ---- the holder: ways to hand over ---- */
 
 static char in_text[16], out_text[16], bulk_text[16];
 static pid_t child;
@@ -235,7 +237,7 @@ static void by_clean(int fd)
     }
 }
 
-/* A helper that has the connection and does not touch it: all of it is the holder's. */
+/* A helper that has the connection and does not use it: all bytes are the holder's. */
 static void by_helper(int fd)
 {
     (void)fd;
@@ -323,7 +325,7 @@ static void by_set_uid(int fd)
     }
 }
 
-/* The worker is there before the connection. */
+/* The worker starts before the connection exists. */
 static void worker(void)
 {
     if ((child = fork_child()) == 0) {
@@ -347,7 +349,7 @@ static void by_passing(int fd) { pass(over[0], fd); }
 
 static const struct way {
     const char *name;
-    void (*before)(void); /* the connection is there */
+    void (*before)(void); /* called when the connection exists */
     void (*hand_on)(int fd);
 } ways[] = {
     {"fork", NULL, by_fork}, {"clone", NULL, by_clone}, {"raw-clone", NULL, by_raw_clone}, {"exec", NULL, by_exec}, {"inetd", NULL, by_inetd},
@@ -356,7 +358,7 @@ static const struct way {
     {"chain", NULL, by_chain}, {"itself", NULL, by_itself}, {"set-uid", set_uid_image, by_set_uid}, {"passing", worker, by_passing},
     {"passing-image", worker_image, by_passing},
 };
-static const struct way *way; /* NULL: the script's */
+static const struct way *way; /* NULL: the Python script hands over */
 
 static bool blocks(void) { return strcmp(how, "system") == 0; }
 
@@ -375,7 +377,7 @@ static void miss(void)
     for (;;) pause();
 }
 
-/* Brings the connection into the state in which it is handed on. */
+/* Brings the connection into the state in which it is handed over. */
 static void prepare(int fd)
 {
     static unsigned char data[READ_BEFORE];
@@ -405,7 +407,7 @@ static void prepare(int fd)
         look(fd);
         nap_us(3000);
     }
-    /* A peer whose bytes do not fit into sockets waits for their reader. */
+    /* A peer whose bytes do not fit into the sockets waits for their reader. */
     for (int i = 0; phase == ENDED && words[WORD_ENDED] == 0 && i < 300; i++) nap_us(1000);
     if (phase == STOPPED_IN_LARGE) words[WORD_STOP] = 1;
     if (phase >= STOPPED) await_word(WORD_STOPPED);
@@ -497,7 +499,7 @@ static void cell(void)
     _exit(0);
 }
 
-/* The exit status of the cell, -1 when it has hung. */
+/* Returns the exit status of the cell, or -1 when it has hung. */
 static int run_cell(bool strict)
 {
     memset((void *)words, 0, WORDS * sizeof *words);
@@ -537,8 +539,8 @@ static bool judge(void)
     return false;
 }
 
-/* Whether one process may borrow a descriptor of another that is neither its parent nor its child: the rules of ptrace, which are no concern of
- * Motet's. Without it bytes that a stopped peer has left outside of TCP stay there until it runs. */
+/* Whether a process may borrow a descriptor of another that is neither its parent nor its child: the ptrace access rules of the system.
+ * Where it may not, bytes that a stopped peer has left outside TCP stay there until it runs. */
 static bool may_borrow(void)
 {
     int ends[2], status;
@@ -563,7 +565,7 @@ static bool may_borrow(void)
 static bool is_a_cell(void)
 {
     if (!way && strcmp(how, "python-forking") == 0) return fate == CLOSES;
-    if (!way) return fate == (enum fate)((int)phase % FATES); /* such programs take their time: one fate for each phase */
+    if (!way) return fate == (enum fate)((int)phase % FATES); /* such programs take long: one fate for each phase */
     if (blocks() && fate == CLOSES) return false;             /* it returns when the reader is done */
     if (strcmp(how, "helper") == 0) return fate == BOTH;
     return strcmp(how, "itself") != 0 || fate == CLOSES;

@@ -1,7 +1,7 @@
-/* handed_on.h: what the processes of one cell of handed_on share, and how a reader reads, counts and answers.
+/* handed_on.h: what the processes of one cell of handed_on.c share, and how a reader reads, counts and answers.
  *
- * The control file holds words of 64 bits. A reader of any language writes its slot with pwrite(2): bytes so far, their CRC-32, their sum,
- * and 1 when it has met the end of file. */
+ * The control file holds 64-bit words. A reader in any language writes its slot with pwrite(2): bytes so far, their CRC-32, their sum, and 1
+ * at end of file. */
 #ifndef HANDED_ON_H
 #define HANDED_ON_H
 
@@ -10,17 +10,17 @@
 enum { SLOT_BYTES, SLOT_CRC, SLOT_SUM, SLOT_FINISHED, SLOT_WORDS };
 enum { PARENT = 0, CHILD = 1 };
 enum {
-    WORD_OPEN = 2 * SLOT_WORDS, /* the holder looks at the connection: the peer may send */
-    WORD_LOOKED,                /* the holder has had a first message, and looks at the connection again */
-    WORD_SENT,                  /* the peer has sent what shall be unread, or is about to send very much */
+    WORD_OPEN = 2 * SLOT_WORDS, /* the holder watches the connection: the peer may send */
+    WORD_LOOKED,                /* the holder has received a first message, and watches the connection again */
+    WORD_SENT,                  /* the peer has sent what shall stay unread, or is about to send a large amount */
     WORD_STOP,                  /* the peer may be stopped */
     WORD_STOPPED,
-    WORD_HANDED,                /* the holder is about to hand the connection on */
-    WORD_MISSED,                /* nothing lay outside of TCP, and the cell wants that */
+    WORD_HANDED,                /* the holder is about to hand the connection over */
+    WORD_MISSED,                /* no byte was outside TCP, which the cell requires */
     WORD_PEER,                  /* 1: the peer got all answers */
-    WORD_READ_BEFORE,           /* bytes that the holder has read before */
-    WORD_ENDED,                 /* the peer has sent everything, and said so (shutdown) */
-    WORD_STRICT,                /* of a large send, too, a part must be outside of TCP when it is handed on */
+    WORD_READ_BEFORE,           /* bytes that the holder read before */
+    WORD_ENDED,                 /* the peer has sent everything and called shutdown */
+    WORD_STRICT,                /* also of a large send a part must be outside TCP at the hand-over */
     WORDS,
 };
 
@@ -53,7 +53,7 @@ static inline void count_bytes(struct counted *counted, const unsigned char *byt
     for (size_t i = 0; i < length; i++) counted->words[SLOT_SUM] += bytes[i];
 }
 
-/* The byte at a place of what the peer sends. */
+/* The byte that the peer sends at this offset. */
 static inline unsigned char byte_at(uint64_t offset)
 {
     uint64_t x = (offset / 8 + 1) * 0x9e3779b97f4a7c15ull;
@@ -87,7 +87,7 @@ static inline void say_hello(int out)
     write_all(out, hello, sizeof hello);
 }
 
-/* Behind as many other bytes: what was read. */
+/* Sends the count and digest of what was read, after `bulk` other bytes. */
 static inline void answer(int out, const struct counted *counted, size_t bulk)
 {
     static unsigned char data[1 << 16];
@@ -103,7 +103,7 @@ static inline void answer(int out, const struct counted *counted, size_t bulk)
     write_all(out, line, sizeof line);
 }
 
-/* The first byte that is not in its place; only one who reads everything can tell. */
+/* Ends the program at the first byte that is wrong. Only a reader that reads everything can check this. */
 static inline void verify_place(int control, uint64_t done, const unsigned char *bytes, size_t length)
 {
     uint64_t before;
@@ -125,7 +125,7 @@ static inline void read_to_end(int in, int control, int slot, struct counted *co
         if (mixed && turn % 3 == 1) {
             CHECK(poll(&ready, 1, -1) == 1);
             n = recv(in, data, sizeof data, MSG_DONTWAIT);
-            if (n < 0 && errno == EAGAIN) continue; /* another process was quicker */
+            if (n < 0 && errno == EAGAIN) continue; /* another process was faster */
         } else if (mixed && turn % 3 == 2) {
             n = recv(in, data, 1000, 0);
         } else {

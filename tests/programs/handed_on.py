@@ -1,8 +1,8 @@
-"""The holder of handed_on.c as a Python program: handed_on.py HOW READER LISTENER CONTROL PHASE FATE.
+"""The holder of handed_on.c as a Python program. Usage: handed_on.py HOW READER LISTENER CONTROL PHASE FATE.
 
 HOW: python-popen (subprocess with the connection as standard input), python-spawn and python-forkserver (multiprocessing, which passes the
-connection), python-forking
-(socketserver.ForkingMixIn). See handed_on.h for the words in the control file; phases and fates are those of handed_on.c.
+connection), python-forking (socketserver.ForkingMixIn). handed_on.h defines the words of the control file; phases and fates are those of
+handed_on.c.
 """
 import fcntl
 import mmap
@@ -26,7 +26,7 @@ PRELUDE, RECORD, ANSWERED, BEFORE = 20480, 64, 1 << 18, 1 << 20
 
 
 def make(length):
-    """The bytes at the beginning of what is sent, as byte_at() of handed_on.h."""
+    """The first bytes that the peer sends, equal to byte_at() of handed_on.h."""
     mask, words = (1 << 64) - 1, []
     for i in range(1, length // 8 + 1):
         x = i * 0x9E3779B97F4A7C15 & mask
@@ -45,7 +45,7 @@ def exact(connection, length):
 
 
 def serve(connection, path, slot, bulk):
-    """As serve() of handed_on.h."""
+    """Reads, counts and answers like serve() of handed_on.h."""
     control = os.open(path, os.O_RDWR)
     done = crc = total = 0
     connection.sendall(b"h" * RECORD * 16)
@@ -85,7 +85,7 @@ class Cell:
         return struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0]
 
     def outside_of_tcp(self, connection):
-        """Of these, what the kernel does not know of."""
+        """Bytes that a receive would find outside the kernel's socket."""
         everything = self.waiting(connection)
         ports = [f"{end[1]:04X}" for end in (connection.getsockname(), connection.getpeername())]
         with open("/proc/net/tcp") as table:
@@ -134,7 +134,7 @@ class Cell:
             self.demand(self.outside_of_tcp(connection))
 
     def hand_on(self, connection):
-        """Returns what waits for the reader's end."""
+        """Hands the connection over. Returns a function that waits for the end of the reader."""
         if self.how == "popen":
             command = [self.reader, "0", "0", self.path, "1", str(self.bulk)]
             return subprocess.Popen(command, stdin=connection).wait
@@ -149,7 +149,7 @@ class Cell:
         return ended
 
     def run(self):
-        if self.how == "forkserver":  # it is there before the connection
+        if self.how == "forkserver":  # it starts before the connection exists
             multiprocessing.get_context("forkserver").Process(target=int).start()
         connection, _ = self.listener.accept()
         self.listener.close()
@@ -164,7 +164,7 @@ class Cell:
         connection.close()
 
     def run_forking(self):
-        """The connection is the forked child's from its first byte on; the child looks at the cell as others do, then serves."""
+        """The forked child owns the connection from its first byte on. It prepares the cell like other holders, then serves."""
         cell = self
 
         class Handler(socketserver.BaseRequestHandler):

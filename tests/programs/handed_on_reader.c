@@ -1,5 +1,6 @@
-/* The image that reads a connection which it was handed: handed_on_reader IN OUT CONTROL SLOT BULK [stdio]. IN and OUT are numbers of
- * descriptors; IN -N: the connection comes by SCM_RIGHTS over descriptor N, and OUT means nothing. stdio: by getc(stdin). */
+/* The image that reads a connection handed over to it. Usage: handed_on_reader IN OUT CONTROL SLOT BULK [stdio]
+ * IN and OUT are descriptor numbers. IN -N: the connection arrives by SCM_RIGHTS over descriptor N, and OUT is ignored. stdio: it reads by
+ * getc(stdin). */
 #include "handed_on.h"
 
 static void by_stdio(int out, int control, int slot, size_t bulk)

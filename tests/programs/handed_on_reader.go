@@ -1,4 +1,4 @@
-// The reader of handed_on as a Go program: handed_on_reader IN OUT CONTROL SLOT BULK, as handed_on_reader.c.
+// The reader of handed_on.c as a Go program. Usage: handed_on_reader IN OUT CONTROL SLOT BULK, with the meaning of handed_on_reader.c.
 package main
 
 import (

@@ -1,10 +1,10 @@
-/* Handlers that use sockets, and what a handler is told: handlers WAY COUNT.
+/* Signal handlers that use sockets, and what a handler receives. Usage: handlers WAY COUNT
  *
- * WAY: malloc    COUNT times a handler makes a connection or uses one, by calls that are async-signal-safe, while the program is
- *                in malloc() most of the time
- *      told      COUNT queued signals come while the thread exchanges messages: each is told of once, in order, with its value,
- *                on the alternate stack and under its mask
- *      asked     what sigaction() and signal() answer, and handlers that are for one time (COUNT of them) */
+ * WAY: malloc    COUNT times a handler creates or uses a connection by async-signal-safe calls, while the program is in malloc() most of
+ *                the time
+ *      told      COUNT queued signals arrive while the thread exchanges messages: each is handled once, in order, with its value, on the
+ *                alternate stack and under its mask
+ *      asked     what sigaction() and signal() return, and handlers that run once (COUNT of them) */
 #include "check.h"
 #include <stdbool.h>
 #include <sys/prctl.h>
@@ -61,7 +61,7 @@ static void over_malloc(void)
     struct itimerval time = {{0, 300}, {0, 300}}, none = {{0, 0}, {0, 0}};
     void *blocks[64] = {NULL};
     uint64_t state = 1;
-    /* One that the program's own calls have brought up; the handler goes on with it. */
+    /* A connection that the program's own calls have upgraded; the handler continues on it. */
     fd = connect_to("4", port);
     char data[SIZE] = {0};
     for (int i = 0; i < 64; i++) {
@@ -104,7 +104,7 @@ static void *sends_signals(void *unused)
         union sigval value = {.sival_int = i};
         while (pthread_sigqueue(receiver, SIGRTMIN + 1, value) != 0) CHECK(errno == EAGAIN || errno == 0);
         for (int spin = i % 7 * 300; spin > 0; spin--) __asm__ volatile("");
-        while (i - told > 20) {} /* some may wait */
+        while (i - told > 20) {} /* some may be pending */
     }
     return unused;
 }
@@ -122,7 +122,7 @@ static void exchange_under_signals(void)
     CHECK(sigaltstack(&alternate, NULL) == 0 && sigaction(SIGRTMIN + 1, &action, NULL) == 0);
     CHECK(pthread_sigmask(SIG_SETMASK, NULL, &before) == 0);
     CHECK(pthread_create(&thread, NULL, sends_signals, NULL) == 0);
-    /* All signals may come while the first exchange waits for a peer that has no CPU: some come without. */
+    /* All signals may arrive while the first exchange waits for a peer without a CPU: some exchanges follow without signals. */
     for (int n = 0; (told < count || n < 500) && !told_wrong; n++) {
         send_all(fd, data, SIZE);
         receive_all(fd, data, SIZE);

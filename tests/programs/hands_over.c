@@ -1,5 +1,5 @@
-/* Connections that leave for places where nobody follows: hands_over stdio (fdopen in the middle of the conversation) or
- * hands_over passing (SCM_RIGHTS to a sibling process). */
+/* Connections that leave the adapter's reach. Usage: hands_over stdio (fdopen in the middle of the conversation) or hands_over passing
+ * (SCM_RIGHTS to a sibling process) */
 #include "check.h"
 
 static const char *how;
@@ -23,7 +23,7 @@ static void by_passing(int fd)
 {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-    pid_t child = fork(); /* after the conversation began, yet it does not use what it inherited */
+    pid_t child = fork(); /* after the conversation began; the child does not use what it inherited */
     CHECK(child >= 0);
     union {
         char space[CMSG_SPACE(sizeof(int))];

@@ -1,4 +1,4 @@
-/* held.h: what a process holds: descriptors, and mapped memory that belongs to no file that has a name. */
+/* held.h: counts what a process holds: descriptors, and mapped memory that belongs to no named file. */
 #ifndef HELD_H
 #define HELD_H
 
@@ -36,7 +36,7 @@ static inline struct held held(void)
     return h;
 }
 
-/* Two segments and some records may be on their way. */
+/* Allows for two segments and some records that are about to be released. */
 static inline void no_more_than(struct held before, const char *when)
 {
     struct held now = held();

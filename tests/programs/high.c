@@ -1,4 +1,4 @@
-/* Connections beyond the descriptors that anybody keeps track of: one is made before, one after this process has opened descriptors
+/* Connections at descriptor numbers that the adapter does not track: one is created before and one after this process has opened descriptors
  * up to number 65536. */
 #include "check.h"
 #include <sys/resource.h>

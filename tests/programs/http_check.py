@@ -1,4 +1,4 @@
-"""Fetches files over kept-alive HTTP connections, whole and in ranges; prints a hash of all that came."""
+"""Fetches files over kept-alive HTTP connections, whole and in ranges; prints a hash of everything received."""
 import hashlib
 import http.client
 import sys

@@ -1,6 +1,6 @@
-/* A connection handed over as standard input and output to an exec'd program, as inetd does it: inherits BEFORE BETWEEN makes so many
- * exchanges before the fork, and in the child before the exec. One that fails comes first; the new image execs itself once more.
- * INHERITS_IMAGE is another program that serves in the first one's place. */
+/* A connection handed over as standard input and output to an exec'd program, as inetd does. Usage: inherits BEFORE BETWEEN
+ * Makes BEFORE exchanges before the fork and BETWEEN in the child before the exec. An exec that fails precedes the real one; the new image
+ * then execs itself once more. INHERITS_IMAGE is another program that serves in place of the first image. */
 #include "check.h"
 
 static const char *self;

@@ -1,5 +1,5 @@
-/* Two connections, each under two numbers, that a new program image inherits: a young one and an upgraded one. The image makes duplicates
- * of a third, its own. What is sent on one never comes out of another. */
+/* A new program image inherits two connections, each under two numbers: a candidate and an upgraded one. The image duplicates a third, of
+ * its own. What is sent on one connection never arrives on another. */
 #include "check.h"
 
 enum { ROUNDS = 200, INHERITED = 2 };

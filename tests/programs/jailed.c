@@ -1,4 +1,4 @@
-/* As servers of files do: accepts, enters another root, serves. usage: jailed FOLDER */
+/* A file server's way: accepts, changes its root, serves. Usage: jailed FOLDER */
 #include "check.h"
 
 static const char *folder;

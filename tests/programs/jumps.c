@@ -1,5 +1,5 @@
-/* A handler leaves a call by siglongjmp(), the old way of time limits: jumps WAY ROUNDS. Calls that take nothing are left many times,
- * and the connection goes on as before; so does a new one after a send or receive was left.
+/* A handler leaves a call by siglongjmp(), the old way to limit time. Calls that took nothing are left many times, and the connection continues;
+ * so does a new connection after a send or receive was left. Usage: jumps WAY ROUNDS
  *
  * WAY: poll, select, epoll, peek   a wait for a silent peer is left, on the thread's own stack and on an alternate one in turn
  *      new                          sends and receives are left; each time a new connection carries a message */
@@ -35,7 +35,7 @@ static void handle(bool on_stack)
     CHECK(sigaltstack(&alternate, NULL) == 0 && sigaction(SIGALRM, &action, NULL) == 0);
 }
 
-/* Until there is something to receive. */
+/* Waits until there is something to receive. */
 static void await(int fd, int set)
 {
     struct epoll_event event;

@@ -28,7 +28,7 @@ static void connected(int fd)
             }
             CHECK(by_position || at == end);
             CHECK(lseek(file, 0, SEEK_CUR) == (by_position ? end : start));
-            CHECK(sendfile(fd, file, &end, 1000) == 0); /* nothing is behind it */
+            CHECK(sendfile(fd, file, &end, 1000) == 0); /* no bytes after the end */
         } else {
             CHECK(write(pipes[1], data + 1000, 1000) == 1000);
             for (size_t done = 0; done < 1000;) {

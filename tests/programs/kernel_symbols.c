@@ -1,4 +1,4 @@
-/* kernel_symbols LIBRARY: whether the library (symbols-fi.c) and this program find symbols of the kernel: "1 1". */
+/* Whether the library (symbols-fi.c) and this program find symbols of the kernel: prints "1 1". Usage: kernel_symbols LIBRARY */
 #include <dlfcn.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* Receives that tell, or peek at, what only the kernel knows: usage: kernel_tells WHAT before|after: asked for before or after the first
- * 300 exchanges. WHAT: timestamp, inq, peekoff, zerocopy, aio, listio */
+/* Receives that report, or peek at, what only the kernel's queue provides. Usage: kernel_tells WHAT before|after
+ * WHAT: timestamp, inq, peekoff, zerocopy, aio, listio; requested before or after the first 300 exchanges */
 #include "check.h"
 #include <aio.h>
 #include <stdbool.h>
@@ -52,12 +52,12 @@ static void read_by_itself(int fd, char *into, size_t length)
     }
 }
 
-/* Zero copies, which fall back to whole pages that were received: none here. */
+/* Zero-copy receives need whole pages that have arrived: here there are none. */
 static void asks_for_pages(int fd)
 {
     char space[64] = {0};
     socklen_t length = sizeof space;
-    (void)getsockopt(fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, space, &length); /* an error is as good */
+    (void)getsockopt(fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, space, &length); /* an error is acceptable */
 }
 
 static void accepted(int fd)
@@ -87,7 +87,7 @@ static void accepted(int fd)
             if (able) CHECK(setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &none, sizeof none) == 0);
         } else {
             size_t told = controls(fd, got, 10);
-            /* The system begins to take the time a moment after the first socket wants it. */
+            /* The system begins to take time stamps a moment after the first socket requests them. */
             if (round > 10) CHECK(told > 0);
         }
         CHECK(memcmp(got, "0123456789", 10) == 0);

@@ -1,5 +1,5 @@
-/* The peer sends and is killed before anybody reads: what it sent arrives, then the connection ends; a send towards it
- * fails soon. killed_peer BYTES */
+/* The peer sends and is killed before this process reads: what it sent arrives, then the connection ends; a send to it soon fails. Usage:
+ * killed_peer BYTES */
 #include "check.h"
 
 static size_t total;

@@ -1,5 +1,5 @@
-/* The peer is killed before it has read all that it was sent: the next receive says that the connection was reset, as over TCP. The peer
- * awaits its death in no call that looks at the connection, so what it was sent stays where it is. */
+/* The peer is killed before it has read everything that was sent to it: the next receive returns a reset, as over TCP. The peer waits for
+ * its end in a call that does not use the connection, so what was sent stays where it is. */
 #include "check.h"
 
 int main(void)

@@ -1,15 +1,15 @@
-/* What connections leave behind in a process that goes on: links HOW COUNT
+/* What connections leave behind in a process that lives on. Usage: links HOW COUNT
  *   served   COUNT programs connect to this process, one after another, talk and end
- *   called   the same with COUNT programs that this process connects to
+ *   called   this process connects to COUNT programs, one after another
  *   again    COUNT connections, one after another, between this process and one other
  *   killed   COUNT connections to a process that is killed while they are open, and not waited for
- *   forked   COUNT children are born over a connection to one peer, have connections of their own with it, and close all
- * In all of them the process must hold no more at the end than it did after the first few. */
+ *   forked   COUNT children start over a connection to one peer, have connections of their own with it, and close all
+ * In each case the process must hold no more at the end than after the first few connections. */
 #include "held.h"
 
 enum { ROUNDS = 48, FEW = 10 };
 
-/* Another program, not a child that shares what we hold. */
+/* Starts another program, not a child that shares what this process holds. */
 static pid_t start(const char *role, const char *argument)
 {
     pid_t child = fork();
@@ -93,7 +93,7 @@ static void killed(int count)
         for (;;) pause();
     }
     for (int i = 0; i < count; i++) fds[i] = accept(listener, NULL, NULL);
-    /* What the first one needs stays for later ones, so it is not counted. */
+    /* What the first connection allocates serves later ones, so it is not counted. */
     exchange_until_settled(fds[0], 0);
     struct held before = held();
     for (int i = 1; i < count; i++) exchange_until_settled(fds[i], 0);

@@ -1,10 +1,9 @@
-/* What a process has of the memory between it and its peer: memory HOW
+/* The memory between a process and its peer. Usage: memory HOW
  *   small    after messages of a few bytes only
- *   locked   the same in processes that have locked all memory, present and future (mlockall)
- *   bulk     after 64 MiB both ways in turn
- * Each end prints one line for each memory file that it has mapped: its name, resident kB, huge kB, and those of the flags of
- * /proc/PID/smaps that matter: dd (not in core dumps), lo (locked), hg (huge pages wanted). Nothing is printed where there are
- * no such mappings. */
+ *   locked   as small, in processes that have locked all memory, present and future (mlockall)
+ *   bulk     after 64 MiB in each direction in turn
+ * Each end prints one line for each memory file that it has mapped: its name, resident kB, huge kB, and the relevant flags of
+ * /proc/PID/smaps: dd (not in core dumps), lo (locked), hg (huge pages wanted). Without such mappings it prints nothing. */
 #include "check.h"
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -44,7 +43,7 @@ static void print_mappings(const char *end)
     fclose(file);
 }
 
-/* Memory behind the files of which this process has descriptors. */
+/* Prints the memory of the files of which this process has descriptors. */
 static void print_files(const char *end)
 {
     DIR *folder = opendir("/proc/self/fd");
@@ -89,7 +88,7 @@ static void end(int fd, const char *name, bool first)
     print_mappings(name);
     print_files(name);
     fflush(stdout);
-    /* Both have looked before one ends. */
+    /* Both have printed before one of them ends. */
     char byte = 0;
     send_all(fd, &byte, 1);
     receive_all(fd, &byte, 1);

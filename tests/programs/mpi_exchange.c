@@ -1,5 +1,5 @@
-/* mpi_exchange.c: messages of many sizes between all pairs of ranks, and collective operations. mpi_exchange ROUNDS; rank 0 prints a
- * hash of all that arrived, and what was summed. */
+/* Messages of many sizes between all pairs of ranks, and collective operations. Usage: mpi_exchange ROUNDS
+ * Rank 0 prints a hash of everything that arrived, and the sums. */
 #include "check.h"
 
 #include <mpi.h>
@@ -7,7 +7,7 @@
 enum { MOST = 300000 };
 static char out[MOST], in[MOST];
 
-/* Eager and rendezvous sizes; both ends know which. */
+/* Eager and rendezvous sizes. Both ends compute the same ones. */
 static int length(uint64_t *state, int round)
 {
     return (int)(next_random(state) % (round % 10 ? 2000 : MOST));

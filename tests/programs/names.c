@@ -1,6 +1,5 @@
-/* Who is connected to whom: addresses of both ends, a bound source, wildcard and dual-stack listeners, a group of listeners on
- * one port, accept order, a backlog that outlives its listener, a connection that is made without blocking, or refused. Ports are
- * compared, not printed. */
+/* Addresses of connections: both ends, a bound source, wildcard and dual-stack listeners, several listeners on one port, accept order, a
+ * backlog that outlives its listener, a non-blocking connect, a refused connection. Ports are compared, not printed. */
 #include "check.h"
 
 enum { QUEUED = 5 };
@@ -66,7 +65,7 @@ static int call_from(const char *source, const char *host, int port)
     return fd;
 }
 
-/* Both ends tell their names before and after the path has settled; they must agree. */
+/* Both ends send their addresses before and after the path has settled; they must agree. */
 static void introduce(const char *what, int fd, int first)
 {
     struct end before = ends_of(fd), after;
@@ -143,7 +142,7 @@ static void refused(void)
     close(fd);
 }
 
-/* Connections wait in the backlog, each with a number in it already; they come out in their order. */
+/* Connections wait in the backlog, each with a number already sent; they are accepted in order. */
 static void queued(void)
 {
     int port = 0, listener = listener_at("127.0.0.1", &port, 0), order[2];

@@ -1,4 +1,4 @@
-/* namespace_library.c: what namespaces.c opens with dlmopen: sockets through a C library of its own. */
+/* The library that namespaces.c opens with dlmopen(): it uses sockets through a libc of its own. */
 #include "check.h"
 
 #define EXPORTED __attribute__((visibility("default")))

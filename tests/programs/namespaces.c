@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     int other = open_there(port);
     CHECK(other >= 0 && other != own);
     uint64_t there = echo_there(other, ROUNDS);
-    for (int i = 0; i < 20; i++) { /* in turn: what the one leaves behind must not disturb the other */
+    for (int i = 0; i < 20; i++) { /* in turn: what one leaves behind must not disturb the other */
         hash = hash * 31 + echo(own, 7);
         there = there * 31 + echo_there(other, 7);
     }

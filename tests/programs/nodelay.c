@@ -1,5 +1,5 @@
-/* TCP_NODELAY: a program reads back what it set, whatever carries its payload. With the argument "kernel" the connecting end
- * prints what the kernel has, asked past the C library. */
+/* TCP_NODELAY: a program reads back what it set, whatever carries its payload. With the argument "kernel" the connecting end prints the
+ * kernel's value, which it reads without libc. */
 #include "check.h"
 #include "raw.h"
 
@@ -40,7 +40,7 @@ static void connected(int fd)
     }
     int short_value = 0;
     CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &short_value, 1) == -1 && errno == EINVAL);
-    FILE *file = fdopen(copy, "w"); /* plain from now on */
+    FILE *file = fdopen(copy, "w"); /* on TCP from here on */
     CHECK(file != NULL);
     printf("under stdio: %d\n", value(fd));
 }

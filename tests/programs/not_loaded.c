@@ -1,4 +1,4 @@
-/* A conversation, then: which of Motet's objects are mapped? Prints what /proc/self/maps names. not_loaded talk | idle */
+/* Which of Motet's objects are mapped after a conversation. Prints the names in /proc/self/maps. Usage: not_loaded talk|idle */
 #include "check.h"
 
 static void accepted(int fd)

@@ -1,9 +1,9 @@
-/* Descriptor numbers stay the program's: the lowest free one is given out, close_range and closefrom spare what is not the
- * program's, and the process goes on afterwards. Also: few descriptors are allowed. numbers LIMIT (0: leave it) */
+/* Descriptor numbers stay the program's: it gets the lowest free one, close_range and closefrom spare private descriptors, and the process
+ * works afterwards. Also with a limit on descriptors. Usage: numbers LIMIT (0: unchanged) */
 #include "check.h"
 #include <sys/resource.h>
 
-enum { ALL = 20000 }; /* beyond what a process is given by default */
+enum { ALL = 20000 }; /* more than a process gets by default */
 static int limit;
 
 static void accepted(int fd)
@@ -59,6 +59,6 @@ int main(int argc, char **argv)
 {
     CHECK(argc == 2);
     limit = atoi(argv[1]);
-    close_range(3, ~0u, 0); /* what the harness left open */
+    close_range(3, ~0u, 0); /* descriptors that the harness left open */
     two_processes("4", accepted, connected);
 }

@@ -1,13 +1,13 @@
-// What happens to omniORB's connections besides calls: ends, time limits, callbacks, many at once.
+// Connections of omniORB beyond plain calls: how they end, time limits, callbacks, many at once.
 //
 //   omniorb_cases serve PORT             prints "ready", serves until its object is told to end
 //   omniorb_cases idle PORT              calls once, prints "called", then keeps its connection and does nothing until its input ends
-//   omniorb_cases end PORT               has the server end
-//   omniorb_cases add PORT COUNT         calls as often; prints "added"
+//   omniorb_cases end PORT               ends the server
+//   omniorb_cases add PORT COUNT         calls COUNT times; prints "added"
 //   omniorb_cases killed PORT            kills the server while a call is in progress; prints the exception, and "soon" (5 s: no more is said of a busy machine) or
 //                                        how late it came, in ms
 //   omniorb_cases late PORT              a call that takes longer than its limit, then one that does not
-//   omniorb_cases callback PORT [bidir]  calls that the server answers by calling back; with bidir over the very same connection
+//   omniorb_cases callback PORT [bidir]  calls that the server answers by calling back; with bidir over the same connection
 //   omniorb_cases together PORT          calls of several threads at once, short ones beside long ones
 #include "omniorb_cases.hh"
 
@@ -80,7 +80,7 @@ static int serve()
     return 0;
 }
 
-// The system exception that a call ends with, or "nothing".
+// Name of the system exception that a call raises, or "nothing".
 template <class Call> static std::string raised(Call call)
 {
     try {
@@ -104,7 +104,7 @@ static void killed(Desk_ptr desk)
     double late = ms_since(steady::time_point(steady::duration(when)));
     killer.join();
     std::printf("%s %s\n", what.c_str(), late <= 5000 ? "soon" : std::to_string(late).c_str());
-    // Its socket may outlive the process for a moment.
+    // The socket may outlive the process for a moment.
     what = raised([&] { desk->add(1); });
     std::printf("then %s\n", what.find("TRANSIENT") == 0 || what.find("COMM_FAILURE") == 0 ? "an error" : what.c_str());
 }

@@ -1,7 +1,7 @@
-// An object of omniORB's in one process, used from another over GIOP on TCP.
+// An omniORB object in one process, called from another process over GIOP on TCP.
 //
 //   omniorb_echo serve PORT              prints "ready", serves until its object is told to end
-//   omniorb_echo call PORT ROUNDS        every kind of call, from two threads too; prints what was answered, ends the server
+//   omniorb_echo call PORT ROUNDS        every kind of call, from two threads too; prints the answers and ends the server
 //   omniorb_echo measure PORT            for each line "SIZE MS" of its input prints "MEDIAN MEAN COUNT", ns for a call that takes
 //                                        SIZE bytes there and back
 #include "omniorb_echo.hh"
@@ -73,7 +73,7 @@ static unsigned long long hash(unsigned long long hash, const Bytes &data)
     return hash;
 }
 
-/// Sizes from nothing to a few hundred kilobytes; true when every answer is what was sent, turned round.
+/// Calls with sizes from 0 to a few hundred kB. True when every answer is the reverse of what was sent.
 static bool reversed(Echo_ptr echo, int rounds, unsigned long long &sum)
 {
     for (int i = 0; i < rounds; i++) {

@@ -1,11 +1,11 @@
-// What ends or disturbs omniORB's connections: forwards, limits, peers that stop, scavengers, forks, kills.
+// Events that end or disturb omniORB's connections: forwards, time limits, stopped peers, scavengers, forks, kills.
 //
 //   omniorb_ends serve PORT [FORWARD]    prints "ready", serves "desk" and "agent", which forwards to the desk at port FORWARD
-//   omniorb_ends end PORT                has the server end
-//   omniorb_ends add PORT COUNT          calls as often; prints "added"
-//   omniorb_ends asks PORT COUNT         calls as often, prints each result or exception
-//   omniorb_ends forwarded PORT          calls the agent; kills whom it forwards to, prints "gone"; goes on when there is one again
-//   omniorb_ends mirrors PORT SIZE..     calls with as many bytes there and back, or -SIZE: back only
+//   omniorb_ends end PORT                ends the server
+//   omniorb_ends add PORT COUNT          calls COUNT times; prints "added"
+//   omniorb_ends asks PORT COUNT         calls COUNT times, prints each result or exception
+//   omniorb_ends forwarded PORT          calls the agent; kills the server to which it forwards, prints "gone"; continues when that server runs again
+//   omniorb_ends mirrors PORT SIZE..     calls with SIZE bytes in each direction; -SIZE: in the reply only
 //   omniorb_ends stopped PORT            calls a server that is stopped, with and without a time limit
 //   omniorb_ends waiting PORT            calls of several threads with time limits of their own
 //   omniorb_ends unanswered PORT         calls whose connection is never accepted
@@ -13,7 +13,7 @@
 //   omniorb_ends forks PORT              forks with open connections: children exit, execute this program, or stay for a while
 //   omniorb_ends forked PORT             the server forks
 //   omniorb_ends orphaned PORT           the server is killed while a child of it holds its connections
-//   omniorb_ends many PORT COUNT         as many objects in one server
+//   omniorb_ends many PORT COUNT         COUNT objects in one server
 //   omniorb_ends callback PORT           calls that the server answers by calling back
 //   omniorb_ends late PORT               calls that take longer than their limit, and others between them
 //   omniorb_ends calling PORT WHAT       calls without end: "upcall", "large" or "replies"
@@ -98,7 +98,7 @@ public:
     }
 };
 
-// Every call is forwarded, the way a servant may.
+// Forwards every call by an exception, as a servant may do.
 class TheAgent : public TheDesk {
     const std::string to;
 
@@ -132,22 +132,22 @@ static int serve(const char *forward)
     return 0;
 }
 
-// ---- what clients have in common
+// ---- shared by clients
 
-// The system exception that a call ends with, or "nothing".
+// Name of the system exception that a call raises, or "nothing".
 template <class Call> static std::string raised(Call call)
 {
     try {
         call();
     } catch (const CORBA::SystemException &e) {
-        // In which step a connection broke is a matter of moments.
+        // The step in which the connection broke depends on timing.
         bool broke = std::strcmp(e._name(), "COMM_FAILURE") == 0;
         return std::string(e._name()) + (!broke && e.NP_minorString() ? std::string(" ") + e.NP_minorString() : "");
     }
     return "nothing";
 }
 
-// At most for as long as a test may take: a hang is for the test to tell.
+// Waits at most as long as a test may take. The test reports a hang.
 static void until(const char *what, const std::function<bool()> &reached)
 {
     for (auto begun = steady::now(); !reached(); pause_for(20)) {
@@ -178,7 +178,7 @@ static Bytes *bytes(long size)
     return data._retn();
 }
 
-// A call with a time limit, and whether it was kept.
+// Makes a call with a time limit, and reports whether the limit was kept.
 static std::string limited(Desk_ptr desk, int ms, const std::function<void()> &call)
 {
     omniORB::setClientCallTimeout(desk, ms);
@@ -198,7 +198,7 @@ static void forwarded()
     for (int i = 0; i < 300; i++) sum = agent->add(1);
     std::printf("forwarded %lld, %s\n", (long long)sum, agent->pid() != desk->pid() ? "to another" : "to itself");
     kill(agent->pid(), SIGKILL);
-    // The ORB asks the agent again, which sends it to the same place, until its time is over.
+    // The ORB asks the agent again, which forwards it to the same place, until the time limit has passed.
     std::string what = limited(agent, 1000, [&] { agent->add(1); });
     std::printf("then %s\n", what.c_str());
     std::printf("the agent's server has %lld\n", (long long)desk->add(5));
@@ -220,7 +220,7 @@ static void mirrors(Desk_ptr desk, const std::vector<std::string> &sizes)
     std::printf("then %lld\n", (long long)desk->add(1));
 }
 
-// A signal of another process's is taken when it runs next.
+// Stops a process. It takes the signal when it runs next.
 static void stop(pid_t process)
 {
     kill(process, SIGSTOP);
@@ -248,7 +248,7 @@ static void stopped(Desk_ptr desk)
     });
     std::printf("without a limit: %s\n", limited(desk, 0, [&] { Bytes_var back = desk->mirror(large); }).c_str());
     later.join();
-    // The same in the middle of a call on a connection in use.
+    // Then a stop in the middle of a call on a connection in use.
     stop(server);
     std::thread again([&] {
         pause_for(300);
@@ -266,7 +266,7 @@ static void waiting(Desk_ptr desk)
     for (int t = 0; t < 8; t++)
         threads.emplace_back([&, t] {
             Desk_var own = at("desk");
-            // Every other one has all the time it needs, on connections that are shared between them.
+            // Every other thread has a long limit. The threads share connections.
             for (int i = 0; i < 3; i++) told[t] += " " + limited(own, t % 2 ? 20000 : 150, [&] { own->rest(t % 2 ? 50 : 1000); });
         });
     for (std::thread &thread : threads) thread.join();
@@ -276,7 +276,7 @@ static void waiting(Desk_ptr desk)
     std::printf("then %s\n", what.c_str());
 }
 
-// A listener that accepts nobody, its backlog filled: the kernel answers no further connection.
+// A listener that does not accept, with a full backlog: the kernel answers no further connection.
 static void unanswered(Desk_ptr)
 {
     sockaddr_in address = {};
@@ -333,7 +333,7 @@ static void forked(Desk_ptr desk)
     for (const char *what : {"exits", "execs", "stays"}) {
         desk->fork(what);
         for (int i = 0; i < 200; i++) desk->add(1);
-        // One connection more while the child has the others.
+        // One further connection while the child has the others.
         std::thread beside([&] { desk->rest(50); });
         for (int i = 0; i < 20; i++) desk->add(1);
         beside.join();

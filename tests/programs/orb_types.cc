@@ -1,10 +1,10 @@
-// Every type of orb_types.idl between this ORB, omniORB in C++, and another. The other forms of this program, for other ORBs, have the
-// same words and print the same.
+// Every type of orb_types.idl between omniORB in C++ and another ORB. The variants of this program for other ORBs have the same commands and
+// the same output.
 //
 //   orb_types serve            prints "object IOR:..." and serves; "ended" when its object was told to end
 //   orb_types call URI         every operation, in the IDL's order: "NAME ok" or "NAME WRONG what"; then "all ok", or status 1
-//   orb_types end URI          has the server end
-//   orb_types time URI COUNT   the median time of so many calls, in nanoseconds (after some that are not counted)
+//   orb_types end URI          ends the server
+//   orb_types time URI COUNT   the median time of COUNT calls, in ns (after some uncounted ones)
 #include "orb_types_values.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class TheEcho : public POA_motet_types::Echo {
     std::atomic<double> height{0};
     std::atomic<CORBA::Long> last{0};
 
-    // In, out and inout of one type.
+    // Operations with in, out and inout parameters of one type.
     template <class T, class Out> static T *twice(const T &v, Out &o)
     {
         o = values::copy(v);
@@ -38,7 +38,7 @@ class TheEcho : public POA_motet_types::Echo {
     }
 
 public:
-    // How often echo_longs was called, and the sum of all that it returned: what whoever was called back compares with.
+    // Number of calls of echo_longs and the sum of its results: the callback's side compares with them.
     std::atomic<CORBA::Long> calls{0}, returned{0};
 
     char *orb() override { return CORBA::string_dup("omniORB in C++"); }
@@ -96,11 +96,11 @@ public:
     }
 };
 
-// ---- the checks: what is wrong, or nothing -------------------------------------------------------------------------------
+// ---- the checks: each returns what is wrong, or nothing -------------------------------------------------------------------------------
 
 using Wrong = std::string;
 
-// As the ORB would send it: equal values have equal bytes, an infinity and a -0.0 too.
+// The bytes that the ORB would send. Equal values have equal bytes, infinities and -0.0 included.
 template <class T> static std::string bytes(const T &value)
 {
     cdrMemoryStream stream(0, true);
@@ -124,7 +124,7 @@ template <class T> static Wrong one_way(Echo_ptr echo, T *(_objref_Echo::*call)(
     return wrong;
 }
 
-// Each value as `in`, beside its neighbour as `inout`.
+// Passes each value as `in` and its neighbour as `inout`.
 template <class T, class Out> static Wrong all_ways(Echo_ptr echo, T *(_objref_Echo::*call)(const T &, Out, T &), const std::vector<T> &values)
 {
     Wrong wrong;
@@ -148,7 +148,7 @@ static Wrong level(Echo_ptr echo)
     return "";
 }
 
-// By parts: in the bytes of anys and type codes there is padding that may hold anything.
+// Compares part by part: the bytes of anys and type codes contain padding with arbitrary values.
 static bool equal(DynamicAny::DynAnyFactory_ptr factory, const CORBA::Any &left, const CORBA::Any &right)
 {
     DynamicAny::DynAny_var one = factory->create_dyn_any(left), other = factory->create_dyn_any(right);
@@ -173,7 +173,7 @@ static Wrong any(Echo_ptr echo)
     return "";
 }
 
-// Nodes in words: the value of each down its list, and at which of the others the very same one stands.
+// Nodes as text: the values along each list, and which entries are the same node.
 static std::string shape(const Nodes &nodes)
 {
     std::string told;
@@ -229,7 +229,7 @@ static Wrong bad_parameter(Echo_ptr echo)
     return "nothing was thrown";
 }
 
-// A call without an answer arrives some time: the server may have several threads.
+// Waits until a oneway call has arrived: the server may have several threads.
 static Wrong remembered(Echo_ptr echo, CORBA::Long expected)
 {
     for (int i = 0; i < 1000 && echo->remembered() != expected; i++) std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -1,11 +1,11 @@
-"""An omniORBpy program of orb_types.idl, whose stubs lie beside it: every operation there and back, compared with what was sent.
+"""An omniORBpy program for orb_types.idl, whose stubs are in the same folder: every operation, with results compared to what was sent.
 
-  orb_types.py serve            prints `object IOR:...`, serves until somebody calls end(), prints `ended`
+  orb_types.py serve            prints `object IOR:...`, serves until end() is called, prints `ended`
   orb_types.py call URI         `NAME ok` or `NAME WRONG what` for each operation, then `all ok`; status 1 if anything is wrong
-  orb_types.py end URI          has the server end
-  orb_types.py time URI COUNT   median of so many calls of remembered(), in ns
+  orb_types.py end URI          ends the server
+  orb_types.py time URI COUNT   median time of COUNT calls of remembered(), in ns
 
-Its siblings in other languages take the same words, so that any of them can call any other."""
+The variants in other languages have the same commands, so any of them can call any other."""
 
 import math
 import os
@@ -22,15 +22,15 @@ import orb_types_idl  # noqa: E402,F401  (fills the two modules below)
 import motet_types as types
 import motet_types__POA
 
-# How the server in Java calls its ORB.
+# The ORB name of the Java server.
 JACORB = "JacORB"
 
-# A reply has three of them, and an ORB takes messages below 2 MiB.
+# A reply contains three of them, and the ORBs accept messages below 2 MiB.
 LARGEST = 650_000
 
 
 class Echo(motet_types__POA.Echo):
-    """Returns what it is given. As a caller's own object it also counts what a server did with it."""
+    """Returns its arguments. An object of the caller also counts the server's calls of it."""
 
     def __init__(self, orb):
         self.orb, self.kept_level, self.kept, self.calls, self.total = orb, 0.0, 0, 0, 0
@@ -84,7 +84,7 @@ class Echo(motet_types__POA.Echo):
 # ---- equality ---------------------------------------------------------------------------------------------------------
 
 def same(a, b):
-    """Whether two values of IDL types are equal, to the bit; a value type's nodes also in who shares them."""
+    """Whether two values of IDL types are equal, to the bit; for nodes of a value type also which lists share them."""
     return alike(a, b, {})
 
 
@@ -126,7 +126,7 @@ def matrix(first):
 
 
 def everythings(peer):
-    """Plain values, and the ends of what each type can hold. JacORB 3.9 takes a char that is ASCII, and drops the leading zeros of a fixed."""
+    """Ordinary values, and the limits of each type. JacORB 3.9 takes a char that is ASCII, and drops the leading zeros of a fixed."""
     char, least = ("e", "-999999.999") if peer == JACORB else ("é", "-0.001")
     yield types.Everything(
         True, 255, char, wide("漢"), -(2**15), 2**16 - 1, -(2**31), 2**32 - 1, -(2**63), 2**64 - 1,
@@ -216,7 +216,7 @@ def raises(kind, call):
 
 
 class Caller:
-    """Makes every operation; a method for each, in the order of the IDL."""
+    """Calls every operation; one method for each, in the order of the IDL."""
 
     def __init__(self, orb, echo):
         self.echo, self.peer = echo, echo._get_orb()
@@ -309,7 +309,7 @@ class Caller:
             self.await_memory(value)
 
     def await_memory(self, value):
-        """A server may answer the next request before it has done a oneway one."""
+        """Waits for a oneway call: a server may answer the next request before it has processed the oneway one."""
         end = time.monotonic() + 20
         while self.echo.remembered() != value:
             expect(time.monotonic() < end, f"never {value}")
@@ -348,7 +348,7 @@ def median_of(echo, count):
 
 
 def leave(orb):
-    """Threads of the ORB end a little later than the ORB. One that asks for the interpreter after its end aborts the process."""
+    """Threads of the ORB end shortly after the ORB. A thread that needs the interpreter after its end aborts the process."""
     orb.destroy()
     end = time.monotonic() + 5
     while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < end:

@@ -1,4 +1,4 @@
-// What orb_types.cc sends: values of every type of orb_types.idl, the least and the greatest of each, empty and large ones.
+// The values that orb_types.cc sends: for every type of orb_types.idl the smallest and the greatest, empty and large ones.
 //
 // Narrow strings are ASCII: what else they may hold depends on the code sets of both processes. Wide ones are not, but omniORB 4.2 has no
 // characters beyond 16 bits. And it copies a `fixed` by construction without its limits, and then cannot send it: see copy().
@@ -18,7 +18,7 @@ static const wchar_t *const WIDE = L"Gr\u00fc\u00dfe, \u039a\u03cc\u03c3\u03bc\u
 template <class T> constexpr T least() { return std::numeric_limits<T>::lowest(); }
 template <class T> constexpr T most() { return std::numeric_limits<T>::max(); }
 
-/// A copy that may be sent, whatever it contains.
+/// A copy that can be sent, whatever it contains.
 template <class T> T *copy(const T &value)
 {
     T *made = new T;
@@ -145,7 +145,7 @@ inline Node *node(CORBA::Long value, Node *next)
     return made;
 }
 
-/// A list in which two have the same next, one that stands there twice, and nil.
+/// A sequence in which two nodes have the same next, one node occurs twice, and one entry is nil.
 inline Nodes nodes()
 {
     Node_var last = node(most<CORBA::Long>(), nullptr);

@@ -1,5 +1,5 @@
-/* own_orb.c: a program (and, with PLUG_IN, its plug-in) that has an ORB within the plug-in: no omniORB library is in the process, and
- * the ORB's first function can only be found in the object that calls it. A preload object that takes the call has to find it. */
+/* A program, and with PLUG_IN its plug-in, that has an ORB inside the plug-in. No omniORB library is in the process, and ORB_init is found
+ * only in the object that calls it. A preload object that intercepts the call has to find it there. */
 #include <dlfcn.h>
 #include <stdio.h>
 
@@ -8,7 +8,7 @@ typedef const char *entry(void);
 #ifdef PLUG_IN
 #define EXPORTED __attribute__((visibility("default")))
 
-/* By omniORB's name, and called as any exported function is: through a table that who is loaded first may fill. */
+/* Has omniORB's name and is called like any exported function: through a table entry that an object loaded earlier may fill. */
 EXPORTED void *own_init(int *argc, char **argv, const char *identifier, const char *(*options)[2]) __asm__("_ZN5CORBA8ORB_initERiPPcPKcPA2_S4_");
 
 void *own_init(int *argc, char **argv, const char *identifier, const char *(*options)[2])

@@ -1,5 +1,5 @@
-/* Blocking echo: ping_pong FAMILY COUNT SIZE in two processes of its own, or in two given ones:
- * ping_pong serve FAMILY (prints the port) and ping_pong call FAMILY PORT COUNT SIZE. Prints the hash of what came back. */
+/* Blocking echo in two processes of its own, or in two given ones. Prints the hash of what came back.
+ * Usage: ping_pong FAMILY COUNT SIZE, or ping_pong serve FAMILY (prints the port) and ping_pong call FAMILY PORT COUNT SIZE */
 #include "check.h"
 
 static int count = 1000, size = 64;

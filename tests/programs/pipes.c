@@ -1,5 +1,5 @@
-/* splice() out of a connection takes what the pipe has taken, and no more: pipes.
- * The pipe is full; its reader has gone; another thread fills it all the time. */
+/* splice() out of a connection takes what the pipe has accepted, and no more: the pipe is full; its reader has closed; another thread fills
+ * it all the time. Usage: pipes */
 #include "check.h"
 #include <stdbool.h>
 

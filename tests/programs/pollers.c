@@ -1,5 +1,5 @@
-/* An exchange between programs that only look, with timeout 0, and never sleep in a wait: pollers poll|select|epoll|edge COUNT.
- * Prints the hash of what came back. */
+/* An exchange between programs that poll with timeout 0 and never sleep in a wait. Prints the hash of what came back.
+ * Usage: pollers poll|select|epoll|edge COUNT */
 #include "check.h"
 #include <fcntl.h>
 #include <sched.h>

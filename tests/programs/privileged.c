@@ -1,4 +1,4 @@
-/* Which preloaded objects are in this process, and is it more than who started it? privileged [talk] */
+/* Which preloaded objects are in this process, and whether it has more privileges than the user who started it. Usage: privileged [talk] */
 #include "check.h"
 #include <link.h>
 #include <stdbool.h>

@@ -1,11 +1,11 @@
-/* Threads that send, receive, look, wait and change options on one connection while another closes it, again and again under the same
- * number: racing HOW ROUNDS
- *   close      close(), after shutdown() has woken who sleeps
+/* Threads send, receive, poll, wait and change options on one connection while another thread closes it, again and again under the same number.
+ * Usage: racing HOW ROUNDS
+ *   close      close(), after shutdown() has woken the sleeping threads
  *   replace    dup2() of an ordinary file onto it
  *   range      close_range()
  *   reset      the other end resets it, then close()
- * Every byte is one that somebody sent on this connection; calls end with what the kernel says of an end or of a descriptor that is
- * not open, or no socket. */
+ * Every byte received was sent on this connection. Calls end with the kernel's result for an end of file, or for a descriptor that is not open or
+ * not a socket. */
 #include "check.h"
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -15,7 +15,7 @@ enum { THREADS = 7 };
 static const char *how;
 static int rounds, shared, epfd, file;
 static _Atomic bool over;
-static unsigned char mark; /* of this round: all that is sent */
+static unsigned char mark; /* the byte that this round sends */
 static _Atomic uint64_t moved;
 
 static bool expected(int error)
@@ -93,7 +93,7 @@ static void *looks(void *unused)
             exit(1);
         }
         setsockopt(shared, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        fcntl(shared, F_SETFL, fcntl(shared, F_GETFL)); /* as it is */
+        fcntl(shared, F_SETFL, fcntl(shared, F_GETFL)); /* unchanged flags */
     } while (!over);
     return NULL;
 }
@@ -114,7 +114,7 @@ static void ends(int round)
     over = true;
 }
 
-/* The last descriptor of the socket goes while others are in their calls. */
+/* The last descriptor of the socket closes while other threads are in their calls. */
 static void resets(void)
 {
     struct linger now = {1, 0};

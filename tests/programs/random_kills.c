@@ -1,9 +1,9 @@
-/* A peer is killed at a random instant, COUNT times; the survivor sees what TCP would show, soon, and keeps nothing.
- *   random_kills SEED COUNT [ROUND]: that round alone, COUNT times
- * Roles of the one who is killed:
+/* A peer is killed at a random instant, COUNT times. The survivor soon gets what TCP would report, and keeps no memory of the peer.
+ * Usage: random_kills SEED COUNT [ROUND]: with ROUND, that round alone, COUNT times
+ * Roles of the victim:
  *   sender    every byte whose send had returned arrives, in order, then the connection ends
  *   receiver  the survivor's sends fail
- *   server    answers requests; if it dies with a request unread, the survivor hears of a reset, not of an end
+ *   server    answers requests; if it dies with a request unread, the survivor gets a reset, not an end of file
  * The survivor blocks, or sleeps in epoll. */
 #include "held.h"
 #include <sched.h>
@@ -14,13 +14,13 @@ enum { LATE_MS = 100, VERY_LATE_MS = 3000, LARGEST = 3 << 20, REQUEST = 64, FEW 
 
 static const char *const names[] = {"sender", "receiver", "server"};
 
-/* What one end tells the other by other means than the connection. */
+/* What one end reports to the other in memory instead of over the connection. */
 static struct {
     _Atomic uint64_t accepted; /* by sends that returned */
     _Atomic uint64_t answered; /* requests */
-    _Atomic int thinking;      /* the server has answered all it received, and receives nothing yet */
-    _Atomic uint64_t killed;   /* when, in ns */
-    _Atomic int settled;       /* the victim has received all of the first exchange: only now may it be killed */
+    _Atomic int thinking;      /* the server has answered everything that it received, and is not receiving */
+    _Atomic uint64_t killed;   /* time of the kill, ns */
+    _Atomic int settled;       /* the victim has received all of the first exchange; it may be killed from then on */
 } *shared;
 
 static enum role role;
@@ -63,7 +63,7 @@ static void sleep_until(int fd, uint32_t events)
     EXPECT(n == 1, "no event for 5 s");
 }
 
-/* Like the blocking call; the survivor's flavour decides how it waits. */
+/* A blocking receive; the survivor's variant decides how it waits. */
 static ssize_t receive(int fd, void *to, size_t length)
 {
     for (;;) {
@@ -82,7 +82,7 @@ static ssize_t submit(int fd, const void *from, size_t length)
     }
 }
 
-/* ---- the one who is killed ---- */
+/* ---- the victim ---- */
 
 static void victim(int port)
 {
@@ -127,7 +127,7 @@ static void after_sender(int fd)
     uint64_t accepted = shared->accepted;
     EXPECT(n == 0 || errno == ECONNRESET, "another error");
     EXPECT(n != 0 || got >= accepted, "%llu of %llu accepted bytes, then end of file", (unsigned long long)got, (unsigned long long)accepted);
-    resets += n < 0; /* killed in the middle of a hand-over between ring and TCP */
+    resets += n < 0; /* killed while bytes move between ring and TCP */
 }
 
 static void after_receiver(int fd)
@@ -154,7 +154,7 @@ static void after_server(int fd)
         error = errno;
     }
     EXPECT(n == 0 || error == ECONNRESET, "another error");
-    /* Sent well before the end, and not received: what TCP tells is a reset. */
+    /* Sent well before the end, and not received: TCP reports a reset. */
     bool unread = shared->thinking && shared->answered == sent - 1 && asked + 20000 < shared->killed;
     EXPECT(!unread || n < 0, "end of file over an unread request");
 }
@@ -172,7 +172,7 @@ static void *killer(void *ignored)
     return NULL;
 }
 
-/* Milliseconds from the kill to the survivor's knowledge. */
+/* Returns the milliseconds from the kill until the survivor gets an error or end of file. */
 static int one_kill(int listener, int port)
 {
     memset(shared, 0, sizeof *shared);

@@ -1,4 +1,4 @@
-/* raw.h: a system call that no library sees. The answer is the kernel's: negative for an error. */
+/* raw.h: a system call that no library sees. Returns the kernel's result: negative for an error. */
 #ifndef RAW_H
 #define RAW_H
 

@@ -1,8 +1,9 @@
-/* An event loop that deletes and adds its descriptors around every request, as some client libraries do:
- * readds HOW CLIENTS ROUNDS. This process holds CLIENTS connections, each with one request under way; its child serves them.
- * HOW says where a descriptor goes that was deleted: "same" back into its epoll descriptor (for room to write first, then for
- * data), "turns" into the other one of two, "between" is read and answered while it is in none. Now and then an answer is
- * awaited elsewhere: by a blocking receive, by poll, or by another thread that sleeps in the epoll descriptor already. */
+/* An event loop that deletes and adds its descriptors around every request, as some client libraries do. Usage: readds HOW CLIENTS ROUNDS
+ * This process holds CLIENTS connections, each with one request in progress; its child serves them. HOW: where a deleted descriptor goes
+ *   same      back into its epoll descriptor (first for output, then for input)
+ *   turns     into the other one of two
+ *   between   it is read and answered while it is in none
+ * Now and then an answer is awaited by another call: a blocking receive, poll, or a thread that already sleeps in the epoll descriptor. */
 #include "check.h"
 
 enum { MAX = 64, SIZE = 48 };
@@ -83,7 +84,7 @@ static void *adds_later(void *number)
     return NULL;
 }
 
-/* A thread sleeps in an epoll descriptor while another adds a stream that was hot. */
+/* A thread sleeps in an epoll descriptor while another thread adds an active stream. */
 static void added_under_a_sleeper(int index)
 {
     pthread_t thread;

@@ -1,6 +1,6 @@
-/* What each way of waiting says in each state of a connection: readiness WAY, where WAY is select, pselect, poll, ppoll, poll-chk,
- * epoll, epoll-edge, epoll-oneshot, epoll-exclusive, epoll-pwait, epoll-pwait2 or epoll-nested. An idle ordinary connection and a
- * pipe are in every set. The two ends take turns by tokens, so each state is known. */
+/* What each way of waiting reports in each state of a connection. Usage: readiness WAY
+ * WAY: select, pselect, poll, ppoll, poll-chk, epoll, epoll-edge, epoll-oneshot, epoll-exclusive, epoll-pwait, epoll-pwait2, epoll-nested.
+ * An idle TCP connection outside of the conversation and a pipe are in every set. The two ends take turns by tokens, so each state is known. */
 #include "check.h"
 
 static int go[2], done[2], quiet[2];
@@ -64,7 +64,7 @@ static uint32_t by_epoll(int ms)
     return n ? events[0].events : 0;
 }
 
-/* `comes`: something does; otherwise a short look. */
+/* `comes`: an event is expected; otherwise a short wait without one. */
 static void show(const char *state, uint32_t wanted, int comes)
 {
     int ms = comes ? 5000 : 20;
@@ -142,7 +142,7 @@ static void accepted(int fd)
     show("half-closed", IN, !is("epoll-edge"));
     show("half-closed, and room", BOTH, 1);
     CHECK(send(fd, "x", 1, 0) == 1);
-    ask('r'); /* closes over that byte */
+    ask('r'); /* the other end closes over that byte */
     struct pollfd end = {.fd = fd, .events = 0};
     CHECK(poll(&end, 1, 5000) == 1);
     show("reset", BOTH, 1);

@@ -19,7 +19,7 @@ static void step(const char *name, ssize_t result, const char *data, size_t leng
     printf("\n");
 }
 
-/* The peer sends `length` bytes and says so. */
+/* Makes the peer send `length` bytes and waits for its token. */
 static void ask(size_t length)
 {
     CHECK(write(go[1], &length, sizeof length) == sizeof length);

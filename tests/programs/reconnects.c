@@ -1,4 +1,4 @@
-/* A socket is disconnected by connect(AF_UNSPEC) and connected to somebody else, who alone reads what is sent then. The first peer
+/* A socket is disconnected by connect(AF_UNSPEC) and connected to another peer, which alone receives what is sent then. The first peer
  * computes meanwhile, and reads an error. */
 #include "check.h"
 #include <stdatomic.h>

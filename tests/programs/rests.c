@@ -1,5 +1,5 @@
-/* Calls that wait and are ended by something else than data: a handler without SA_RESTART, SO_RCVTIMEO, poll's own time; and calls that go on: after
- * a handler with SA_RESTART, and when data comes late. */
+/* Waiting calls that end without data: by a handler without SA_RESTART, by SO_RCVTIMEO, by poll's timeout; and calls that continue: after a
+ * handler with SA_RESTART, and when data arrives late. */
 #include "check.h"
 #include <sys/time.h>
 
@@ -14,7 +14,7 @@ static void hit(int number)
     hits++;
 }
 
-/* A handler that runs every 20 ms from now on, or never again. */
+/* Installs a handler that runs every `ms` from then on, or not at all. */
 static void handle(int flags, int ms)
 {
     struct sigaction action = {.sa_handler = hit, .sa_flags = flags};
@@ -46,7 +46,7 @@ static void accepted(int fd)
         CHECK(recv(fd, data, sizeof data, 0) == -1 && errno == EINTR && hits >= 1);
         handle(SA_RESTART, 20);
         CHECK(write(ready[1], "", 1) == 1);
-        CHECK(recv(fd, data, sizeof data, MSG_WAITALL) == sizeof data && hits >= 1); /* sent after some of these */
+        CHECK(recv(fd, data, sizeof data, MSG_WAITALL) == sizeof data && hits >= 1); /* sent after some of the signals */
         handle(SA_RESTART, 0);
         limit(fd, 50);
         long before = now_ms();
@@ -73,7 +73,7 @@ static void connected(int fd)
         nap_ms(100);
         send_all(fd, data, sizeof data);
         CHECK(read(ready[0], data, 1) == 1);
-        nap_ms(round == 0 ? 600 : 30); /* longer than any rest, and within it */
+        nap_ms(round == 0 ? 600 : 30); /* longer than the longest wait, and within it */
         send_all(fd, data, sizeof data);
         exchange(fd, 1, 40);
     }

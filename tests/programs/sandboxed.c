@@ -1,5 +1,5 @@
-/* A process in a sandbox (Landlock) that may connect to no abstract name outside it: its conversation goes on. sandboxed ROLE, where
- * ROLE, accepted or connected, is the end that is confined. Ends with 77 where there is no such sandbox. */
+/* A process in a sandbox (Landlock) that may not connect to abstract names outside it: its conversation continues. Usage: sandboxed ROLE
+ * ROLE, accepted or connected, is the end in the sandbox. Exits with 77 where there is no such sandbox. */
 #include "check.h"
 #include <linux/landlock.h>
 #include <sys/syscall.h>

@@ -1,7 +1,7 @@
-/* Very many connections at once: scale HOW COUNT PEERS [FILE]
- *   epoll, edge, oneshot   this process serves COUNT connections by one epoll descriptor; PEERS other processes make them, talk
- *                          over each, keep all open, then talk over each again
- * With FILE it says "open" when all are, and goes on when that file exists. */
+/* Very many connections at once. Usage: scale HOW COUNT PEERS [FILE]
+ *   epoll, edge, oneshot   this process serves COUNT connections by one epoll descriptor; PEERS other processes connect, talk over each
+ *                          connection, keep all open, then talk over each again
+ * With FILE it prints "open" when all are open, and continues when that file exists. */
 #include "check.h"
 #include <stdbool.h>
 #include <sys/resource.h>
@@ -26,7 +26,7 @@ static void talk(int fd, int connection, int first, int rounds)
     }
 }
 
-/* One peer: `told` says when all peers are ready, and when this one may end. */
+/* One peer. `told` reports when all peers are ready, and when this one may end. */
 static void call(int port, int first, int count, int ready, int told)
 {
     int *fds = calloc((size_t)count, sizeof *fds);
@@ -53,7 +53,7 @@ static void arm(int epoll, int operation, int fd, uint32_t events)
     CHECK(epoll_ctl(epoll, operation, fd, &event) == 0);
 }
 
-/* Echoes what is there; false at the end of the connection. */
+/* Echoes what has arrived. False at the end of the connection. */
 static bool echo(int fd, bool all)
 {
     char data[SIZE * 4];

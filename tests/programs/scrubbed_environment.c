@@ -1,4 +1,4 @@
-/* Writes over all of its environment before its first socket, as servers do that show a title in the list of processes. */
+/* Overwrites its environment before its first socket, as servers do that set a process title. */
 #include "check.h"
 
 extern char **environ;

@@ -1,15 +1,15 @@
-"""Servers that hand their connections on, and clients that compare what comes back with what they sent.
+"""Servers that hand their connections over, and clients that compare what comes back with what they sent.
 
     services.py serve KIND PORT     KIND: forking, threading (socketserver), subprocess, sudo
     services.py talk PORT WHAT ROUNDS SIZE...
-                                    ROUNDS records of 16 bytes to and fro, then the word WHAT, then SIZE bytes; what comes back is compared
+                                    ROUNDS records of 16 bytes in each direction, then the word WHAT, then SIZE bytes; what comes back is compared
     services.py pipe PORT WHAT SIZE...   SIZE bytes at once, without a word before them
-    services.py post PORT PATH SIZE...   the same as the body of a POST, over one connection
+    services.py post PORT PATH SIZE...   as pipe, in the body of a POST, over one connection
     services.py tree FOLDER BYTES   makes a tree of files
     services.py sum FOLDER          its digest: names, sizes, contents
 
-WHAT is "echo" or "digest" ("shell": a digest by way of a shell). The port's connections carry no other bytes than those, so whatever is lost, doubled or out of order changes a
-digest. A digest of bytes that both sides made is the same in every run.
+WHAT is "echo" or "digest" ("shell": a digest through a shell). The port's connections carry only these bytes, so lost, duplicated or
+reordered bytes change a digest. A digest of bytes that both sides generate is the same in every run.
 """
 import hashlib
 import http.client
@@ -44,7 +44,7 @@ def exactly(connection, size):
 
 
 def hear(connection):
-    """Answers records until one names a program."""
+    """Answers records until a record names a program."""
     while True:
         said = exactly(connection, RECORD)
         word = said.rstrip(b".")
@@ -96,7 +96,7 @@ def serve(kind, port):
 
 
 def exchange(connection, what, data):
-    """Sends in a thread of its own, so that neither side waits for the other; what came back, all of it."""
+    """Sends in a separate thread, so that neither side waits for the other. Returns everything that came back."""
 
     def send():
         connection.sendall(data)
@@ -123,7 +123,7 @@ def talk(port, what, rounds, sizes):
                 connection.sendall(said)
                 if exactly(connection, RECORD) != said:
                     sys.exit(f"record {i} came back as another")
-            # The body follows the word at once: some of it is unread when the other side hands the connection on.
+            # The body follows the word at once: part of it is unread when the other side hands the connection over.
             connection.sendall(record(what.encode()))
             exchange(connection, "digest" if what == "shell" else what, payload(size))
 
@@ -148,7 +148,7 @@ def post(port, path, sizes):
 
 
 def tree(folder, size):
-    """Many small files, some middling, and large ones."""
+    """Makes many small files, some of medium size, and large ones."""
     numbers = random.Random(7)
     left, n = size, 0
     while left > 0:

@@ -1,4 +1,4 @@
-# A server in Ruby that hands its connections on: services.rb PORT. It speaks the protocol of services.py.
+# A server in Ruby that hands its connections over. Usage: services.rb PORT. It uses the protocol of services.py.
 require "socket"
 
 RECORD = 16

@@ -1,7 +1,6 @@
-/* Several threads wait on one epoll set: set_threads HOW THREADS CLIENTS ROUNDS, where HOW is level, edge or oneshot.
- * The clients never sleep while they wait, so whatever a wake-up forgets is not made good by a sender that takes bytes back.
- * Part of the time one thread is held by a request until another request has been served, by another thread; and a request may be
- * read in two parts with the rest left behind. */
+/* Several threads wait on one epoll set. Usage: set_threads HOW THREADS CLIENTS ROUNDS    HOW: level, edge or oneshot
+ * The clients never sleep while they wait, so a lost wakeup is not repaired by a sender that takes bytes back. Part of the time one thread
+ * is held by a request until another thread has served another request. A request may be read in two parts. */
 #include "sets.h"
 
 #include <stdatomic.h>
@@ -16,7 +15,7 @@ static struct connection {
     size_t held; /* bytes of a request that have been read */
     char data[SETS_SIZE];
     _Atomic int inside;
-    _Atomic unsigned told; /* edges */
+    _Atomic unsigned told; /* edges reported */
 } connections[SETS_MAX];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -36,7 +35,7 @@ static void serve(char what)
     pthread_mutex_unlock(&lock);
 }
 
-/* One receive of a part of a request. False: nothing was there, or the end. */
+/* One receive of a part of a request. False: there was nothing, or end of file. */
 static bool read_part(int index)
 {
     struct connection *x = &connections[index];
@@ -58,8 +57,8 @@ static void answer_whole(int index)
     send_all(fds[index], x->data, SETS_SIZE);
 }
 
-/* What an edge is about. A thread that is told of one while another is at that connection leaves it to that one: if it waited, all threads
- * but that one could stand behind a request that is held, and nobody would serve the one that releases it. */
+/* Serves an edge. A thread that gets an edge while another thread works on that connection leaves it to that thread: if it waited, all other
+ * threads could wait behind a request that is held, and none would serve the request that releases it. */
 static void edge(int index)
 {
     struct connection *x = &connections[index];
@@ -84,10 +83,10 @@ static void *serves(void *none)
         struct connection *x = &connections[index];
         CHECK(event.events == EPOLLIN);
         if (kind == EPOLLONESHOT) {
-            CHECK(pthread_mutex_trylock(&x->lock) == 0); /* nobody else has been told */
+            CHECK(pthread_mutex_trylock(&x->lock) == 0); /* no other thread was woken */
             bool any = read_part(index);
             pthread_mutex_unlock(&x->lock);
-            if (!any) continue; /* the end */
+            if (!any) continue; /* end of file */
             answer_whole(index);
             event.events = EPOLLIN | EPOLLONESHOT;
             CHECK(epoll_ctl(epfd, EPOLL_CTL_MOD, fds[index], &event) == 0);
@@ -97,7 +96,7 @@ static void *serves(void *none)
             edge(index);
             continue;
         }
-        /* Everybody may be told of data that is left: the others go on. */
+        /* Several threads may be woken for data that is left: the others continue. */
         if (pthread_mutex_trylock(&x->lock) != 0) continue;
         if (read_part(index)) answer_whole(index);
         pthread_mutex_unlock(&x->lock);
@@ -112,7 +111,7 @@ static void client(int *own, int n)
             for (int i = 0; i < round % 7 * 50; i++) sched_yield();
             request_awake(own[1], 'r');
             answer_awake(own[1], 'r');
-            request_awake(own[1], 'r'); /* the first may have come before the other was held */
+            request_awake(own[1], 'r'); /* the first request may have arrived before the other thread was held */
             answer_awake(own[1], 'r');
             while (recv(own[0], &(char){0}, 1, MSG_DONTWAIT | MSG_PEEK) < 0) {
                 request_awake(own[1], 'r');
@@ -142,7 +141,7 @@ int main(int argc, char **argv)
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = SETS_MAX};
     CHECK(epoll_ctl(epfd, EPOLL_CTL_ADD, stop[0], &event) == 0);
     for (int i = 0; i < threads; i++) CHECK(pthread_create(&workers[i], NULL, serves, NULL) == 0);
-    nap_ms(5); /* they sleep before there is a connection in the set */
+    nap_ms(5); /* they sleep before the set has a connection */
     for (int i = 0; i < clients; i++) {
         pthread_mutex_init(&connections[i].lock, NULL);
         event = (struct epoll_event){.events = EPOLLIN | kind, .data.u32 = (uint32_t)i};

@@ -1,8 +1,8 @@
-/* Descriptors in more than one epoll set, and sets within sets: sets WHAT HOW COUNT, where HOW is level, edge or oneshot.
+/* Descriptors in more than one epoll set, and nested sets. Usage: sets WHAT HOW COUNT    HOW: level, edge or oneshot
  *   moved      COUNT connections go from an acceptor's set to a worker's and back, some with data waiting
  *   second     one connection in two sets, each waited on by a thread of its own, and in a third thread's poll
- *   exclusive  the same, added with EPOLLEXCLUSIVE: at least one is told
- *   nested     a set in a set in a set; poll on the inner ones; data that is there before the nesting
+ *   exclusive  as second, added with EPOLLEXCLUSIVE: at least one thread is woken
+ *   nested     a set in a set in a set; poll on the inner ones; data that arrived before the nesting
  *   twins      two descriptors of one connection in one set
  *   shared     a set that a forked child waits on too */
 #include "sets.h"
@@ -61,7 +61,7 @@ static void moved(void)
             for (int i = 0; i < n; i++) {
                 int fd = events[i].data.fd;
                 CHECK(events[i].events == EPOLLIN);
-                if (fd % 3 == 0) echo(fd); /* the others take their data along */
+                if (fd % 3 == 0) echo(fd); /* the others move with their data unread */
                 set_delete(from, fd);
                 set_add(to, fd, kind);
                 if (fd % 3 == 0) {
@@ -121,7 +121,7 @@ static void asking_client(int *own, int n)
     for (int round = 0; round < rounds; round++) request_awake(own[0], 'q'), answer_awake(own[0], 'q');
 }
 
-/* Each waiter must be told of each request before any of it is read; after that nobody is told again. */
+/* Each waiter must be woken for each request before any of it is read; after that none is woken again. */
 static void second(void)
 {
     int numbers[2] = {0, 1};
@@ -153,7 +153,7 @@ static void second(void)
 
 static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;
 
-/* A few of the waiters are told; one of them finds the data. */
+/* Some of the waiters are woken; one of them finds the data. */
 static void *waits_exclusively(void *none)
 {
     int epfd = epoll_create1(0);
@@ -229,7 +229,7 @@ static void nested(void)
         echo(fds[0]);
     }
     CHECK(expect(inner, 10000) == fds[0]);
-    set_add(middle, inner, kind); /* with data that has been told of and not read */
+    set_add(middle, inner, kind); /* with data that was reported and not read */
     set_add(outer, middle, kind);
     CHECK(expect(outer, 10000) == middle && expect(middle, 10000) == inner && expect(inner, 10000) == fds[0]);
     struct pollfd one = {.fd = inner, .events = POLLIN};
@@ -299,7 +299,7 @@ static void serve_shared(int epfd)
     }
 }
 
-/* Parent and child wait on one set: whoever is told answers. The end of the connections tells both (level), or each in turn. */
+/* Parent and child wait on one set, and the one that is woken answers. The end of the connections wakes both (level), or each in turn. */
 static void shared(void)
 {
     int epfd = epoll_create1(0);

@@ -1,5 +1,5 @@
-/* sets.h: what sets.c and set_threads.c share: a child that holds the other ends and never sleeps while it waits for an answer,
- * so nothing but the wake-up itself brings the server on. */
+/* sets.h: shared by sets.c and set_threads.c: a child that holds the other ends and never sleeps while it waits for an answer, so only a
+ * wakeup lets the server proceed. */
 #ifndef SETS_H
 #define SETS_H
 
@@ -59,7 +59,7 @@ static inline void answer_awake(int fd, char what)
     for (int i = 0; i < SETS_SIZE; i++) CHECK(data[i] == what);
 }
 
-/* `count` connections to a child that runs `client` on its ends; ours are put into `fds`. Returns the child. */
+/* Makes `count` connections to a child that runs `client` on its ends; the ends of this process go into `fds`. Returns the child. */
 static inline pid_t sets_connect(int count, int *fds, void (*client)(int *fds, int count))
 {
     int port = 0, listener = listen_on("4", &port);

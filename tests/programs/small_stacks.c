@@ -1,13 +1,13 @@
-/* Calls on connections in threads that have little stack: small_stacks FIRST. Each call runs in a thread of its own, which has the least
- * stack that there may be, and says how much of it was used. FIRST "small": the first messages of the connection (more than a
- * program needs to see, all in all) go from such a thread, too. Then a handler on an alternate stack of SIGSTKSZ bytes calls. */
+/* Calls on connections in threads with small stacks. Usage: small_stacks FIRST
+ * Each call runs in a thread of its own with the smallest possible stack, and prints how much of it was used. FIRST "small": the first
+ * messages of the connection also come from such a thread. Then a handler on an alternate stack of SIGSTKSZ bytes calls. */
 #include "check.h"
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-#define BUDGET 4096 /* of a call */
-#define WHOLE 6144  /* of a connection, from connect() to close() */
+#define BUDGET 4096 /* bytes for one call */
+#define WHOLE 6144  /* bytes for a connection, from connect() to close() */
 #define OLD_SIGSTKSZ 8192
 
 static int fd, idle, out, port;
@@ -129,7 +129,7 @@ static void *run(void *of)
     return NULL;
 }
 
-/* A painted stack tells how much of it was used: a thread that does nothing shows what is the C library's. */
+/* A painted stack shows how much of it was used. A thread that does nothing shows libc's share. */
 static long used_by(struct call *x)
 {
     char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,5 @@
-/* A receiver that is stopped (SIGSTOP) again and again while large blocks are on their way to it: what must not block does not,
- * and everything arrives. */
+/* A receiver is stopped (SIGSTOP) again and again while large blocks are on their way to it: non-blocking calls do not block, and everything
+ * arrives. */
 #include "check.h"
 
 enum { BLOCK = 4 << 20, BLOCKS = 20, STOPS = 15 };

@@ -1,4 +1,4 @@
-/* symbols-fi.c: a library that is called as libfabric calls its providers: whether it finds symbols of the kernel. */
+/* A library with a name like those of libfabric's providers. It checks whether it finds symbols of the kernel. */
 #include <stdio.h>
 
 __attribute__((visibility("default"))) int finds_symbols(void);

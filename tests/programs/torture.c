@@ -1,8 +1,9 @@
-/* torture SEED SECONDS [SEEDS]: two processes with several connections do to them whatever programs do to sockets; both ends
- * compare what they sent and received. One schedule for each seed, SEED, SEED + 1 …, until the time is over, at most SEEDS.
+/* Random socket calls: two processes with several connections use them in every way that programs do, and both ends compare what they sent
+ * and received. Usage: torture SEED SECONDS [SEEDS]
+ * One schedule for each seed, SEED, SEED + 1 ..., until the time is over, at most SEEDS.
  *
- * The first process watches: it stops and continues the other two, and says where everybody is when nothing moves for
- * TORTURE_HANG seconds (10). TORTURE_VERBOSE=1 tells each seed. */
+ * The first process supervises: it stops and continues the other two, and prints the state of all threads when nothing moves for
+ * TORTURE_HANG seconds (10). TORTURE_VERBOSE=1 prints each seed. */
 #include "torture.h"
 
 static bool quiet_signals; /* TORTURE_WITHOUT holds letters of what is left out: s signals, f forks, o forks that take over, t stops, d dup */
@@ -41,7 +42,7 @@ static void step(struct half *half, unsigned char *data)
     if (duplicate >= 0 && close(duplicate) != 0) wrong(half, "close of a duplicate", 0);
 }
 
-/* A child that does nothing, or one that goes on with the connection while this process waits for it. */
+/* A child that does nothing, or one that continues the connection while this process waits for it. */
 static void fork_step(struct half *half, unsigned char *data)
 {
     bool takes_over = pick(half, 2) && with('o');
@@ -78,7 +79,7 @@ static void *work(void *pointer)
     return NULL;
 }
 
-/* Signals until the workers are done: most calls meet none. */
+/* Sends signals until the workers are done. Most calls see none. */
 static void disturb(pthread_t *threads, int count, uint64_t state)
 {
     for (;;) {
@@ -125,7 +126,7 @@ static void side(int side, int listener, int port)
     exit(0);
 }
 
-/* ---- the one who watches ---- */
+/* ---- the supervisor ---- */
 
 static void prepare(uint64_t seed)
 {
@@ -212,7 +213,7 @@ static void one(uint64_t seed, uint64_t hang)
         nap_ms(1 + (int)(next_random(&state) % 20));
         pid_t one = sides[next_random(&state) % 2];
         if (with('t') && left == SIDES && next_random(&state) % 4 == 0) {
-            shared->stops++; /* odd until it is over: threads hear of it one after another, some long after this kill() */
+            shared->stops++; /* odd while a stop is in progress: threads stop one after another, some long after this kill() */
             kill(one, SIGSTOP);
             nap_ms(1 + (int)(next_random(&state) % 30));
             kill(one, SIGCONT);

@@ -1,4 +1,4 @@
-/* torture.h: the state that all processes of a torture share, and what one step of a sender or a receiver does. */
+/* torture.h: the state that all processes of a torture run share, and one step of a sender or a receiver. */
 #ifndef TORTURE_H
 #define TORTURE_H
 
@@ -11,7 +11,7 @@
 
 enum { CONNECTIONS = 6, LARGEST = 3 << 20, SIDES = 2 };
 
-/* One direction's end: whoever holds the lock takes the next step. The lock is one for threads and processes. */
+/* One end of a direction. The thread that holds the lock takes the next step. The lock works across threads and processes. */
 struct half {
     pthread_mutex_t lock;
     _Atomic uint64_t done;  /* bytes sent or received */
@@ -26,14 +26,14 @@ struct half {
 
 struct shared {
     uint64_t seed;
-    struct half halves[CONNECTIONS][SIDES][2]; /* of a side: what it sends, what it receives */
+    struct half halves[CONNECTIONS][SIDES][2]; /* for each side: what it sends, what it receives */
     _Atomic pid_t sides[SIDES];
     _Atomic int failed, stops;
 };
 
 static struct shared *shared;
-static bool strict; /* TORTURE_STRICT=1: what TCP does and nobody promises */
-static _Thread_local _Atomic int interruptions; /* a signal ends MSG_WAITALL, SA_RESTART or not; so does a stop */
+static bool strict; /* TORTURE_STRICT=1: also checks what TCP does without promising it */
+static _Thread_local _Atomic int interruptions; /* a signal ends MSG_WAITALL, SA_RESTART or not, and so does a stop */
 
 static inline void wrong(const struct half *half, const char *what, long long number)
 {
@@ -75,7 +75,7 @@ static inline void verify(struct half *half, const unsigned char *from, size_t l
     }
 }
 
-/* Not byte by byte, or it would take longer than all else. */
+/* Not byte by byte, which would dominate the run time. */
 static inline void count(struct half *half, const unsigned char *bytes, size_t length)
 {
     for (size_t i = 0; i < length; i += 61) half->hash = (half->hash ^ bytes[i]) * 0x100000001b3ull;

@@ -1,13 +1,14 @@
-/* torture_pollers SEED SECONDS [SEEDS]: threads that await streams beside descriptors of other kinds, by every call there is for that, in random turns.
- * One schedule for each seed, SEED, SEED + 1 …, until the time is over, at most SEEDS.
+/* Threads that wait on streams beside descriptors of other kinds, by every waiting call, in random order. Usage: torture_pollers SEED
+ * SECONDS [SEEDS]
+ * One schedule for each seed, SEED, SEED + 1 ..., until the time is over, at most SEEDS.
  *
- * A poller has some streams, a cancel pipe, a timerfd and an eventfd of its own. Before each call it asks the kernel, by a system call that no library sees,
- * which of the latter are ready, and FIONREAD which streams have bytes: what was ready before the call must be in its answer (of an edge-triggered
- * set: unless it has been told and not been emptied since); epoll may leave it out of eight answers in a row (docs/sockets.md). So nothing is starved.
- * Every byte is compared in its place.
+ * A poller has some streams, a cancel pipe, a timerfd and an eventfd of its own. Before each call it asks the kernel by a raw system call
+ * which of the latter are ready, and FIONREAD which streams have bytes. What was ready before the call must be in its answer; an
+ * edge-triggered set may leave out what it has reported and what was not drained since; epoll may leave it out of eight consecutive answers
+ * (docs/sockets.md). So no descriptor is starved. Every byte is compared at its place.
  *
- * TORTURE_HANG seconds (10) without progress are a failure. TORTURE_WITHOUT=i leaves out immediacy: a descriptor may be ready for 1000 calls in a row that
- * do not say so. TORTURE_VERBOSE=1 tells each seed. */
+ * TORTURE_HANG seconds (10) without progress are a failure. TORTURE_WITHOUT=i permits 1000 consecutive calls that do not report a ready
+ * descriptor. TORTURE_VERBOSE=1 prints each seed. */
 #include "check.h"
 #include "raw.h"
 #include <stdatomic.h>
@@ -36,14 +37,14 @@ struct shared {
 
 static struct shared *shared;
 enum { LATE_IN_SETS = 8 };
-static int late; /* so many calls in a row may miss what is ready, whatever they are */
+static int late; /* this many consecutive calls may leave out a ready descriptor of any kind */
 
 struct poller {
     int number, fds[ALL], token_end, level, edge;
     uint64_t state;
-    bool told[ALL];   /* by the edge-triggered set, and not emptied since */
+    bool told[ALL];   /* reported by the edge-triggered set, and not drained since */
     bool ended[STREAMS];
-    int missed[ALL];  /* calls in a row */
+    int missed[ALL];  /* consecutive calls */
     uint64_t pending[STREAMS]; /* to be echoed: of what was received */
 };
 
@@ -82,7 +83,7 @@ static void arm(struct poller *p)
     if (timerfd_settime(p->fds[TIMER], 0, &in, NULL) != 0) wrong(p, "timerfd_settime", 0, 0);
 }
 
-/* Takes what a descriptor has; of an edge-triggered set, all of it. */
+/* Takes what a descriptor has; for an edge-triggered set all of it. */
 static void serve(struct poller *p, int at, bool all)
 {
     static _Thread_local unsigned char data[LARGEST];
@@ -121,7 +122,7 @@ static void serve(struct poller *p, int at, bool all)
     }
 }
 
-/* Sends back as many bytes as came, now and then. */
+/* Sends back as many bytes as arrived, now and then. */
 static void echo(struct poller *p, int at)
 {
     static _Thread_local unsigned char data[LARGEST];
@@ -136,7 +137,7 @@ static void echo(struct poller *p, int at)
     if (s->echoed == s->quota && shutdown(p->fds[at], SHUT_WR) != 0) wrong(p, "shutdown", at, 0);
 }
 
-/* What is ready, asked behind everybody's back; streams by the bytes that a receive would find. */
+/* Finds out what is ready without calling a library; a stream is ready when a receive would find bytes. */
 static void look(const struct poller *p, bool ready[ALL])
 {
     for (int at = 0; at < ALL; at++) {
@@ -265,7 +266,7 @@ static void side_of_pollers(const int listeners[POLLERS])
     exit(0);
 }
 
-/* ---- whoever sends ---- */
+/* ---- the senders ---- */
 
 struct sender {
     struct stream *stream;
@@ -319,7 +320,7 @@ static void side_of_senders(const int ports[POLLERS])
     exit(0);
 }
 
-/* ---- the one who watches ---- */
+/* ---- the supervisor ---- */
 
 static uint64_t now_ms(void)
 {

@@ -1,10 +1,11 @@
-/* torture_trees SEED SECONDS [SEEDS]: random trees of processes that inherit, pass and exec connections. Peers send to the tree and hear from it; whoever
- * of the tree has a connection reads on where the last one stopped, under a lock, and answers. Every byte is compared in its place, and so are the
- * digests of both ends. One tree for each seed, SEED, SEED + 1 …, until the time is over, at most SEEDS.
+/* Random trees of processes that inherit, pass and exec connections. Usage: torture_trees SEED SECONDS [SEEDS]
+ * Peers exchange bytes with the tree. A process of the tree that has a connection reads on from the last position, under a lock, and
+ * answers. Every byte is compared at its place, and so are the digests of both ends. One tree for each seed, SEED, SEED + 1 ..., until the
+ * time is over, at most SEEDS.
  *
- * The first process stops and continues peers, and fails when nothing moves for TORTURE_HANG seconds (10). TORTURE_IMAGE is another image (a static
- * one, say) that some members of the tree become. TORTURE_WITHOUT holds letters of what is left out: t stops, b backlogs of more than sockets hold.
- * TORTURE_VERBOSE=1 tells each seed. */
+ * The first process stops and continues peers, and fails when nothing moves for TORTURE_HANG seconds (10). TORTURE_IMAGE is another image (a
+ * static one, for example) that some members of the tree execute. TORTURE_WITHOUT holds letters of what is left out: t stops, b backlogs
+ * larger than the sockets hold. TORTURE_VERBOSE=1 prints each seed. */
 #include "check.h"
 #include <sched.h>
 #include <spawn.h>
@@ -18,7 +19,7 @@ extern char **environ;
 
 enum { CONNECTIONS = 3, MOST = 10, LARGEST = 1 << 18 };
 
-/* What goes one way: the process that has the lock takes the next step. */
+/* One direction of a connection: the process that has the lock takes the next step. */
 struct way {
     pthread_mutex_t lock;
     _Atomic uint64_t done; /* by the tree */
@@ -28,10 +29,10 @@ struct way {
 };
 
 struct shared {
-    uint64_t seed, calm; /* bytes before anything happens to a connection, and in how many steps of 1000 something does */
+    uint64_t seed, calm; /* bytes before the first event of a connection, and in how many of 1000 steps an event occurs */
     uint32_t rate;
     struct way in[CONNECTIONS], back[CONNECTIONS];
-    _Atomic int holders[CONNECTIONS]; /* descriptors of the tree, those on their way between processes included */
+    _Atomic int holders[CONNECTIONS]; /* descriptors in the tree, those in transit between processes included */
     _Atomic int alive, failed, members, births[8];
     pthread_mutex_t leaving;
 };
@@ -141,7 +142,7 @@ static void answer_step(int c)
 
 static bool is_done(int c) { return shared->in[c].finished && shared->back[c].done == shared->back[c].quota; }
 
-/* Whoever is not the last one may go. */
+/* True when this process may drop the connection: it is done, or another process still has it. */
 static bool may_leave(int c)
 {
     if (fds[c] < 0 || is_done(c)) return true;
@@ -184,7 +185,7 @@ static void pass_step(int c)
     memcpy(&fd, CMSG_DATA(header), sizeof fd);
     c = byte;
     if (fds[c] >= 0) {
-        close(pick(2) ? fd : fds[c]); /* either; the other one stays */
+        close(pick(2) ? fd : fds[c]); /* one of the two; the other one stays */
         if (fcntl(fd, F_GETFD) >= 0) fds[c] = fd;
         shared->holders[c]--;
     } else {
@@ -215,7 +216,7 @@ static char **arguments(const char *image, int steps)
 
 static void member(int steps);
 
-/* A child has all that we have. */
+/* Forks a child, which has all connections of this process. */
 static bool bear(void)
 {
     int now = shared->alive;
@@ -308,7 +309,7 @@ static void member(int steps)
         else nap_ms((int)pick(4));
         reap();
     }
-    int status; /* whoever is still there has connections of its own */
+    int status; /* a process that is still there has connections of its own */
     while (waitpid(-1, &status, 0) > 0)
         if (status != 0) wrong("a child ended", status, 0);
     shared->alive--;
@@ -356,7 +357,7 @@ static void peer(int c, int port)
     exit(0);
 }
 
-/* ---- the one who watches ---- */
+/* ---- the supervisor ---- */
 
 static uint64_t now_ms(void)
 {

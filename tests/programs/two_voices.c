@@ -1,8 +1,8 @@
-/* Two voices in one process: plain sockets (the sockets voice, when it is preloaded) and voice.c, in both ends of a connection.
+/* Two adapters in one process: sockets (the sockets adapter, when it is preloaded) and voice.c, at both ends of a connection.
  *
- * two_voices LIBRARY FIRST: LIBRARY is opened when it is first needed, or is "linked"; FIRST is "sockets" or "voice".
- * Five connections between two processes are used in turn by the one and the other. Then each process tells what it has:
- * engines, node files, segments and threads are counted by distinct inodes in /proc/self. */
+ * Usage: two_voices LIBRARY FIRST. LIBRARY is opened when it is first needed, or is "linked"; FIRST is "sockets" or "voice". The two
+ * adapters use five connections between two processes in turn. Then each process prints what it has: engines, node files, segments and
+ * threads are counted by distinct inodes in /proc/self. */
 #include "check.h"
 #include "voice.h"
 
@@ -24,7 +24,7 @@ static const struct voice *second(void)
     return found;
 }
 
-/* Distinct files that are mapped under a name with this text. */
+/* Number of distinct mapped files whose name contains this text. */
 static int mapped(const char *text)
 {
     unsigned long seen[256];
@@ -65,8 +65,8 @@ static void exchange_by_voice(uint64_t stream, int first, int rounds)
     }
 }
 
-/* A connection of the program's own, taken by the second voice too: sent_fast are bytes that this voice never sent. Then
- * both voices use it, at each end the one while the peer uses the other, and the second one leaves. */
+/* A connection of the program's own that the second adapter upgrades as well: sent_fast then counts bytes that this adapter never sent. Both
+ * adapters use it, each end the one while the peer uses the other, and the second one closes its share. */
 static void share(const char *who, int fd, int first)
 {
     uint64_t stream = second()->take(fd, !first);
@@ -103,7 +103,7 @@ static void talk(const char *who, int *fds, int first)
     printf("%s: engines %d, node files %d, segments %d, threads %d\n", who, mapped("/libmotet.so"), mapped("memfd:motet-node"),
            mapped("memfd:motet-segment"), threads());
     if (mapped("/libmotet_sockets.so")) share(who, fds[voice_first], first);
-    /* A fork with two voices: both have told the engine. */
+    /* A fork with two adapters: both call the engine's fork functions. */
     fflush(stdout);
     pid_t child = fork();
     CHECK(child >= 0);

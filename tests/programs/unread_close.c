@@ -1,10 +1,10 @@
-/* A socket that is closed over bytes which nobody has read: unread_close HOW
+/* A socket is closed over bytes that were not read. Usage: unread_close HOW
  *   close   by close()
  *   part    by close(), after some of the bytes were read
  *   copies  by close() of each of two descriptors
  *   onto    by dup2() onto it
  *   exit    by the end of the process
- *   forked  by close() in one of two processes: the other goes on */
+ *   forked  by close() in one of two processes: the other one continues */
 #include "check.h"
 
 static const char *how;

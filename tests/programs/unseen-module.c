@@ -1,4 +1,4 @@
-/* A library for closed_unseen. */
+/* The library of closed_unseen.c. */
 #include <unistd.h>
 __attribute__((visibility("default"))) int module_close(int fd);
 int module_close(int fd) { return close(fd); }

@@ -1,18 +1,18 @@
-/* Connections that are used, from some moment on, in ways that no library between program and kernel can follow, or only just:
- * every byte stays in its place. unseen HOW
- *   dprintf     the C library writes to the descriptor by itself
+/* Connections that from some moment on are used in ways that a preload object cannot follow, or only with effort: every byte stays in its
+ * place. Usage: unseen HOW
+ *   dprintf     libc writes to the descriptor
  *   preadv2     preadv2 and pwritev2 without an offset
- *   stdio-out   fdopen() for writing alone, while the other direction goes on with recv()
+ *   stdio-out   fdopen() for writing only, while the other direction continues with recv()
  *   fclose      fclose() ends the connection
- *   async       O_ASYNC: readiness is learned by SIGIO
- *   sigio       the same, set by ioctl() with a signal of the program's choice
+ *   async       O_ASYNC: readiness is signalled by SIGIO
+ *   sigio       as async, set by ioctl() with a signal of the program's choice
  *   lowat       SO_RCVLOWAT
- *   lowat-before   the same, inherited from the listener
+ *   lowat-before   SO_RCVLOWAT, inherited from the listener
  *   urgent      MSG_OOB in the middle of a conversation
  *   syscall     every second call is made by syscall()
- *   inline         from some moment of rest on, system calls are made without the C library
- *   inline-reads   every third receive of one end is
- *   inline-calls   so is every third send of both; there is one message at a time. It may end in a reset */
+ *   inline         after a moment without traffic, system calls are made without libc
+ *   inline-reads   every third receive of one end is made without libc
+ *   inline-calls   and every third send of both; one message at a time. It may end in a reset */
 #include "check.h"
 #include "raw.h"
 #include <stdbool.h>
@@ -37,7 +37,7 @@ static void count_signal(int number)
     signals++;
 }
 
-/* The bytes of a direction are numbered; both ends know what comes next. */
+/* The bytes of a direction are numbered; both ends know which byte is next. */
 struct flow {
     uint64_t state, hash, bytes;
     size_t at;
@@ -106,7 +106,7 @@ static size_t get(int fd, unsigned char *data, size_t room, int round, int asks)
     return (size_t)n;
 }
 
-/* Requests of some size are answered by as many bytes. Now and then the asker pours first, and reads then. */
+/* Requests of some size are answered by as many bytes. Now and then the client sends several requests before it reads. */
 static void converse(int fd, int asks)
 {
     struct flow out = {.state = asks ? 1 : 2}, in = {.state = asks ? 2 : 1};
@@ -136,7 +136,7 @@ static void converse(int fd, int asks)
     else if (asks) printf("%s: %llu bytes out, %llu in, all in their places\n", how, (unsigned long long)out.bytes, (unsigned long long)in.bytes);
 }
 
-/* ---- one end does something special, the other is ordinary ---- */
+/* ---- one end uses the special call, the other one ordinary calls ---- */
 
 static void writes_lines(int fd)
 {
@@ -195,7 +195,7 @@ static void hears_signals(int fd)
         CHECK(sigprocmask(SIG_BLOCK, &blocked, &open) == 0);
         signals = 0;
         tell(go[1]);
-        while (recv(fd, data, sizeof data, MSG_DONTWAIT | MSG_PEEK) != 64) { /* nothing but a signal wakes this end */
+        while (recv(fd, data, sizeof data, MSG_DONTWAIT | MSG_PEEK) != 64) { /* only a signal wakes this end */
             struct timespec limit = {5, 0};
             CHECK(sigtimedwait(&blocked, NULL, &limit) == number);
         }

@@ -1,5 +1,5 @@
-/* A conversation that begins with the C library's calls and goes on through io_uring, whose system calls nobody else sees: uring ENDS,
- * the number of ends (1 or 2) that do so. Ends with 77 where the kernel has no io_uring for us. */
+/* A conversation that begins with libc's calls and continues through io_uring, whose system calls no library sees. Usage: uring ENDS
+ * ENDS: how many ends (1 or 2) do so. Exits with 77 where the kernel offers no io_uring. */
 #include "check.h"
 #include "raw.h"
 #include <linux/io_uring.h>
@@ -66,7 +66,7 @@ static void converse(int fd, int first, int by_ring)
 {
     static char mine[5000], theirs[5000];
     exchange_until_settled(fd, first);
-    if (first) nap_ms(20); /* the moment of rest in which the program turns to the other way */
+    if (first) nap_ms(20); /* the moment without traffic in which the program changes to io_uring */
     uint64_t sizes = 7;
     if (by_ring) set_up();
     for (int i = 0; i < ROUNDS; i++) {

@@ -1,8 +1,8 @@
-/* voice.c: a second voice, as a shared library linked to libmotet.so.0 like any other that a process may bring.
- * It speaks to the engine through motet.h alone and knows nothing of the sockets voice. */
+/* voice.c: a second adapter, a shared library linked to libmotet.so.0 as any process may load it.
+ * It uses the engine through motet_adapter.h only and does not know the sockets adapter. */
 #include "voice.h"
 
-#include <motet.h>
+#include <motet_adapter.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

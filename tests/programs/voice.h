@@ -1,4 +1,4 @@
-/* voice.h: a second voice for the tests (voice.c): what a communication library that knows Motet looks like to a program. */
+/* voice.h: the interface of voice.c, a second adapter for tests. */
 #ifndef VOICE_H
 #define VOICE_H
 
@@ -7,7 +7,7 @@
 #include <sys/types.h>
 
 struct voice {
-    uint64_t (*take)(int fd, int accepted); /* the connection's stream; ends the program when there is none */
+    uint64_t (*take)(int fd, int accepted); /* upgrades the connection and returns the stream; ends the program on failure */
     ssize_t (*send)(uint64_t stream, const void *data, size_t length);
     ssize_t (*receive)(uint64_t stream, void *data, size_t length); /* all of it */
     int (*on_shared_memory)(uint64_t stream);
@@ -15,7 +15,7 @@ struct voice {
     int (*let_go)(uint64_t stream);
 };
 
-/* The one symbol of the library. */
+/* The only symbol that the library exports. */
 extern const struct voice voice;
 
 #endif

@@ -1,6 +1,6 @@
-/* One server thread, many clients: waiters HOW CLIENTS ROUNDS, where HOW is poll, ppoll, select, pselect, epoll (level),
- * epoll-edge, epoll-oneshot or epoll-pwait2. Each client connection sends messages of varying size, several connections in
- * flight at once, and checks the echo. A pipe is watched too, so ordinary descriptors mix in. */
+/* One server thread and many clients. Usage: waiters HOW CLIENTS ROUNDS
+ * HOW: poll, ppoll, select, pselect, epoll (level), epoll-edge, epoll-oneshot or epoll-pwait2. Each client sends messages of varying size
+ * over several connections at once, and checks the echo. The server also watches a pipe. */
 #include "check.h"
 
 enum { MAX = 256 };
@@ -10,7 +10,7 @@ static int fds[MAX];
 static int open_count;
 static unsigned ticks_seen;
 
-/* Echoes what is there. Edge-triggered: until EAGAIN. */
+/* Echoes what has arrived; if edge-triggered, until EAGAIN. */
 static void serve_one(int index)
 {
     char data[5000];
@@ -125,7 +125,7 @@ static void client(int port)
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < clients; i++) {
             sizes[i] = 1 + next_random(&state) % (round % 5 ? 100 : sizeof in);
-            if ((round + i) % 7 == 3) sizes[i] = 0; /* some are silent in some rounds */
+            if ((round + i) % 7 == 3) sizes[i] = 0; /* some connections are silent in some rounds */
             fill(out[i], sizes[i], &state);
             if (sizes[i]) send_all(own[i], out[i], sizes[i]);
         }

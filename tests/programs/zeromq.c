@@ -1,5 +1,5 @@
-/* ZeroMQ over TCP: zeromq serve (prints two ports) and zeromq call PORT PORT ROUNDS. The first port answers requests, the second
- * one takes what is pushed; a request for the sum of that ends the server. Prints a hash of all answers. */
+/* ZeroMQ over TCP. Usage: zeromq serve (prints two ports) and zeromq call PORT PORT ROUNDS
+ * The first port answers requests, the second one takes what is pushed; a request for the sum ends the server. Prints a hash of all answers. */
 #include "check.h"
 
 #include <zmq.h>

@@ -1,25 +1,27 @@
-/* interest.c: who is registered in which epoll descriptor.
+/* epoll_interest.c: which descriptors are registered in which epoll descriptor.
  *
- * What it is:   the interest list of every epoll descriptor made here, restricted to sockets that are streams or may become
- *               streams. When a candidate becomes a stream it enters the engine's set of each epoll descriptor that holds
- *               it, and the epoll descriptor gets a bell (an eventfd) by which the engine wakes its sleepers.
- * What it isn't: the kernel's list. epoll_ctl's answer is always the kernel's; this only remembers successful calls.
+ * What it is:   the interest list of every epoll descriptor that the program created, restricted to sockets that are streams or may become
+ *               streams. When a candidate becomes a stream, it enters the engine's set of each epoll descriptor that holds it, and that
+ *               epoll descriptor gets a wakeup descriptor (an eventfd) by which the engine wakes its sleepers.
+ * What it isn't: the kernel's list. The answer of epoll_ctl is always the kernel's; this file records the successful calls.
  *
- * Signal safety: every change is made under the table lock (signals blocked). Fork safety: records are copied; in the
- * child they are marked inherited, since the kernel's object is shared, and their streams go plain when first waited for. */
-#include "interest.h"
+ * Signal safety: changes are made under the table lock or a record's lock, both with reentrancy_depth > 0, so signal handlers of the program
+ * are deferred. Fork safety: records are copied. In the child they are marked inherited, because the kernel's object is shared, and their
+ * streams fall back to TCP when the child first waits on them. errno: kept by the record_ functions and interest_control() on success; the
+ * others may change it. */
+#include "epoll_interest.h"
 
 #include <string.h>
 #include <sys/eventfd.h>
 
 char interest_marker;
 
-static struct epoll_record records[SHIM_EPOLLS];
-static struct interest interests[SHIM_INTERESTS];
-static uint32_t first_of_fd[SHIM_SLOTS];
+static struct epoll_record records[SHIM_EPOLLS_MAX];
+static struct interest interests[SHIM_INTERESTS_MAX];
+static uint32_t first_of_fd[SHIM_TRACKED_FDS];
 static uint32_t free_interests, fresh_interests = 1;
 
-/* One-shot interests by data: every event of the kernel asks for one, among thousands. The last of all locks. */
+/* One-shot interests by registered data: each event of the kernel is looked up, among thousands. Innermost of all locks. */
 #define DATA_LISTS 32768
 static uint32_t first_of_data[DATA_LISTS];
 static pthread_mutex_t data_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -32,7 +34,7 @@ uint32_t interest_epoll_new(int epfd)
 {
     uint32_t found = 0;
     table_lock();
-    for (uint32_t i = 1; i < SHIM_EPOLLS && !found; i++)
+    for (uint32_t i = 1; i < SHIM_EPOLLS_MAX && !found; i++)
         if (!records[i].used) found = i;
     if (found) {
         struct epoll_record *record = &records[found];
@@ -40,7 +42,7 @@ uint32_t interest_epoll_new(int epfd)
         pthread_mutex_init(&record->lock, NULL);
         record->used = true;
         record->fd = epfd;
-        record->bell = -1;
+        record->wake_fd = -1;
     }
     table_unlock();
     return found;
@@ -48,12 +50,12 @@ uint32_t interest_epoll_new(int epfd)
 
 static void record_free(struct epoll_record *record)
 {
-    if (record->set && !engine_confined()) ENGINE_DO(engine.set_free(record->set));
+    if (record->set && !engine_confined()) ENGINE_DO(engine.epoll_free(record->set));
     record->set = NULL;
-    if (record->bell >= 0 && engine_confined()) record->bell = -1; /* the kernel closes it in its time */
-    if (record->bell >= 0) {
-        atomic_store(&shim_words[record->bell], 0);
-        REAL(close)(record->bell);
+    if (record->wake_fd >= 0 && engine_confined()) record->wake_fd = -1; /* a confined process does not close it; the kernel does at exit */
+    if (record->wake_fd >= 0) {
+        atomic_store(&fd_words[record->wake_fd], 0);
+        REAL(close)(record->wake_fd);
     }
     record->used = false;
 }
@@ -80,21 +82,21 @@ void record_leave(struct epoll_record *record)
 static bool record_ready(struct epoll_record *record)
 {
     if (record->set) return true;
-    int bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (bell >= 0) bell = shim_private_number(bell);
-    if (bell < 0) return false;
+    int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wake_fd >= 0) wake_fd = fd_move_private(wake_fd);
+    if (wake_fd < 0) return false;
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = (uintptr_t)&interest_marker};
-    if (REAL(epoll_ctl)(record->fd, EPOLL_CTL_ADD, bell, &event) == 0) record->set = ENGINE(engine.set_new(bell));
+    if (REAL(epoll_ctl)(record->fd, EPOLL_CTL_ADD, wake_fd, &event) == 0) record->set = ENGINE(engine.epoll_new(wake_fd));
     if (record->set) {
-        record->bell = bell;
+        record->wake_fd = wake_fd;
         return true;
     }
-    atomic_store(&shim_words[bell], 0);
-    REAL(close)(bell);
+    atomic_store(&fd_words[wake_fd], 0);
+    REAL(close)(wake_fd);
     return false;
 }
 
-/* ---------------------------------------------------------------- one-shot ones, under the record's lock */
+/* ---------------------------------------------------------------- one-shot interests, under the record's lock */
 
 static uint32_t *list_of_data(uint32_t record, uint64_t data)
 {
@@ -102,13 +104,13 @@ static uint32_t *list_of_data(uint32_t record, uint64_t data)
     return &first_of_data[(mixed >> 40) % DATA_LISTS];
 }
 
-/* What the program registered has changed, or does now: takes the interest out of its list, or puts it into one. */
-static void data_list(struct interest *interest, bool in)
+/* Takes the interest out of its list, or enters it into one: its registered data has changed, or is about to. */
+static void data_list(struct interest *interest, bool enter)
 {
-    if (interest->hashed == in) return;
+    if (interest->hashed == enter) return;
     uint32_t index = (uint32_t)(interest - interests), *link = list_of_data(interest->record, interest->data);
     pthread_mutex_lock(&data_lock);
-    if (in) {
+    if (enter) {
         interest->next_of_data = *link;
         *link = index;
     } else {
@@ -116,18 +118,18 @@ static void data_list(struct interest *interest, bool in)
         *link = interest->next_of_data;
     }
     pthread_mutex_unlock(&data_lock);
-    interest->hashed = in;
+    interest->hashed = enter;
 }
 
-static bool asks_for_room(uint32_t events) { return (events & (EPOLLOUT | EPOLLWRNORM)) && !(events & EPOLLET); }
+static bool wants_level_write(uint32_t events) { return (events & (EPOLLOUT | EPOLLWRNORM)) && !(events & EPOLLET); }
 
-/* The program registers these events and data from now on. */
+/* Records that the program has registered these events and data. */
 static void reregister(struct epoll_record *record, struct interest *interest, uint32_t events, uint64_t data)
 {
     if (interest->data != data || !(events & EPOLLONESHOT)) data_list(interest, false);
     record->one_shots += !!(events & EPOLLONESHOT) - !!(interest->events & EPOLLONESHOT);
-    record->writers += asks_for_room(events) - asks_for_room(interest->events);
-    if ((events & (EPOLLET | EPOLLOUT)) == (EPOLLET | EPOLLOUT)) atomic_store(&record->room_anew, true);
+    record->level_writers += wants_level_write(events) - wants_level_write(interest->events);
+    if ((events & (EPOLLET | EPOLLOUT)) == (EPOLLET | EPOLLOUT)) atomic_store(&record->write_edge_due, true);
     interest->events = events;
     interest->data = data;
     interest->fired = false;
@@ -145,47 +147,47 @@ struct interest *interest_one_shot(struct epoll_record *record, uint64_t data)
     return index ? &interests[index] : NULL;
 }
 
-/* ---------------------------------------------------------------- sleepers */
+/* ---------------------------------------------------------------- sleeping threads */
 
-/* Wakes one thread that sleeps in the epoll descriptor. */
-void record_ring(struct epoll_record *record)
+/* Wakes one thread that sleeps in the epoll descriptor. Async-signal-safe, keeps errno. */
+void record_wake(struct epoll_record *record)
 {
     uint64_t one = 1;
     int kept = errno;
-    if (record->bell >= 0 && REAL(write)(record->bell, &one, sizeof one) < 0) {} /* full: it has been rung */
+    if (record->wake_fd >= 0 && REAL(write)(record->wake_fd, &one, sizeof one) < 0) {} /* EAGAIN: the counter is full, the wakeup is already pending */
     errno = kept;
 }
 
-/* Under the record's lock, which has a set: threads that fell asleep before there was anything to mirror count as one that sleeps, so
- * that no gate opens, until the bell has brought them back. */
+/* Under the lock of a record that has a set. Threads that fell asleep before the record had a stream count as one sleeper of the set, so no
+ * gate opens until the wakeup descriptor has brought them back. */
 static void record_cover(struct epoll_record *record)
 {
     if (LIKELY(atomic_load(&record->uncovered) == 0)) return; /* COVER */
-    if (!atomic_exchange(&record->counted, true)) ENGINE_DO(engine.set_asleep(record->set));
-    record_ring(record);
+    if (!atomic_exchange(&record->counted, true)) ENGINE_DO(engine.epoll_asleep(record->set));
+    record_wake(record);
     if (atomic_load(&record->uncovered) == 0 && atomic_exchange(&record->counted, false))
-        ENGINE_DO(engine.set_slept(record->set));
+        ENGINE_DO(engine.epoll_slept(record->set));
 }
 
 void record_uncover(struct epoll_record *record)
 {
     if (atomic_fetch_sub(&record->uncovered, 1) != 1 || LIKELY(!atomic_load(&record->counted))) return;
-    shim_enter(); /* a handler that runs now must not want this lock */
+    reentrancy_enter(); /* defers handlers, which might need this lock */
     pthread_mutex_lock(&record->lock);
-    if (atomic_load(&record->uncovered) == 0 && atomic_exchange(&record->counted, false)) ENGINE_DO(engine.set_slept(record->set));
+    if (atomic_load(&record->uncovered) == 0 && atomic_exchange(&record->counted, false)) ENGINE_DO(engine.epoll_slept(record->set));
     pthread_mutex_unlock(&record->lock);
-    shim_exit();
-    signals_due();
+    reentrancy_exit();
+    signals_deliver_pending();
 }
 
-/* Somebody who waits on the epoll descriptor itself sees the kernel's readiness only. As long as data is left in a ring the bell lends
- * it some. */
-void record_lend(struct epoll_record *record)
+/* A thread that waits on the epoll descriptor itself (nested epoll, poll) sees the kernel's readiness only. While a ring holds data, the
+ * wakeup descriptor makes the epoll descriptor readable. */
+void record_signal_ring_data(struct epoll_record *record)
 {
     struct motet_wait wait;
     if (!record->set) return;
     ENGINE_DO(engine.wait_begin_set(&wait, record->set));
-    if (ENGINE(engine.wait_step(&wait, 0)) == MOTET_WAIT_READY) record_ring(record);
+    if (ENGINE(engine.wait_step(&wait, 0)) == MOTET_WAIT_READY) record_wake(record);
     ENGINE_DO(engine.wait_end(&wait));
 }
 
@@ -203,7 +205,7 @@ static struct interest *insert(int fd, uint32_t record)
     uint32_t index = free_interests;
     if (index)
         free_interests = interests[index].next_of_fd;
-    else if (fresh_interests < SHIM_INTERESTS)
+    else if (fresh_interests < SHIM_INTERESTS_MAX)
         index = fresh_interests++;
     else
         return NULL;
@@ -215,7 +217,7 @@ static struct interest *insert(int fd, uint32_t record)
     return interest;
 }
 
-/* Under the table lock. Whoever changes one registration all the time leaves the lock to this (control_quick). */
+/* Locks a record, under the table lock. control_quick() gives way to it. */
 static void record_lock(struct epoll_record *record)
 {
     atomic_store(&record->wanted, true);
@@ -229,7 +231,7 @@ static void erase(uint32_t index)
     struct epoll_record *record = &records[interest->record];
     record_lock(record);
     if (interest->stream) {
-        if (record->set) ENGINE(engine.set_remove(record->set, interest->stream));
+        if (record->set) ENGINE(engine.epoll_remove(record->set, interest->stream));
         atomic_fetch_sub(&record->streams, 1);
     }
     reregister(record, interest, 0, interest->data);
@@ -266,14 +268,14 @@ void interest_epoll_closed(uint32_t index)
     if (atomic_load(&record->users) == 0) record_free(record);
 }
 
-/* Before a confinement: its registrations are for confined.c to look at. */
+/* Before a confinement: takes the stream out of the engine's sets and keeps its registrations for confined.c. */
 void interest_confined(int fd)
 {
     for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd) {
         struct epoll_record *record = &records[interests[index].record];
         record_lock(record);
         if (interests[index].stream) {
-            if (record->set) ENGINE(engine.set_remove(record->set, interests[index].stream));
+            if (record->set) ENGINE(engine.epoll_remove(record->set, interests[index].stream));
             atomic_fetch_sub(&record->streams, 1);
             interests[index].stream = 0;
         }
@@ -284,15 +286,15 @@ void interest_confined(int fd)
 bool interest_epoll_confined(uint32_t index)
 {
     struct epoll_record *record = &records[index];
-    if (record->bell < 0) return true;
-    if (record->inherited) return false; /* the bell is the parent's, too */
+    if (record->wake_fd < 0) return true;
+    if (record->inherited) return false; /* the parent uses the same wakeup descriptor */
     struct epoll_event none = {0};
-    REAL(epoll_ctl)(record->fd, EPOLL_CTL_DEL, record->bell, &none);
+    REAL(epoll_ctl)(record->fd, EPOLL_CTL_DEL, record->wake_fd, &none);
     return true;
 }
 
-/* Whether another descriptor of the same stream is registered here. */
-static bool has_twin(const struct epoll_record *record, const struct interest *interest)
+/* True when another descriptor of the same stream is registered in this record. */
+static bool has_duplicate(const struct epoll_record *record, const struct interest *interest)
 {
     if (LIKELY(!(table_word(interest->fd) & WORD_SHARED))) return false;
     for (uint32_t index = record->first; index; index = interests[index].next_in_epoll)
@@ -300,19 +302,19 @@ static bool has_twin(const struct epoll_record *record, const struct interest *i
     return false;
 }
 
-/* Under the record's lock. */
+/* Tells the engine which readiness the interest wants. Under the record's lock. */
 void interest_arm(struct epoll_record *record, struct interest *interest)
 {
     if (!interest->stream || !record->set) return;
-    int wanted = !interest_wants_data(interest) ? MOTET_SET_NONE : interest->events & EPOLLET ? MOTET_SET_EDGE : MOTET_SET_LEVEL;
-    if (UNLIKELY(has_twin(record, interest))) { /* one event per descriptor cannot be mirrored: the engine knows streams */
-        ENGINE(engine.plain(interest->stream, REASON_UNSEEN_WAIT));
-        if (wanted == MOTET_SET_NONE) return; /* what is left in the ring is the other's to hear of */
+    int wanted = !interest_wants_data(interest) ? MOTET_EPOLL_NONE : interest->events & EPOLLET ? MOTET_EPOLL_EDGE : MOTET_EPOLL_LEVEL;
+    if (UNLIKELY(has_duplicate(record, interest))) { /* the engine reports streams, not descriptors, so two of one stream cannot both be reported */
+        ENGINE(engine.set_tcp_only(interest->stream, REASON_UNSEEN_WAIT));
+        if (wanted == MOTET_EPOLL_NONE) return; /* the other registration reports what the ring still holds */
     }
-    ENGINE(engine.set_put(record->set, interest->stream, interest, wanted));
+    ENGINE(engine.epoll_put(record->set, interest->stream, interest, wanted));
 }
 
-/* ---------------------------------------------------------------- from candidate to stream, under the table lock */
+/* ---------------------------------------------------------------- upgrade of a candidate, under the table lock */
 
 enum upgradable interest_may_upgrade(int fd)
 {
@@ -326,7 +328,7 @@ enum upgradable interest_may_upgrade(int fd)
     return answer;
 }
 
-void interest_undo(int fd)
+void interest_upgrade_aborted(int fd)
 {
     for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd)
         atomic_fetch_sub(&records[interests[index].record].streams, 1);
@@ -342,7 +344,7 @@ void interest_upgraded(int fd, motet_stream s)
             record_cover(record);
             interest_arm(record, &interests[index]);
         } else {
-            ENGINE(engine.plain(s, REASON_UNSEEN_WAIT));
+            ENGINE(engine.set_tcp_only(s, REASON_UNSEEN_WAIT));
         }
         pthread_mutex_unlock(&record->lock);
     }
@@ -350,9 +352,9 @@ void interest_upgraded(int fd, motet_stream s)
 
 /* ---------------------------------------------------------------- epoll_ctl */
 
-/* The same for a stream that this epoll descriptor knows, without the table lock (two system calls): some programs delete and
- * add around every request. The hand-over is behind it, and the record's lock keeps the kernel's answer and the note of it together.
- * A deleted entry stays in its lists, absent, until it is added again or one of the descriptors is closed. 1: not that simple. */
+/* epoll_ctl on a stream that is registered here, without the table lock (which costs two system calls): some programs delete and add a
+ * descriptor around every request. The record's lock keeps the kernel's state and the record together. A deleted interest stays in its
+ * lists, marked absent, until it is added again or one of the descriptors closes. Returns 1 when the general path must be taken. */
 static int control_quick(struct epoll_record *record, int epfd, int operation, int fd, struct epoll_event *event)
 {
     uint32_t number = (uint32_t)(record - records), index = first_of_fd[fd];
@@ -363,23 +365,23 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
     struct interest *interest = &interests[index];
     if (!index || atomic_load(&record->wanted)) return 1;
     int result = 1;
-    shim_enter(); /* a handler that runs now must not want this lock */
+    reentrancy_enter(); /* defers handlers, which might need this lock */
     pthread_mutex_lock(&record->lock);
-    bool ours = interest->record == number && interest->fd == fd && record->set && !atomic_load(&record->nested);
+    bool quick = interest->record == number && interest->fd == fd && record->set && !atomic_load(&record->nested);
     motet_stream stream = table_handle(fd);
-    if (word_kind(table_word(fd)) != KIND_STREAM) ours = false;
+    if (word_kind(table_word(fd)) != KIND_STREAM) quick = false;
     if (operation == EPOLL_CTL_ADD)
-        ours &= interest->absent;
+        quick &= interest->absent;
     else
-        ours &= interest->stream && interest->stream == stream;
-    if (ours) {
+        quick &= interest->stream && interest->stream == stream;
+    if (quick) {
         result = REAL(epoll_ctl)(epfd, operation, fd, event);
         if (result == 0) {
             interest->absent = operation == EPOLL_CTL_DEL;
             reregister(record, interest, interest->absent ? 0 : event->events, interest->absent ? interest->data : event->data.u64);
             if (operation == EPOLL_CTL_DEL) {
                 int kept = errno;
-                engine.set_remove(record->set, stream);
+                engine.epoll_remove(record->set, stream);
                 errno = kept;
                 interest->stream = 0;
                 atomic_fetch_sub(&record->streams, 1);
@@ -390,18 +392,18 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
                 }
                 record_cover(record);
                 interest_arm(record, interest);
-                if (atomic_load(&record->nested)) ENGINE(engine.plain(stream, REASON_NESTED_EPOLL));
+                if (atomic_load(&record->nested)) ENGINE(engine.set_tcp_only(stream, REASON_NESTED_EPOLL));
             }
         }
     }
     pthread_mutex_unlock(&record->lock);
-    shim_exit();
-    signals_due();
+    reentrancy_exit();
+    signals_deliver_pending();
     return result;
 }
 
-/* The kernel decides, under the table lock so that no hand-over falls in between; then the answer is remembered.
- * fd is fresh, a candidate or a stream. */
+/* epoll_ctl on a socket that is unconnected, a candidate or a stream. The kernel decides, under the table lock so that no upgrade can
+ * intervene; then the answer is recorded. */
 int interest_control(struct epoll_record *record, int epfd, int operation, int fd, struct epoll_event *event)
 {
     if (word_kind(table_word(fd)) == KIND_STREAM) {
@@ -412,11 +414,11 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
     uint64_t word = table_word(fd);
     uint32_t number = (uint32_t)(record - records);
     uint32_t index = find(fd, number);
-    bool known = word_kind(word) >= KIND_STREAM || word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_FRESH;
-    bool once = operation != EPOLL_CTL_DEL && (event->events & EPOLLONESHOT);
-    /* Locked, and a first one-shot counted before: another thread may get the event before this one knows the answer. */
+    bool known = word_kind(word) >= KIND_STREAM || word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_UNCONNECTED;
+    bool one_shot = operation != EPOLL_CTL_DEL && (event->events & EPOLLONESHOT);
+    /* Under the record's lock, and with a new one-shot counted in advance: another thread may get the event before this thread knows the answer. */
     record_lock(record);
-    record->one_shots += once;
+    record->one_shots += one_shot;
     int result = REAL(epoll_ctl)(epfd, operation, fd, event);
     int kept = errno;
     bool remembered = result == 0 && known && operation != EPOLL_CTL_DEL;
@@ -432,32 +434,32 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
                 if (record_ready(record)) record_cover(record);
                 else unfit = true;
             }
-            interest_arm(record, interest); /* a new registration reports what is there already */
+            interest_arm(record, interest); /* a new registration reports data that is already there */
         }
     }
-    record->one_shots -= once; /* reregister() has counted what is true now */
+    record->one_shots -= one_shot; /* reregister() has counted the final state */
     pthread_mutex_unlock(&record->lock);
     if (result == 0 && known && operation == EPOLL_CTL_DEL && index) erase(index);
     bool nested = remembered && atomic_load(&record->nested);
     if ((unfit || nested) && word_kind(word) == KIND_STREAM)
-        ENGINE(engine.plain(table_handle(fd), nested ? REASON_NESTED_EPOLL : REASON_UNSEEN_WAIT));
+        ENGINE(engine.set_tcp_only(table_handle(fd), nested ? REASON_NESTED_EPOLL : REASON_UNSEEN_WAIT));
     if (unfit && word_kind(word) != KIND_STREAM) {
         interest_forget(fd);
         table_replace(fd, 0);
     }
     table_unlock();
-    if (unfit && word_kind(word) != KIND_STREAM) engine_stayed_plain(REASON_UNSEEN_WAIT);
+    if (unfit && word_kind(word) != KIND_STREAM) engine_count_tcp_only(REASON_UNSEEN_WAIT);
     errno = kept;
     return result;
 }
 
 /* ---------------------------------------------------------------- nesting and fork */
 
-void record_all_plain(struct epoll_record *record, uint32_t reason)
+void record_force_tcp(struct epoll_record *record, uint32_t reason)
 {
     table_lock();
     for (uint32_t index = record->first; index; index = interests[index].next_in_epoll)
-        if (interests[index].stream) ENGINE(engine.plain(interests[index].stream, reason));
+        if (interests[index].stream) ENGINE(engine.set_tcp_only(interests[index].stream, reason));
     table_unlock();
 }
 
@@ -466,20 +468,20 @@ void interest_epoll_nested(int epfd)
     struct epoll_record *record = record_enter(epfd);
     if (!record) return;
     if (!atomic_exchange(&record->nested, true) && atomic_load(&record->streams) > 0) {
-        record_all_plain(record, REASON_NESTED_EPOLL);
-        record_lend(record);
+        record_force_tcp(record, REASON_NESTED_EPOLL);
+        record_signal_ring_data(record);
     }
     record_leave(record);
 }
 
-/* The child must not find a set locked by a thread that it does not have. A handler that forks may have interrupted the
- * holder of such a lock. */
+/* Locks of records and lists are held across fork, so that the child does not inherit one held by a thread that it lacks. False: a handler
+ * that interrupted a holder of such a lock forks; the child then initialises them anew. */
 static bool held_for_fork;
 
 void interest_before_fork(void)
 {
-    held_for_fork = shim_depth == 0;
-    for (uint32_t i = 1; i < SHIM_EPOLLS && held_for_fork; i++)
+    held_for_fork = reentrancy_depth == 0;
+    for (uint32_t i = 1; i < SHIM_EPOLLS_MAX && held_for_fork; i++)
         if (records[i].used) pthread_mutex_lock(&records[i].lock);
     if (held_for_fork) pthread_mutex_lock(&data_lock);
 }
@@ -488,10 +490,10 @@ void interest_after_fork(bool child)
 {
     if (held_for_fork) pthread_mutex_unlock(&data_lock);
     else if (child) pthread_mutex_init(&data_lock, NULL);
-    for (uint32_t i = 1; i < SHIM_EPOLLS && held_for_fork && !child; i++)
+    for (uint32_t i = 1; i < SHIM_EPOLLS_MAX && held_for_fork && !child; i++)
         if (records[i].used) pthread_mutex_unlock(&records[i].lock);
     if (!child) return;
-    for (uint32_t i = 1; i < SHIM_EPOLLS; i++) {
+    for (uint32_t i = 1; i < SHIM_EPOLLS_MAX; i++) {
         if (!records[i].used) continue;
         pthread_mutex_init(&records[i].lock, NULL);
         atomic_store(&records[i].users, 0);
