@@ -258,15 +258,6 @@ void table_set_bits(int fd, uint64_t bits)
         if (other == fd || ((word & WORD_DUPLICATED) && is_same_socket(other, word, handle))) atomic_fetch_or(&fd_words[other], bits);
 }
 
-
-bool table_has_streams(void)
-{
-    if (!engine_is_open()) return false;
-    for (int fd = 0; fd <= atomic_load(&fd_top); fd++)
-        if (word_kind(atomic_load(&fd_words[fd])) == KIND_STREAM) return true;
-    return false;
-}
-
 /* ---------------------------------------------------------------- blocking mode */
 
 void table_record_nonblock(int fd, bool nonblock)

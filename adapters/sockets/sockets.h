@@ -257,7 +257,6 @@ void table_reset_at_close(int fd);             /* close() will reset the connect
 void table_close_in_handler(int fd);           /* async-signal-safe at any reentrancy_depth, keeps errno */
 void table_force_tcp(int fd, uint32_t reason); /* a candidate is not tracked any more; a stream's gate closes for good */
 void table_set_bits(int fd, uint64_t bits);    /* in the words of all descriptors of the stream */
-bool table_has_streams(void);
 bool table_in_own_process(void);         /* false in a vfork child, which may make the system call only */
 void table_record_process(void);
 void table_record_initial_process(void);       /* for a constructor: makes no system call */
