@@ -30,7 +30,7 @@ impl Counts {
 
     /// Connections of all processes that stayed plain for a reason.
     fn plain(&self, reason: u32) -> u64 {
-        self.0.iter().map(|line| line["plain"][reason.to_string()].as_u64().unwrap_or(0)).sum()
+        self.0.iter().map(|line| line["stayed_on_tcp"][reason.to_string()].as_u64().unwrap_or(0)).sum()
     }
 }
 
@@ -294,7 +294,7 @@ fn motet_names_the_other_version_of_a_peer_and_of_a_node_file() {
         assert!(begun.elapsed() < LONG, "the peer's version is not noticed: {own}");
         std::thread::sleep(Duration::from_millis(20));
     };
-    assert_eq!(own["node"]["plain"][0]["text"], "the peer's Motet has another segment layout");
+    assert_eq!(own["node"]["stayed_on_tcp"][0]["text"], "the peer's Motet has another segment layout");
     let shm = own["pairs"][0]["drivers"].as_array().unwrap().iter().find(|driver| driver["driver"] == "shm").cloned();
     assert_eq!(shm.unwrap()["reason"], "the peer's Motet has another segment layout");
     assert_eq!(other["status"], "unreadable");

@@ -1,6 +1,6 @@
 //! omniORB under the adapter of `adapters/omniorb`: what happens to connections, in both of the ORB's threading policies.
 //!
-//! `programs_middleware.rs` has the calls themselves.
+//! `servers/middleware.rs` has the calls themselves.
 
 use motet_tests::omniorb::{POLICIES, REPORT, Scene, built, by_the_adapter, each_way, each_way_at_once, each_way_with};
 use motet_tests::programs::{Alone, Stage, Started, both_ways, both_ways_open, free_port, placed, skip};

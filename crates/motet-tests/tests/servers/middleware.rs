@@ -1,4 +1,4 @@
-//! Communication libraries over TCP: omniORB, Open MPI, gRPC. (ZeroMQ: `programs_others.rs`.)
+//! Communication libraries over TCP: omniORB, Open MPI, gRPC. (ZeroMQ: `servers/others.rs`.)
 
 use motet_tests::programs::{both_ways, builds, find, free_port, placed, skip, source};
 use motet_tests::{folder, script};

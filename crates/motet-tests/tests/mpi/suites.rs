@@ -8,12 +8,9 @@ use motet_programs::find;
 use motet_tests::{engine, folder, tool};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, PoisonError};
+
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// One job at a time: ranks poll, and there may be more of them than CPUs already.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// What `suite.py` says where something is missing.
 const MISSING: i32 = 77;
@@ -71,7 +68,7 @@ fn mpi4py_passes_what_it_passes_without_motet() {
     let runs: Vec<_> = if all { every } else { CHOSEN.to_vec() };
     let mut lost = Vec::new();
     for (library, ranks, files) in runs {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = crate::alone();
         let mut command = Command::new("timeout");
         command.args(["2000", "python3"]).arg(source("suite.py"));
         // Of what passes over Motet nothing can be lost: what the library's own transport makes of it is for the figures of the documents.
@@ -120,7 +117,7 @@ fn ranks_are_told_when_one_is_killed() {
         skip(test, "Open MPI is not installed (tests/programs/packages.txt)");
         return;
     }
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = crate::alone();
     let program = folder("mpi-killed").join("killed");
     let mut compiler = Command::new("mpicc.openmpi");
     let compiled = compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(source("killed.c"));
@@ -168,7 +165,7 @@ fn intels_benchmarks_end() {
         return;
     };
     let home = home.canonicalize().expect("the folder of Intel MPI");
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = crate::alone();
     for (binary, benchmarks) in [
         ("IMB-MPI1", &["PingPong", "Sendrecv", "Allreduce", "Alltoall", "Bcast"][..]),
         ("IMB-RMA", &["Unidir_put", "Unidir_get", "Accumulate", "Fetch_and_op", "Compare_and_swap"]),

@@ -5,7 +5,6 @@ use motet_programs::find;
 use motet_tests::{engine, folder};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 /// The folder of the provider; `None`, loudly, where it is not built or a program is missing.
 fn provider(test: &str, programs: &[&str]) -> Option<PathBuf> {
@@ -35,12 +34,9 @@ fn compile(compiler: &str, name: &str, into: &Path) -> PathBuf {
     program
 }
 
-/// One job at a time: ranks poll, and there may be more of them than CPUs already.
-static ALONE: Mutex<()> = Mutex::new(());
-
 /// Runs it on so many ranks of Open MPI; what rank 0 printed.
 fn open_mpi(provider: &Path, ranks: &str, layers: &[&str], program: &Path, arguments: &[&str]) -> String {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = crate::alone();
     let ran = Command::new("timeout")
         .args(["300", "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", ranks])
         .args(layers)

@@ -1,6 +1,6 @@
 //! omniORB under the adapter of `adapters/omniorb`: whatever ends or disturbs its connections, in both of the ORB's threading policies.
 //!
-//! `programs_omniorb.rs` has connections in use, `programs_omniorb_raw.rs` peers that do not speak GIOP as they should.
+//! `omniorb/calls.rs` has connections in use, `omniorb/raw.rs` peers that do not speak GIOP as they should.
 
 use motet_tests::omniorb::{Held, Scene, at_once, by_the_adapter, ends_each_way, without_logs};
 use motet_tests::programs::{Alone, Started};

@@ -1,7 +1,7 @@
 //! omniORBpy, and with it omniORB 4.3, as a Python program has it: the interpreter loads the ORB as what a module of its own is linked to,
 //! so the adapter has to find its ORB in a plug-in.
 //!
-//! omniORBpy with the other ORBs: `programs_orbs.rs`. What happens to connections: `programs_omniorb.rs`.
+//! omniORBpy with the other ORBs: `omniorb/other_orbs.rs`. What happens to connections: `omniorb/calls.rs`.
 
 use motet_tests::programs::{Stage, Started, both_ways, builds, skip, source};
 use motet_tests::tool;

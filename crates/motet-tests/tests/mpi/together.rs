@@ -68,6 +68,7 @@ fn one_engine(said: &str, voices: &str, sizes: &[&str]) {
 
 #[test]
 fn three_voices_share_an_engine_alone_and_at_once() {
+    let _shared = crate::beside_others();
     let Some((motet, program)) = program("three_voices_share_an_engine_alone_and_at_once") else { return };
     for used in ["m", "c", "s", "mcs"] {
         let Some(mut job) = job(&motet, &program, &["150", "mcs", used, "8", "65536", "2000000"]) else { return };
@@ -78,6 +79,7 @@ fn three_voices_share_an_engine_alone_and_at_once() {
 /// Each rank has two threads that poll for MPI and one that computes, on the CPUs that calls and sockets need, too.
 #[test]
 fn nobody_starves_beside_threads_that_poll_and_compute() {
+    let _shared = crate::beside_others();
     let Some((motet, program)) = program("nobody_starves_beside_threads_that_poll_and_compute") else { return };
     let Some(mut job) = job(&motet, &program, &["500", "mmcsx", "mcsx", "8", "65536"]) else { return };
     one_engine(&output(&mut job), "mmcs", &["8", "65536"]);
@@ -85,6 +87,7 @@ fn nobody_starves_beside_threads_that_poll_and_compute() {
 
 #[test]
 fn other_allocators_make_no_difference() {
+    let _shared = crate::beside_others();
     let test = "other_allocators_make_no_difference";
     let Some((motet, program)) = program(test) else { return };
     for allocator in ["libjemalloc.so.2", "libmimalloc.so.2.0"] {
@@ -107,6 +110,7 @@ fn library(name: &str) -> Option<String> {
 /// Two libraries with hooks of their own deadlock: libfabric's issues 9003 and 10879.
 #[test]
 fn nothing_of_ours_stands_before_the_allocator() {
+    let _shared = crate::beside_others();
     let Some(built) = engine().and_then(|engine| engine.parent().map(Path::to_owned)) else { return };
     let hooks = ["malloc", "calloc", "realloc", "free", "mmap", "munmap", "mremap", "madvise", "brk", "sbrk"];
     for name in ["libmotet.so", "libmotet_sockets.so", "libmotet_omniorb42.so", "libfabric/libmotet-fi.so"] {
@@ -121,6 +125,7 @@ fn nothing_of_ours_stands_before_the_allocator() {
 /// Those that wait beside an MPI that polls on every CPU are served by the kernel; here it does not poll.
 #[test]
 fn why_shows_all_voices_of_a_process_on_the_same_memory() {
+    let _shared = crate::beside_others();
     let test = "why_shows_all_voices_of_a_process_on_the_same_memory";
     let Some((motet, program)) = program(test) else { return };
     let shown = tried_again(test, || {

@@ -2,7 +2,7 @@
 //! and under Motet, with both ends equipped and with one.
 //!
 //! An ORB is a row of [`ORBS`]: a program with the words `serve`, `call URI` and `end URI` (`tests/programs/orb_types.cc` says what they do).
-//! `programs_omniorb.rs`, `programs_omniorbpy.rs` and `programs_middleware.rs` have what only omniORB can do.
+//! `omniorb/calls.rs`, `omniorb/omniorbpy.rs` and `servers/middleware.rs` have what only omniORB can do.
 
 use motet_tests::programs::{Alone, Counters, Stage, Started, both_ways_with, builds, find, skip};
 use motet_tests::{folder, script, tool};

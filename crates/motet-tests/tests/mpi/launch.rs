@@ -33,6 +33,7 @@ fn words(launcher: Vec<String>, program: &Path, arguments: &[&str]) -> Vec<Strin
 
 #[test]
 fn every_mpi_takes_the_provider_by_itself() {
+    let _shared = crate::beside_others();
     let test = "every_mpi_takes_the_provider_by_itself";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &ALL) {
@@ -44,6 +45,7 @@ fn every_mpi_takes_the_provider_by_itself() {
 
 #[test]
 fn within_a_host_every_mpi_keeps_its_own_transport() {
+    let _shared = crate::beside_others();
     let test = "within_a_host_every_mpi_keeps_its_own_transport";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &ALL) {
@@ -60,6 +62,7 @@ fn within_a_host_every_mpi_keeps_its_own_transport() {
 
 #[test]
 fn a_rank_that_is_elsewhere_holds_up_nobody() {
+    let _shared = crate::beside_others();
     let test = "a_rank_that_is_elsewhere_holds_up_nobody";
     let Some(motet) = motet(test) else { return };
     let back = folder("mpi-elsewhere").join("back");
@@ -74,6 +77,7 @@ fn a_rank_that_is_elsewhere_holds_up_nobody() {
 /// MPICH by itself gets this wrong over libfabric's tcp (docs/mpi.md, *Looks at messages from anybody*).
 #[test]
 fn what_a_library_finds_is_what_it_receives() {
+    let _shared = crate::beside_others();
     let test = "what_a_library_finds_is_what_it_receives";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &ALL) {
@@ -85,6 +89,7 @@ fn what_a_library_finds_is_what_it_receives() {
 
 #[test]
 fn windows_work_in_every_mpi() {
+    let _shared = crate::beside_others();
     let test = "windows_work_in_every_mpi";
     let Some(motet) = motet(test) else { return };
     // Open MPI 4 crashes in its own osc/rdma, with Motet or without, where a window is compared and swapped.
@@ -99,6 +104,7 @@ fn windows_work_in_every_mpi() {
 
 #[test]
 fn an_mpi_without_libfabric_runs_unharmed() {
+    let _shared = crate::beside_others();
     let test = "an_mpi_without_libfabric_runs_unharmed";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &[MPICH_BY_UCX]) {
@@ -110,6 +116,7 @@ fn an_mpi_without_libfabric_runs_unharmed() {
 
 #[test]
 fn what_the_user_has_set_wins() {
+    let _shared = crate::beside_others();
     let test = "what_the_user_has_set_wins";
     let Some(motet) = motet(test) else { return };
     let plain = "ok 2, carried by 0\n";
@@ -137,6 +144,7 @@ fn what_the_user_has_set_wins() {
 
 #[test]
 fn ranks_that_others_spawn_meet_them() {
+    let _shared = crate::beside_others();
     let test = "ranks_that_others_spawn_meet_them";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &[OPEN_MPI_4, OPEN_MPI_5, MPICH]) {
@@ -171,6 +179,7 @@ fn meet(mpi: &Mpi, motet: &Path, program: &Path, port: &Path, more: &[&str]) {
 
 #[test]
 fn jobs_that_were_started_apart_connect() {
+    let _shared = crate::beside_others();
     let test = "jobs_that_were_started_apart_connect";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &[MPICH]) {
@@ -257,6 +266,7 @@ fn agent() -> PathBuf {
 
 #[test]
 fn ranks_of_two_hosts_exchange_messages_and_windows() {
+    let _shared = crate::beside_others();
     let test = "ranks_of_two_hosts_exchange_messages_and_windows";
     let Some(motet) = motet(test) else { return };
     let Some(hosts) = Hosts::up(test) else { return };
@@ -281,6 +291,7 @@ fn ranks_of_two_hosts_exchange_messages_and_windows() {
 
 #[test]
 fn ranks_of_srun_take_the_provider() {
+    let _shared = crate::beside_others();
     let test = "ranks_of_srun_take_the_provider";
     let Some(motet) = motet(test) else { return };
     let Some(slurm) = Slurm::up(test) else { return };
@@ -300,15 +311,16 @@ fn ranks_of_srun_take_the_provider() {
 
 #[test]
 fn why_tells_the_way_of_a_rank_and_shows_its_link() {
+    let _shared = crate::beside_others();
     let test = "why_tells_the_way_of_a_rank_and_shows_its_link";
     let Some(motet) = motet(test) else { return };
-    let ours = "over Motet's provider";
+    let ours = "use Motet's libfabric provider";
     // In ranks of Open MPI the sockets voice carries connections, too.
     for (name, options, way) in [
         (OPEN_MPI_4, ON, ours),
         (MPICH, ON, ours),
-        (MPICH_BY_UCX, ON, "no libfabric is loaded"),
-        (OPEN_MPI_4, &[], "its own transport: the job was not known to be on several hosts"),
+        (MPICH_BY_UCX, ON, "it has loaded no libfabric"),
+        (OPEN_MPI_4, &[], "its own transport: the job is not known to use several hosts"),
     ] {
         for mpi in installed(test, &[name]) {
             let program = mpi.compile("carried");

@@ -1,0 +1,4 @@
+//! motet.h from C and C++.
+
+mod examples;
+mod messages;
