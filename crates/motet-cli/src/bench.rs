@@ -1,8 +1,8 @@
-//! `motet bench`: this machine's floor, the engine, the sockets voice and plain TCP in one run. The measuring is `motet-bench`'s.
+//! `motet bench`: measures this machine's floor, the engine, the sockets adapter and TCP in one run, by the crate `motet-bench`.
 
 use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
 
-/// Measure against this machine's own floor and plain TCP, in one run
+/// Measure against this machine's own floor and TCP, in one run
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -14,7 +14,7 @@ pub fn run(mut arguments: Arguments, json: bool) -> Outcome {
     arguments.options.manner().json |= json;
     motet_bench::rows::chosen(&arguments.options.only).map_err(|e| Failure::new(USAGE, e.to_string()))?;
     if let Some(folder) = arguments.options.manner().libdir.as_ref().filter(|folder| !folder.is_dir()) {
-        return Err(Failure::new(USAGE, format!("--libdir {}: there is no such folder", folder.display())));
+        return Err(Failure::new(USAGE, format!("--libdir {}: no such folder", folder.display())));
     }
     motet_bench::run(&arguments.options, &["bench"]).map_err(|e| Failure::new(FAILED, format!("{e:#}")))?;
     Ok(0)

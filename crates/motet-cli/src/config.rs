@@ -1,22 +1,22 @@
-//! `motet config`: every setting, its value, and where that came from.
+//! `motet config`: every setting, its value, and the source of the value.
 
 use clap::Args;
-use motet_config::{Loaded, SETTINGS, Surroundings};
+use motet_config::{Environment, Loaded, SETTINGS};
 use serde::Serialize;
 
 use crate::exit_error::{Outcome, USAGE};
-use crate::output::{self, Lean, Table};
+use crate::output::{self, Align, Table};
 
-/// Show every setting, its value and where it comes from
+/// Show every setting, its value and the source of the value
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Say what each setting means
+    /// Also print the meaning of each setting
     #[arg(short, long)]
     verbose: bool,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct SettingRow {
     name: &'static str,
     variable: &'static str,
     value: String,
@@ -27,15 +27,15 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct ConfigReport {
     file: Option<std::path::PathBuf>,
-    settings: Vec<Row>,
+    settings: Vec<SettingRow>,
     problems: Vec<String>,
 }
 
-/// Settings without a problem, driver names included; otherwise the first problem as a failure.
+/// Loads the settings. The first problem, an unknown driver included, is a failure.
 pub fn load() -> Outcome<Loaded> {
-    let mut loaded = Surroundings::of_this_process().load();
+    let mut loaded = Environment::of_this_process().load();
     loaded.problems.extend(unknown_drivers(&loaded));
     match loaded.problems.first() {
         Some(problem) => Err(problem.clone().into()),
@@ -43,33 +43,36 @@ pub fn load() -> Outcome<Loaded> {
     }
 }
 
-/// What is wrong with a list of drivers, if anything.
-pub fn check_drivers(drivers: &motet_config::Drivers, place: motet_config::Place) -> Option<motet_config::Problem> {
+/// The problem with a list of drivers: an unknown name.
+pub fn check_drivers(
+    drivers: &motet_config::Drivers,
+    source: motet_config::ValueSource,
+) -> Option<motet_config::Problem> {
     let known = crate::drivers::names();
     let name = drivers.unknown(&known).next()?;
-    let (what, fix) = (format!("no such driver: `{name}`"), format!("there are: {}", known.join(", ")));
-    Some(motet_config::Problem { place, what, fix })
+    let (what, fix) = (format!("no such driver: `{name}`"), format!("use {}", known.join(" or ")));
+    Some(motet_config::Problem { source, what, fix })
 }
 
 fn unknown_drivers(loaded: &Loaded) -> Option<motet_config::Problem> {
     let row = SETTINGS.iter().position(|s| s.name == "drivers")?;
-    check_drivers(&loaded.config.drivers, loaded.origins[row].place.clone()?)
+    check_drivers(&loaded.config.drivers, loaded.origins[row].source.clone()?)
 }
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let mut loaded = Surroundings::of_this_process().load();
+    let mut loaded = Environment::of_this_process().load();
     loaded.problems.extend(unknown_drivers(&loaded));
-    let rows = SETTINGS.iter().zip(&loaded.origins).map(|(setting, origin)| Row {
+    let rows = SETTINGS.iter().zip(&loaded.origins).map(|(setting, origin)| SettingRow {
         name: setting.name,
         variable: setting.env,
         value: origin.text.clone(),
-        from: origin.place.as_ref().map_or("default".into(), ToString::to_string),
+        from: origin.source.as_ref().map_or("default".into(), ToString::to_string),
         default: setting.default,
         accepts: setting.kind.describe(),
         help: setting.help,
     });
-    let report = Report {
+    let report = ConfigReport {
         file: loaded.file.clone(),
         settings: rows.collect(),
         problems: loaded.problems.iter().map(ToString::to_string).collect(),
@@ -85,17 +88,17 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     Ok(if report.problems.is_empty() { 0 } else { USAGE })
 }
 
-fn render(report: &Report, verbose: bool) -> String {
-    let mut table = Table::new(&[("SETTING", Lean::Left), ("VALUE", Lean::Left), ("FROM", Lean::Left)]);
-    let shown = |text: &str| if text.is_empty() { "-".to_owned() } else { output::harmless(text, 200) };
+fn render(report: &ConfigReport, verbose: bool) -> String {
+    let mut table = Table::new(&[("SETTING", Align::Left), ("VALUE", Align::Left), ("FROM", Align::Left)]);
+    let shown = |text: &str| if text.is_empty() { "-".to_owned() } else { output::sanitize(text, 200) };
     if !verbose {
         for row in &report.settings {
-            table.row(vec![row.name.into(), shown(&row.value), output::harmless(&row.from, 200)]);
+            table.row(vec![row.name.into(), shown(&row.value), output::sanitize(&row.from, 200)]);
         }
         return table.render();
     }
     let blocks = report.settings.iter().map(|row| {
-        let (value, from) = (shown(&row.value), output::harmless(&row.from, 200));
+        let (value, from) = (shown(&row.value), output::sanitize(&row.from, 200));
         format!("{} = {value}  ({from})\n    {}, {}\n    {}\n", row.name, row.variable, row.accepts, row.help)
     });
     blocks.collect::<Vec<_>>().join("\n")

@@ -1,6 +1,6 @@
 //! `motet doctor`: what this machine allows, one line each.
 //!
-//! Everything is tried, not guessed from version numbers, as far as trying changes nothing.
+//! Features are tried, not guessed from version numbers, unless a trial would change the machine.
 
 mod machine;
 mod sharing;
@@ -10,51 +10,54 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::exit_error::{FAILED, Outcome};
-use crate::output::{self, harmless};
+use crate::output::{self, sanitize};
 
-/// Tell what this machine allows, one line each
+/// Show what this machine allows, one line each
 ///
-/// The exit status is 1 when something is missing that shared memory between processes cannot do without.
+/// The exit status is 1 if something is missing that shared memory between processes needs.
 #[derive(Debug, Args)]
 pub struct Arguments {}
 
-/// How good it is.
+/// The verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// As good as it gets.
+pub enum CheckVerdict {
+    /// Nothing better is possible.
     Ok,
-    /// Works, but something is slower or absent.
+    /// It works, but something is slower or missing.
     Limited,
-    /// Does not work.
+    /// It does not work.
     No,
 }
 
-/// One line.
+/// A check: one line of the output.
 #[derive(Debug, Serialize)]
 pub struct Check {
     name: &'static str,
-    verdict: Verdict,
-    /// What was found.
+    verdict: CheckVerdict,
+    /// The state of the machine.
     found: String,
-    /// What follows from it.
+    /// The consequence for Motet.
     meaning: String,
-    /// Shared memory between processes cannot do without it.
+    /// Shared memory between processes needs it.
     essential: bool,
 }
 
 impl Check {
-    fn new(name: &'static str, verdict: Verdict, found: impl Into<String>, meaning: impl Into<String>) -> Self {
+    fn new(name: &'static str, verdict: CheckVerdict, found: impl Into<String>, meaning: impl Into<String>) -> Self {
         Self { name, verdict, found: found.into(), meaning: meaning.into(), essential: false }
     }
 
-    /// Ok, or No with the reason, and then everything stays on TCP.
+    /// A check that shared memory needs: Ok, or No with the error, in which case every stream stays on TCP.
     fn essential<T, E: std::fmt::Display>(name: &'static str, tried: Result<T, E>, good: &str, purpose: &str) -> Self {
         let mut check = match tried {
-            Ok(_) => Self::new(name, Verdict::Ok, good, purpose),
-            Err(e) => {
-                Self::new(name, Verdict::No, e.to_string(), format!("{purpose}: without it every stream stays on TCP"))
-            }
+            Ok(_) => Self::new(name, CheckVerdict::Ok, good, purpose),
+            Err(e) => Self::new(
+                name,
+                CheckVerdict::No,
+                e.to_string(),
+                format!("{purpose}: without it every stream stays on TCP"),
+            ),
         };
         check.essential = true;
         check
@@ -62,7 +65,7 @@ impl Check {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct DoctorReport {
     ok: bool,
     checks: Vec<Check>,
 }
@@ -70,7 +73,7 @@ struct Report {
 /// The command.
 pub fn run(_arguments: &Arguments, json: bool) -> Outcome {
     let checks: Vec<Check> = sharing::checks().into_iter().chain(machine::checks()).collect();
-    let report = Report { ok: !checks.iter().any(|c| c.essential && c.verdict == Verdict::No), checks };
+    let report = DoctorReport { ok: !checks.iter().any(|c| c.essential && c.verdict == CheckVerdict::No), checks };
     if json {
         output::json(&report)?;
     } else {
@@ -79,15 +82,15 @@ pub fn run(_arguments: &Arguments, json: bool) -> Outcome {
     Ok(if report.ok { 0 } else { FAILED })
 }
 
-fn render(report: &Report) -> String {
+fn render(report: &DoctorReport) -> String {
     let mut out = String::new();
     for check in &report.checks {
         let word = match check.verdict {
-            Verdict::Ok => "ok     ",
-            Verdict::Limited => "limited",
-            Verdict::No => "no     ",
+            CheckVerdict::Ok => "ok     ",
+            CheckVerdict::Limited => "limited",
+            CheckVerdict::No => "no     ",
         };
-        let found = harmless(&check.found, 400);
+        let found = sanitize(&check.found, 400);
         out += &format!("{word}  {:16} {found}; {}\n", check.name, check.meaning);
     }
     let last = if report.ok {

@@ -1,14 +1,14 @@
-//! Whether a program can be equipped by preloading, read from its file before it is started.
+//! Whether a program can run under Motet by preloading, read from its file before it starts.
 //!
-//! The dynamic loader named in a program's PT_INTERP is what honours LD_PRELOAD; a program without one, with another C
-//! library's, of another machine or with raised privileges runs plainly.
+//! The dynamic loader in a program's PT_INTERP honours LD_PRELOAD. A program without a loader, with the loader of another C library, for
+//! another machine or with raised privileges runs without Motet.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why a process that could be equipped is not.
+/// Why a preloadable process runs without Motet.
 pub const NOT_STARTED_UNDER_MOTET: &str = "it was not started under Motet; start it with `motet run -- COMMAND`";
 
 /// Why a program runs without the preload object.
@@ -16,20 +16,20 @@ pub const NOT_STARTED_UNDER_MOTET: &str = "it was not started under Motet; start
 pub enum Obstacle {
     /// No dynamic loader.
     Static,
-    /// musl's loader, or another one that is not glibc's.
+    /// A loader other than glibc's, such as musl's.
     OtherLibc,
-    /// 32-bit, or another processor's.
+    /// A 32-bit program, or one for another processor.
     OtherMachine,
-    /// Set-uid, set-gid or with capabilities: the loader ignores LD_PRELOAD.
+    /// Set-uid, set-gid or with file capabilities: the loader ignores LD_PRELOAD.
     Privileged,
 }
 
 impl Obstacle {
-    /// Why the loader may have skipped the object although nothing above applies.
-    pub const NOT_FOUND_BY_LOADER: &'static str = "the dynamic loader did not take the preload object: is its folder visible to this process (container, chroot)?";
+    /// Why the loader may have skipped the preload object of a preloadable program.
+    pub const NOT_FOUND_BY_LOADER: &'static str = "the dynamic loader did not load the preload object; check that the process can see its folder (container, chroot)";
 
-    /// Whether LD_PRELOAD in its environment harms: the loader would complain or refuse. Otherwise it is ignored, and
-    /// programs that this one starts still profit.
+    /// Whether LD_PRELOAD must not be set, as the loader would complain or refuse. Otherwise the program ignores it, and programs
+    /// that it starts run under Motet.
     pub fn forbids_preload(self) -> bool {
         matches!(self, Self::OtherLibc | Self::OtherMachine)
     }
@@ -39,26 +39,26 @@ impl std::fmt::Display for Obstacle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Static => "statically linked: no loader reads LD_PRELOAD; link it dynamically (Go: with cgo and `-linkmode=external`)",
-            Self::OtherLibc => "built for another C library than glibc (musl?); use a build for glibc",
+            Self::OtherLibc => "built for a C library other than glibc (musl?); use a build for glibc",
             Self::OtherMachine => "a 32-bit program, or one for another processor; use a build for this machine's 64-bit mode",
             Self::Privileged => "set-uid, set-gid or with file capabilities: the loader ignores LD_PRELOAD; run it as its user without them",
         })
     }
 }
 
-/// What the search for a command found.
+/// The result of the search for a command.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Search {
+pub enum CommandSearch {
     /// The file that the kernel will execute.
-    Found(PathBuf),
-    /// There is one, but it is not executable.
+    Executable(PathBuf),
+    /// There is such a file, but it is not executable.
     NotExecutable(PathBuf),
-    /// There is none.
+    /// There is no such file.
     Missing,
 }
 
 /// Finds a command as `execvp` does.
-pub fn search(command: &std::ffi::OsStr, path: Option<std::ffi::OsString>) -> Search {
+pub fn search(command: &std::ffi::OsStr, path: Option<std::ffi::OsString>) -> CommandSearch {
     let given = Path::new(command);
     let candidates: Vec<PathBuf> = if command.as_encoded_bytes().contains(&b'/') {
         vec![given.to_owned()]
@@ -71,13 +71,13 @@ pub fn search(command: &std::ffi::OsStr, path: Option<std::ffi::OsString>) -> Se
     let mut refused = None;
     for candidate in candidates {
         match candidate.metadata() {
-            Ok(m) if m.is_file() && can_execute(&candidate) => return Search::Found(candidate),
+            Ok(m) if m.is_file() && can_execute(&candidate) => return CommandSearch::Executable(candidate),
             Ok(_) => refused = refused.or(Some(candidate)),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => refused = refused.or(Some(candidate)),
             Err(_) => {}
         }
     }
-    refused.map_or(Search::Missing, Search::NotExecutable)
+    refused.map_or(CommandSearch::Missing, CommandSearch::NotExecutable)
 }
 
 fn can_execute(path: &Path) -> bool {
@@ -85,13 +85,13 @@ fn can_execute(path: &Path) -> bool {
     access(path, Access::EXEC_OK).is_ok()
 }
 
-/// Whether a program can be equipped. What is neither a script nor ELF is left to the kernel to judge.
+/// Whether a program is preloadable. A file that is neither a script nor ELF passes; the kernel will judge it.
 ///
 /// # Errors
-/// What stands in the way.
+/// Why the program runs without the preload object.
 pub fn inspect(path: &Path) -> Result<(), Obstacle> {
     let mut at = path.to_owned();
-    // A script's interpreter may be a script: the kernel follows four.
+    // A script's interpreter may be a script; the kernel follows four of them.
     for _ in 0..5 {
         let Ok(mut file) = File::open(&at) else { return Ok(()) };
         let mut start = [0; 256];
@@ -123,7 +123,7 @@ const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PROGRAM_HEADER: usize = 56;
-const MOST_HEADERS: usize = 256;
+const MAX_PROGRAM_HEADERS: usize = 256;
 
 fn elf(file: &mut File, start: &[u8]) -> Result<(), Obstacle> {
     let own = File::open("/proc/self/exe").map(|mut f| {
@@ -137,14 +137,14 @@ fn elf(file: &mut File, start: &[u8]) -> Result<(), Obstacle> {
         return Err(Obstacle::OtherMachine);
     }
     let word = |bytes: &[u8], at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
-    let headers = usize::from(u16::from_ne_bytes([start[56], start[57]])).min(MOST_HEADERS);
+    let headers = usize::from(u16::from_ne_bytes([start[56], start[57]])).min(MAX_PROGRAM_HEADERS);
     let mut table = vec![0; headers * PROGRAM_HEADER];
     let at = word(start, 32);
     let length = file.seek(SeekFrom::Start(at)).map_or(0, |_| read_up_to(file, &mut table));
     let headers: Vec<&[u8]> = table[..length].chunks_exact(PROGRAM_HEADER).collect();
     let kind = |header: &[u8]| u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
     let Some(interp) = headers.iter().find(|h| kind(h) == PT_INTERP) else {
-        // The loader itself, run as a command, is a shared object that honours LD_PRELOAD for what it loads.
+        // The loader itself, run as a command, is a shared object and honours LD_PRELOAD for the program that it loads.
         let loader = headers.iter().any(|h| kind(h) == PT_DYNAMIC) && is_loader(file);
         return if loader { Ok(()) } else { Err(Obstacle::Static) };
     };
@@ -165,7 +165,7 @@ fn is_loader(file: &File) -> bool {
     target.is_ok_and(|t| t.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ld-")))
 }
 
-/// Whether the kernel would start it in secure mode for this user.
+/// Whether the kernel would start the program in secure mode for this user.
 fn raises_privileges(file: &File) -> bool {
     const SETUID: u32 = 0o4000;
     const SETGID: u32 = 0o2010; // set-gid needs the group's execute bit too
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_apart() {
+    fn kinds_of_programs_are_recognised() {
         let check = |name: &str, bytes: &[u8]| inspect(file(name, bytes).path());
         let glibc: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
         assert_eq!(check("glibc", &made(2, &[(PT_LOAD, b""), (PT_INTERP, glibc)])), Ok(()));
@@ -229,12 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_found_like_a_shell_does() {
+    fn commands_are_found_as_in_a_shell() {
         let path = || Some("/nowhere:/bin".into());
-        assert_eq!(search("sh".as_ref(), path()), Search::Found("/bin/sh".into()));
-        assert_eq!(search("no-such-command".as_ref(), path()), Search::Missing);
-        assert_eq!(search("".as_ref(), path()), Search::Missing);
-        assert_eq!(search("/etc".as_ref(), path()), Search::NotExecutable("/etc".into()));
-        assert_eq!(search("/etc/passwd".as_ref(), path()), Search::NotExecutable("/etc/passwd".into()));
+        assert_eq!(search("sh".as_ref(), path()), CommandSearch::Executable("/bin/sh".into()));
+        assert_eq!(search("no-such-command".as_ref(), path()), CommandSearch::Missing);
+        assert_eq!(search("".as_ref(), path()), CommandSearch::Missing);
+        assert_eq!(search("/etc".as_ref(), path()), CommandSearch::NotExecutable("/etc".into()));
+        assert_eq!(search("/etc/passwd".as_ref(), path()), CommandSearch::NotExecutable("/etc/passwd".into()));
     }
 }

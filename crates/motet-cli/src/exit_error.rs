@@ -1,21 +1,21 @@
-//! How a command ends: its exit code, and one line when it failed.
+//! Exit codes, and failures as one line of text.
 
 use clap::error::ErrorKind;
 
-/// Nothing, or not what was asked.
+/// The command failed.
 pub const FAILED: u8 = 1;
 /// Wrong options or settings.
 pub const USAGE: u8 = 2;
 /// No such process or peer.
 pub const NOT_FOUND: u8 = 3;
-/// Motet's libraries are not where they should be.
+/// Motet's libraries are missing or damaged.
 pub const LIBRARIES: u8 = 70;
-/// As a shell: found, but cannot be run.
+/// The command was found but cannot be executed; the shell's code.
 pub const NOT_EXECUTABLE: u8 = 126;
-/// As a shell: not found.
+/// The command was not found; the shell's code.
 pub const NO_COMMAND: u8 = 127;
 
-/// Every code with its meaning, for help and manual.
+/// Every exit code with its meaning, for the manual.
 pub const CODES: &[(&str, &str)] = &[
     ("0", "success"),
     ("1", "failed; `doctor`: something that shared memory needs is missing"),
@@ -27,24 +27,24 @@ pub const CODES: &[(&str, &str)] = &[
     ("other", "`run`: the command's own; it ends by the signal that ended the command"),
 ];
 
-/// The same, as the last lines of `--help`.
+/// The exit codes as the last lines of `--help`.
 pub const AFTER_HELP: &str = "Exit status: 0 success, 1 failed, 2 wrong option or setting, 3 no such process or peer, \
-                              70 Motet's libraries are missing, 126 and 127 as a shell; `run` passes on that of its command.";
+                              70 Motet's libraries are missing, 126 and 127 as in a shell; `run` returns the status of its command.";
 
-/// What is printed after `motet: `, and the exit code.
+/// A failure: an exit code, and the line after `motet: `.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub code: u8,
-    /// One line.
+    /// The text, one line.
     pub message: String,
 }
 
-/// An exit code, or a failure.
+/// The result of a command: an exit code, or a failure.
 pub type Outcome<T = u8> = Result<T, Failure>;
 
 impl Failure {
-    /// A failure.
+    /// A failure with an exit code and one line of text.
     pub fn new(code: u8, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
@@ -56,7 +56,7 @@ impl From<motet_config::Problem> for Failure {
     }
 }
 
-/// A command line that clap refused, as one line; or the help that was asked for.
+/// The outcome of an error of clap: the requested help, or the error as one line.
 pub fn usage(error: &clap::Error) -> Outcome {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {

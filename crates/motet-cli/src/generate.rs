@@ -1,4 +1,4 @@
-//! `motet generate`: manual pages and shell completions, from the command line's own description and the settings table.
+//! `motet generate`: manual pages and shell completions, from the definition of the command line and the settings table.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Manual pages: motet.1 and one for each subcommand, and for theirs
+    /// Manual pages: motet.1, one for each subcommand, and one for each of their subcommands
     Man {
-        /// Where to
+        /// Where to write them
         folder: PathBuf,
     },
     /// Completions for bash, zsh and fish
     Completions {
-        /// Where to
+        /// Where to write them
         folder: PathBuf,
     },
 }
@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments, command: Command) -> Outcome {
     Ok(0)
 }
 
-/// What a user is told of: the hidden subcommands are not.
+/// The subcommands for users, without the hidden ones.
 fn visible(command: &Command) -> Vec<Command> {
     command.get_subcommands().filter(|c| !c.is_hide_set()).cloned().collect()
 }
@@ -64,7 +64,7 @@ fn manual(folder: &Path, mut command: Command) -> std::io::Result<()> {
     write(&folder.join("motet.1"), Man::new(command.after_help("")), true, true)
 }
 
-/// One page for each subcommand of the command called `of`, and for theirs.
+/// Writes one page for each subcommand of the command called `of`, and for their subcommands.
 fn pages(folder: &Path, of: &str, command: &Command) -> std::io::Result<()> {
     for sub in visible(command) {
         let name = format!("{of}-{}", sub.get_name());
@@ -119,22 +119,26 @@ fn environment() -> Roff {
 fn files() -> Roff {
     let mut page = Roff::new();
     page.control("SH", ["FILES"]);
-    page.text([roman("Of settings the first of these that exists is read; the environment wins over it.")]);
+    page.text([roman(
+        "Settings are read from the first of these files that exists; environment variables override it.",
+    )]);
     for (name, help) in [
-        ("$MOTET_CONFIG", "when that is set"),
-        ("$XDG_CONFIG_HOME/motet.toml, ~/.config/motet.toml", "the user's"),
-        ("/etc/motet.toml", "the machine's"),
+        ("$MOTET_CONFIG", "if set"),
+        ("$XDG_CONFIG_HOME/motet.toml, ~/.config/motet.toml", "the file of the user"),
+        ("/etc/motet.toml", "the file of the machine"),
     ] {
         page.control("TP", []);
         page.text([italic(name)]);
         page.text([roman(help)]);
     }
     page.control("PP", []);
-    page.text([roman("The profile is the first of these that was measured on this machine; settings win over it.")]);
+    page.text([roman(
+        "The profile is the first of these files that was measured on this machine; settings override it.",
+    )]);
     for (name, help) in [
-        ("$MOTET_PROFILE", "when that is set"),
-        ("$XDG_CACHE_HOME/motet/profile.toml, ~/.cache/motet/profile.toml", "the user's"),
-        (motet_config::profile::SYSTEM, "root's, for every user"),
+        ("$MOTET_PROFILE", "if set"),
+        ("$XDG_CACHE_HOME/motet/profile.toml, ~/.cache/motet/profile.toml", "the profile of the user"),
+        (motet_config::profile::SYSTEM, "the profile of root, for every user"),
     ] {
         page.control("TP", []);
         page.text([italic(name)]);

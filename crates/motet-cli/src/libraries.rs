@@ -1,4 +1,4 @@
-//! Where Motet's libraries are: beside the program after a build, or in the folders of an installation.
+//! Finds Motet's libraries: beside the program after a build, or in the folders of an installation.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -6,41 +6,41 @@ use std::path::{Path, PathBuf};
 use crate::exit_error::{Failure, LIBRARIES, Outcome};
 use crate::process_scan::{ORB_SHIM, PROVIDER, SHIM};
 
-/// Names that the engine's file may have, best first.
+/// File names of the engine, best first.
 const ENGINE: [&str; 2] = ["libmotet.so.0", "libmotet.so"];
 
-/// The libraries, absolute.
+/// Absolute paths of the libraries.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Libraries {
     /// libmotet_sockets.so.
     pub shim: PathBuf,
-    /// libmotet_omniorb.so, if it is there.
+    /// libmotet_omniorb.so, if it exists.
     pub orb_shim: Option<PathBuf>,
     /// libmotet.so.0.
     pub engine: PathBuf,
-    /// The folder of libmotet-fi.so, if it is there: libfabric takes a folder.
+    /// The folder of libmotet-fi.so, if that exists: libfabric takes a folder.
     pub provider: Option<PathBuf>,
 }
 
 impl Libraries {
-    /// The same, with the omniORB voice only if it is wanted.
+    /// These libraries, without the omniORB adapter unless it is wanted.
     pub fn with_orb(mut self, wanted: bool) -> Self {
         self.orb_shim.take_if(|_| !wanted);
         self
     }
 
-    /// What is preloaded.
-    pub fn voices(&self) -> impl Iterator<Item = &PathBuf> {
+    /// The objects to preload.
+    pub fn preload_objects(&self) -> impl Iterator<Item = &PathBuf> {
         std::iter::once(&self.shim).chain(&self.orb_shim)
     }
 }
 
-/// Finds them, or says where they were looked for.
+/// Finds the libraries. A failure names the folders that were searched.
 pub fn find() -> Outcome<Libraries> {
     let given = std::env::var_os("MOTET_LIBDIR").filter(|v| !v.is_empty()).map(PathBuf::from);
     let program = std::env::current_exe().ok();
     let folders = match (&given, program.as_deref().and_then(Path::parent)) {
-        // As installed, the engine's folder is the one above the preload object's.
+        // In an installation the engine's folder is the parent of the preload object's.
         (Some(folder), _) => vec![folder.clone(), folder.join("..")],
         (None, Some(own)) => vec![own.to_owned(), own.join("../lib/motet"), own.join("../lib")],
         (None, None) => Vec::new(),
@@ -67,7 +67,7 @@ pub fn find() -> Outcome<Libraries> {
     Ok(Libraries { shim: usable(shim)?, orb_shim, engine: usable(engine)?, provider })
 }
 
-/// A path without `..`, that LD_PRELOAD can hold and whose file is a shared object.
+/// The path without `..`, if LD_PRELOAD can hold it and its file is a shared object.
 fn usable(path: PathBuf) -> Outcome<PathBuf> {
     let folder = path.parent().and_then(|f| f.canonicalize().ok());
     let path = folder.zip(path.file_name()).map_or(path.clone(), |(folder, name)| folder.join(name));
@@ -83,6 +83,9 @@ fn usable(path: PathBuf) -> Outcome<PathBuf> {
         Ok(()) => {
             Err(Failure::new(LIBRARIES, format!("{} is not a library; build or install Motet again", path.display())))
         }
-        Err(e) => Err(Failure::new(LIBRARIES, format!("{} cannot be read: {e}", path.display()))),
+        Err(e) => Err(Failure::new(
+            LIBRARIES,
+            format!("{} cannot be read: {e}; build or install Motet again", path.display()),
+        )),
     }
 }

@@ -1,13 +1,13 @@
 //! `motet`: the command line.
 //!
-//! What it is: `run` starts a program under Motet; `ps`, `top` and `why` read the node files and sheets of running processes;
-//! `doctor` and `config` tell what this machine and these settings allow; `tune` and `bench` measure. No daemon, and nothing
-//! is written anywhere but the profile of `tune`.
+//! What it is: `run` starts a program under Motet; `ps`, `top` and `why` read the node files and stats pages of running processes;
+//! `doctor` and `config` show what this machine and these settings allow; `tune` and `bench` measure. There is no daemon, and only
+//! the profile of `tune` is written.
 //!
-//! What it is not: no part of a running program. It never connects to one and never maps its memory: node files are
-//! read with `pread` and taken apart as bytes that anybody may have written.
+//! What it is not: part of a running program. It never connects to a program and never maps its memory: node files are read with
+//! `pread` and parsed as bytes that any process may have written.
 //!
-//! A further subcommand is a module with `Arguments` and `run`, a line in [`Command`] and one in [`dispatch`].
+//! A new subcommand is a module with `Arguments` and `run`, a line in [`Command`] and a line in [`dispatch`].
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -39,7 +39,7 @@ mod why;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use exit_error::{Failure, Outcome};
 
-/// One engine under every communication library: the fastest path for each pair of processes, for unmodified programs.
+/// One engine under every communication library: the fastest path for each pair of processes, for unmodified programs
 #[derive(Debug, Parser)]
 #[command(name = "motet", version, max_term_width = 100, after_help = exit_error::AFTER_HELP)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]

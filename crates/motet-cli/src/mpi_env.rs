@@ -1,12 +1,11 @@
-//! What `motet run` says to MPI libraries, so that they take Motet's provider of libfabric without further flags.
+//! Environment variables by which `motet run` has MPI libraries use Motet's libfabric provider.
 //!
-//! Every MPI reads variables of its own, and none minds those of the others, so all are told. What it is not: a wrapper, or a choice
-//! that cannot be undone. A variable that the user has set is left as it is, one by one; flags of a launcher (`--mca`, `-genv`) are
-//! stronger than variables anyway; and where the provider cannot be used (it is not loadable there, or this MPI has no libfabric) each
-//! MPI falls back to what it takes by itself, over the sockets voice: so none of these variables demands, each only prefers. What
-//! each one does: `docs/mpi.md`.
+//! Every MPI reads its own variables and ignores those of the others, so all are set. What it is not: a wrapper, or a forced choice. A
+//! variable that the user has set stays as it is; flags of a launcher (`--mca`, `-genv`) override variables; and each variable only
+//! prefers the provider: if it cannot be loaded, or this MPI has no libfabric, MPI falls back to its own transport over the sockets
+//! adapter. `docs/mpi.md` describes each variable.
 //!
-//! Names of what was set are kept in [`SET`], so that a `motet run --off` inside can take it out again.
+//! [`MPI_SET`] holds the names of the variables that were set, so that a nested `motet run --off` can remove them.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -14,31 +13,32 @@ use std::process::Command;
 
 use motet_config::Mpi;
 
-use crate::mpi_hosts::{self, Surroundings};
-use crate::mpi_launcher::{Family, Launcher};
+use crate::mpi_hosts::{self, JobEnvironment};
+use crate::mpi_launcher::{Launcher, LauncherFamily};
 use crate::procfs;
 
-/// Folders in which libfabric looks for providers, instead of its own.
-const PATH: &str = "FI_PROVIDER_PATH";
+/// Folders in which libfabric looks for providers, instead of its own folders.
+const PROVIDER_PATH: &str = "FI_PROVIDER_PATH";
 /// Providers that libfabric may use.
-const CHOICE: &str = "FI_PROVIDER";
-/// As libfabric calls ours.
+const PROVIDER_CHOICE: &str = "FI_PROVIDER";
+/// The name of Motet's provider in libfabric.
 const NAME: &str = "motet";
 /// Names of the variables that an outer `motet run` has set, separated by commas.
-const SET: &str = "MOTET_MPI_SET";
-/// Why nothing was set: one of [`Left`]'s words.
-const LEFT: &str = "MOTET_MPI_LEFT";
-/// What Open MPI 4 and 5 start their daemons on other hosts with.
-const AGENTS: [(&str, &str); 2] = [("OMPI_MCA_orte_launch_agent", "orted"), ("PRTE_MCA_prte_launch_agent", "prted")];
+const MPI_SET: &str = "MOTET_MPI_SET";
+/// Why nothing was set: the word of a [`SkipReason`].
+const MPI_LEFT: &str = "MOTET_MPI_LEFT";
+/// The variables by which Open MPI 4 and 5 take the command of their daemons on other hosts, and the default command.
+const LAUNCH_AGENTS: [(&str, &str); 2] =
+    [("OMPI_MCA_orte_launch_agent", "orted"), ("PRTE_MCA_prte_launch_agent", "prted")];
 
-/// Preferences: variable and value.
+/// Variables that prefer the provider, and their values.
 const PREFERENCES: [(&str, &str); 9] = [
-    // libfabric's old provider of that name scores as many points as any, and MPICH takes the first that has most.
-    (CHOICE, "^sockets"),
+    // libfabric's old provider `sockets` scores as high as any other, and MPICH takes the first of the highest score.
+    (PROVIDER_CHOICE, "^sockets"),
     ("OMPI_MCA_pml", "^ucx"),
     ("OMPI_MCA_mtl", "ofi"),
     ("OMPI_MCA_mtl_ofi_provider_include", NAME),
-    // Without this component's filter Open MPI's windows between hosts would be another provider's.
+    // Without this filter Open MPI would use another provider for windows between hosts.
     ("OMPI_MCA_btl_ofi_provider_include", NAME),
     ("OMPI_MCA_osc", "^ucx"),
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),
@@ -46,20 +46,20 @@ const PREFERENCES: [(&str, &str); 9] = [
     ("I_MPI_FABRICS", "ofi"),
 ];
 
-/// Why MPI libraries are left to what they take by themselves.
+/// Why `motet run` does not configure MPI libraries, which then use their own transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
-    /// The user has said so.
+pub enum SkipReason {
+    /// The setting `mpi` is off.
     Off,
-    /// All ranks will be on one host, where no library has been shown to be as fast over Motet in every shape of job.
+    /// All ranks will be on one host, where no library is proven as fast over Motet in every shape of job.
     OneHost,
-    /// Open MPI, or who may be: its component that takes libfabric loses data, hangs and crashes in calls in which its own transports do not.
+    /// Open MPI, or possibly Open MPI: its libfabric component loses data, hangs and crashes in calls where its own transports do not.
     OpenMpi,
-    /// The user's FI_PROVIDER leaves ours out.
+    /// The user's FI_PROVIDER excludes Motet's provider.
     Choice,
 }
 
-impl Left {
+impl SkipReason {
     const ALL: [Self; 4] = [Self::Off, Self::OneHost, Self::OpenMpi, Self::Choice];
 
     fn word(self) -> &'static str {
@@ -71,137 +71,148 @@ impl Left {
         }
     }
 
-    /// That of a process, by its environment.
+    /// The reason for a process, from its environment.
     pub fn of(pid: u32) -> Option<Self> {
-        let word = procfs::variable(pid, LEFT)?;
-        Self::ALL.into_iter().find(|left| left.word() == word)
+        let word = procfs::variable(pid, MPI_LEFT)?;
+        Self::ALL.into_iter().find(|reason| reason.word() == word)
     }
 
-    /// What a user may read of it.
+    /// The text for users.
     pub fn why(self) -> &'static str {
         match self {
-            Self::Off => "mpi is off",
+            Self::Off => "the setting mpi is off",
             Self::OneHost => {
-                "the job was not known to be on several hosts, and within one MPI's own transport is kept (`--set mpi=on` takes Motet's)"
+                "the job is not known to use several hosts, and on one host MPI keeps its own transport (`--set mpi=on` takes Motet's)"
             }
             Self::OpenMpi => {
-                "Open MPI has faults of its own over libfabric, which its own transports have not (`--set mpi=on` takes Motet's)"
+                "Open MPI has faults over libfabric that its own transports do not have (`--set mpi=on` takes Motet's)"
             }
-            Self::Choice => "FI_PROVIDER leaves Motet's provider out",
+            Self::Choice => "FI_PROVIDER excludes Motet's provider",
         }
     }
 }
 
-/// Why a command's MPI is to be left alone; `None`: it is not. (Where only Open MPI is, others are told.)
-pub fn left(wanted: Mpi, command: &[OsString], launcher: &Launcher) -> Option<Left> {
+/// Why the MPI of a command is not configured; `None` if it is. (For [`SkipReason::OpenMpi`] other MPI libraries still are.)
+pub fn skip_reason(wanted: Mpi, command: &[OsString], launcher: &Launcher) -> Option<SkipReason> {
     let variable = |name: &str| std::env::var(name).ok();
     let file = |path: &Path| std::fs::read_to_string(path).ok();
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     match wanted {
         Mpi::On => None,
-        Mpi::Off => Some(Left::Off),
-        Mpi::Auto if !mpi_hosts::several(command, &Surroundings { variable: &variable, file: &file, name: &name }) => {
-            Some(Left::OneHost)
+        Mpi::Off => Some(SkipReason::Off),
+        Mpi::Auto
+            if !mpi_hosts::spans_hosts(command, &JobEnvironment { variable: &variable, file: &file, name: &name }) =>
+        {
+            Some(SkipReason::OneHost)
         }
-        Mpi::Auto => (launcher.family != Family::Hydra).then_some(Left::OpenMpi),
+        Mpi::Auto => (launcher.family != LauncherFamily::Hydra).then_some(SkipReason::OpenMpi),
     }
 }
 
-/// Leaves it alone, also where an outer `motet run` did not.
-fn leave(command: &mut Command, left: Left) -> String {
-    untell(command);
-    command.env(LEFT, left.word());
-    format!("MPI is left alone: {}", left.why())
+/// Removes the variables of an outer `motet run` and records the reason.
+fn skip(command: &mut Command, reason: SkipReason) -> String {
+    unconfigure(command);
+    command.env(MPI_LEFT, reason.word());
+    format!("MPI keeps its own transport: {}", reason.why())
 }
 
-/// Tells the command's MPI, as far as it is not left alone; says what was done.
-pub fn tell(command: &mut Command, provider: &Path, launcher: &Launcher, left: Option<Left>) -> String {
-    let outer = outer();
+/// Sets the variables for the MPI of a command, unless there is a reason not to. Returns a line that says what was done.
+pub fn configure(command: &mut Command, provider: &Path, launcher: &Launcher, reason: Option<SkipReason>) -> String {
+    let outer = set_by_outer_run();
     let have = |name: &str| value_of(command, name).filter(|_| !outer.iter().any(|set| set == name));
-    if left == Some(Left::Off) {
-        return leave(command, Left::Off);
+    if reason == Some(SkipReason::Off) {
+        return skip(command, SkipReason::Off);
     }
-    if let Some(chosen) = have(CHOICE).filter(|chosen| !admits(&chosen.to_string_lossy())) {
-        return format!("{}: {}", leave(command, Left::Choice), chosen.to_string_lossy());
+    if let Some(chosen) = have(PROVIDER_CHOICE).filter(|chosen| !admits(&chosen.to_string_lossy())) {
+        return format!("{}: {}", skip(command, SkipReason::Choice), chosen.to_string_lossy());
     }
-    let mine = user_file();
-    let told: fn(&str) -> bool = match left {
+    let in_user_file = user_file();
+    let is_set: fn(&str) -> bool = match reason {
         None => |_: &str| true,
-        // Whatever MPI a script or `srun` starts, but for Open MPI.
-        Some(Left::OpenMpi) if launcher.family == Family::Unknown => |name: &str| !name.starts_with("OMPI_"),
-        // Daemons on other hosts, and with them the sockets voice there.
+        // A script or `srun` may start any MPI: configure all but Open MPI.
+        Some(SkipReason::OpenMpi) if launcher.family == LauncherFamily::Unknown => {
+            |name: &str| !name.starts_with("OMPI_")
+        }
+        // Only the daemons on other hosts, which carry the sockets adapter there.
         Some(_) => |_: &str| false,
     };
     let mut set: Vec<(&str, OsString)> = Vec::new();
-    if told(PATH) {
-        set.push((PATH, path(have(PATH).as_deref(), provider, &launcher.folders)));
+    if is_set(PROVIDER_PATH) {
+        set.push((PROVIDER_PATH, path(have(PROVIDER_PATH).as_deref(), provider, &launcher.folders)));
     }
-    let theirs = |name: &str| {
-        have(name).is_some() || name.strip_prefix("OMPI_MCA_").is_some_and(|key| mine.iter().any(|m| m == key))
+    let set_by_user = |name: &str| {
+        have(name).is_some() || name.strip_prefix("OMPI_MCA_").is_some_and(|key| in_user_file.iter().any(|m| m == key))
     };
-    let preferences = PREFERENCES.iter().filter(|(name, _)| told(name) && !theirs(name));
+    let preferences = PREFERENCES.iter().filter(|(name, _)| is_set(name) && !set_by_user(name));
     set.extend(preferences.map(|(name, value)| (*name, OsString::from(value))));
-    let agents: Vec<_> = AGENTS.iter().filter(|(name, _)| !theirs(name)).copied().collect();
-    untell(command);
+    let agents: Vec<_> = LAUNCH_AGENTS.iter().filter(|(name, _)| !set_by_user(name)).copied().collect();
+    unconfigure(command);
     for (name, value) in &set {
         command.env(name, value);
     }
-    if let Some(left) = left {
-        command.env(LEFT, left.word());
+    if let Some(reason) = reason {
+        command.env(MPI_LEFT, reason.word());
     }
-    let carried = carried(command, &set);
+    let carried = agent_variables(command, &set);
     for (name, daemon) in agents {
         let agent = format!("env {carried} {daemon}");
         command.env(name, &agent);
         set.push((name, agent.into()));
     }
     let names: Vec<&str> = set.iter().map(|(name, _)| *name).collect();
-    command.env(SET, names.join(","));
-    match left {
-        None => format!("MPI is told of the provider in {}; the user's own: {}", provider.display(), kept(&names)),
-        Some(left) => format!("MPI is left alone: {}", left.why()),
+    command.env(MPI_SET, names.join(","));
+    match reason {
+        None => {
+            format!(
+                "MPI is configured for the provider in {}; variables left to the user: {}",
+                provider.display(),
+                left_to_user(&names)
+            )
+        }
+        Some(reason) => format!("MPI keeps its own transport: {}", reason.why()),
     }
 }
 
-/// Takes out what an outer `motet run` has set.
-pub fn untell(command: &mut Command) {
-    for name in outer() {
+/// Removes the variables that an outer `motet run` has set.
+pub fn unconfigure(command: &mut Command) {
+    for name in set_by_outer_run() {
         command.env_remove(name);
     }
-    command.env_remove(SET).env_remove(LEFT);
+    command.env_remove(MPI_SET).env_remove(MPI_LEFT);
 }
 
-fn outer() -> Vec<String> {
-    let known = |name: &str| name == PATH || PREFERENCES.iter().chain(&AGENTS).any(|(known, _)| *known == name);
-    let names = std::env::var(SET).unwrap_or_default();
+fn set_by_outer_run() -> Vec<String> {
+    let known =
+        |name: &str| name == PROVIDER_PATH || PREFERENCES.iter().chain(&LAUNCH_AGENTS).any(|(known, _)| *known == name);
+    let names = std::env::var(MPI_SET).unwrap_or_default();
     names.split(',').filter(|name| known(name)).map(str::to_owned).collect()
 }
 
-fn kept(set: &[&str]) -> String {
+fn left_to_user(set: &[&str]) -> String {
     let kept: Vec<&str> =
-        PREFERENCES.iter().chain(&AGENTS).map(|(name, _)| *name).filter(|name| !set.contains(name)).collect();
+        PREFERENCES.iter().chain(&LAUNCH_AGENTS).map(|(name, _)| *name).filter(|name| !set.contains(name)).collect();
     if kept.is_empty() { "none".to_owned() } else { kept.join(" ") }
 }
 
-/// As the command will see it.
+/// The value that the command will see; `None` if empty.
 fn value_of(command: &Command, name: &str) -> Option<OsString> {
     let own = command.get_envs().find(|(n, _)| *n == OsStr::new(name)).map(|(_, value)| value.map(OsStr::to_owned));
     own.unwrap_or_else(|| std::env::var_os(name)).filter(|value| !value.is_empty())
 }
 
-/// Whether a user's FI_PROVIDER leaves ours in: a list of names, or of those that are not wanted.
+/// Whether a user's FI_PROVIDER admits Motet's provider. It is a list of names, or after `^` of excluded names.
 fn admits(choice: &str) -> bool {
     let (names, excluded) = choice.strip_prefix('^').map_or((choice, false), |rest| (rest, true));
     names.split(',').any(|name| name.trim() == NAME) != excluded
 }
 
-/// Our folder in front of what the user has, or else of what libfabric would have looked at.
+/// FI_PROVIDER_PATH: Motet's folder in front of the user's folders, or else of the launcher's own folders.
 fn path(user: Option<&OsStr>, provider: &Path, own: &[std::path::PathBuf]) -> OsString {
     let mut path = OsString::new();
     let mut rest = OsString::new();
     match user.map(OsStr::to_string_lossy) {
         Some(user) => {
-            // libfabric's mark for "in this order, whatever the versions", which holds for the whole list.
+            // libfabric's mark for "in this order, not by version", which holds for the whole list.
             let (mark, folders) = user.strip_prefix('@').map_or(("", &*user), |folders| ("@", folders));
             path.push(mark);
             let others = folders.split(':').filter(|folder| Path::new(folder) != provider && !folder.is_empty());
@@ -217,10 +228,10 @@ fn path(user: Option<&OsStr>, provider: &Path, own: &[std::path::PathBuf]) -> Os
     path
 }
 
-/// Variables for the daemons that Open MPI starts on other hosts, whose ranks inherit them: NAME=VALUE words, each of which a remote
-/// shell leaves as it is. (`OMPI_…` is passed on by Open MPI itself, and everything by the other launchers.)
-fn carried(command: &Command, set: &[(&str, OsString)]) -> String {
-    let plain =
+/// Variables for the daemons that Open MPI starts on other hosts, whose ranks inherit them: NAME=VALUE words that a remote shell does
+/// not change. (Open MPI itself passes `OMPI_…` on; other launchers pass everything on.)
+fn agent_variables(command: &Command, set: &[(&str, OsString)]) -> String {
+    let is_shell_safe =
         |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_./:=,+@%^-".contains(&b));
     let ours = command.get_envs().filter(|(name, _)| {
         let name = name.to_string_lossy();
@@ -233,11 +244,11 @@ fn carried(command: &Command, set: &[(&str, OsString)]) -> String {
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let users = users
         .filter(|(name, _)| name.starts_with("MOTET_") && command.get_envs().all(|(set, _)| set != OsStr::new(name)));
-    let words = ours.chain(users).filter(|(name, value)| plain(name) && plain(value));
+    let words = ours.chain(users).filter(|(name, value)| is_shell_safe(name) && is_shell_safe(value));
     words.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Names that the user's own file of Open MPI sets (the system's file is the distribution's, not a wish of the user).
+/// Names that the user's own file of Open MPI sets. The system's file belongs to the distribution and is ignored.
 fn user_file() -> Vec<String> {
     let home = std::env::var_os("HOME").unwrap_or_default();
     let text = std::fs::read_to_string(Path::new(&home).join(".openmpi/mca-params.conf")).unwrap_or_default();
@@ -255,7 +266,7 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn a_choice_of_providers_leaves_ours_in_or_out() {
+    fn a_choice_of_providers_admits_ours_or_not() {
         for choice in ["motet", "tcp, motet", "^sockets", "^tcp,sockets"] {
             assert!(admits(choice), "{choice}");
         }
@@ -265,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn our_folder_comes_first_and_nothing_is_lost() {
+    fn our_folder_is_first_and_no_other_is_lost() {
         let ours = Path::new("/m/libfabric");
         let own = [PathBuf::from("/i/prov"), PathBuf::from("/i/lib")];
         assert_eq!(path(None, ours, &own), "/m/libfabric:/i/prov:/i/lib");
@@ -276,21 +287,21 @@ mod tests {
     }
 
     #[test]
-    fn what_the_users_file_sets_is_known() {
+    fn names_in_the_users_file_are_found() {
         assert_eq!(names_in("# mtl = psm\n pml=ob1\nbtl = tcp,self\nnonsense\n"), ["pml", "btl"]);
     }
 
     #[test]
-    fn daemons_elsewhere_get_what_a_shell_leaves_alone() {
+    fn remote_daemons_get_words_that_a_shell_keeps() {
         let mut command = Command::new("true");
         command
             .env("LD_PRELOAD", "/m/a.so:/m/b.so")
             .env("MOTET_LIBRARY", "/m/l.so")
             .env("MOTET_LOG", "/x y")
             .env("OTHER", "1");
-        command.env(CHOICE, "^sockets").env("OMPI_MCA_mtl", "ofi");
-        let set = [(CHOICE, OsString::from("^sockets")), ("OMPI_MCA_mtl", "ofi".into())];
-        let words = carried(&command, &set);
+        command.env(PROVIDER_CHOICE, "^sockets").env("OMPI_MCA_mtl", "ofi");
+        let set = [(PROVIDER_CHOICE, OsString::from("^sockets")), ("OMPI_MCA_mtl", "ofi".into())];
+        let words = agent_variables(&command, &set);
         for word in ["LD_PRELOAD=/m/a.so:/m/b.so", "MOTET_LIBRARY=/m/l.so", "FI_PROVIDER=^sockets"] {
             assert!(words.split(' ').any(|w| w == word), "{words}");
         }

@@ -1,8 +1,8 @@
-//! Whether the ranks of an MPI job will be on one host or on several, before it has begun.
+//! Predicts before an MPI job starts whether its ranks will be on one host or on several.
 //!
-//! Known from what the launcher is told: its options and host files, and what a batch system has put into the environment; inside a rank, from what its
-//! launcher says of the job. Nothing is run and no name is resolved. What says nothing of hosts starts its ranks on this one: so do
-//! Open MPI, MPICH and Intel MPI. What this cannot see is a launcher inside a script with hosts of its own.
+//! Sources: the options and host files of the launcher, and the environment of a batch system; inside a rank, the variables that its
+//! launcher sets. No program is run and no name is resolved. Without any host the ranks start on this host, as with Open MPI, MPICH
+//! and Intel MPI. A launcher inside a script that names its own hosts is not seen.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,24 +10,24 @@ use std::path::{Path, PathBuf};
 
 use crate::mpi_launcher;
 
-/// Where ranks may go, in the order in which launchers fill them.
+/// A host on which ranks may start. Launchers fill hosts in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Host {
     name: String,
-    /// Ranks that it is filled with before the next one; `None`: not said.
+    /// Ranks that start here before the next host is used; `None` if not given.
     slots: Option<usize>,
 }
 
-/// What the answer depends on.
-pub struct Surroundings<'a> {
+/// The inputs of the prediction: environment variables, files and the name of this host.
+pub struct JobEnvironment<'a> {
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     pub file: &'a dyn Fn(&Path) -> Option<String>,
-    /// Of this host.
+    /// The name of this host.
     pub name: &'a str,
 }
 
-/// Options of launchers that take so many words; all that are not here and do not end the options are taken to have one, if a word follows.
-const NO_WORD: &[&str] = &[
+/// Options of launchers without a value. An option in neither list has one value, if a word follows.
+const OPTIONS_WITHOUT_VALUE: &[&str] = &[
     "oversubscribe",
     "nooversubscribe",
     "allow-run-as-root",
@@ -73,12 +73,16 @@ const NO_WORD: &[&str] = &[
     "s-none",
     "print-all-exitcodes",
 ];
-const TWO_WORDS: &[&str] = &["mca", "gmca", "prtemca", "pmixmca", "omca", "gpmixmca", "env", "genv"];
-const RANKS: &[&str] = &["n", "np", "c", "ntasks"];
-const HOSTS: &[&str] = &["H", "host", "hosts", "hostlist"];
-const FILES: &[&str] = &["hostfile", "machinefile", "machine", "f", "default-hostfile"];
-/// Ranks that are dealt out rather than filled in, or may be.
-const DEALT: &[&str] = &[
+/// Options of launchers with a name and a value.
+const OPTIONS_WITH_TWO_VALUES: &[&str] = &["mca", "gmca", "prtemca", "pmixmca", "omca", "gpmixmca", "env", "genv"];
+/// Options with the number of ranks.
+const RANK_OPTIONS: &[&str] = &["n", "np", "c", "ntasks"];
+/// Options with a list of hosts.
+const HOST_OPTIONS: &[&str] = &["H", "host", "hosts", "hostlist"];
+/// Options with a host file.
+const HOST_FILE_OPTIONS: &[&str] = &["hostfile", "machinefile", "machine", "f", "default-hostfile"];
+/// Options by which ranks may be spread over hosts instead of filling one after the other.
+const PLACEMENT_OPTIONS: &[&str] = &[
     "map-by",
     "N",
     "npernode",
@@ -94,39 +98,40 @@ const DEALT: &[&str] = &[
     "configfile",
     "app",
 ];
-/// Host files that variables name, for all who start ranks below.
-const FILE_VARIABLES: &[&str] =
+/// Variables of Open MPI and Hydra that name a host file.
+const HOST_FILE_VARIABLES: &[&str] =
     &["OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"];
-const DEFAULT_FILE: &str = "/etc/openmpi/openmpi-default-hostfile";
+/// The system's default host file of Open MPI.
+const OPEN_MPI_HOST_FILE: &str = "/etc/openmpi/openmpi-default-hostfile";
 
-/// Whether the command's ranks may be on several hosts.
-pub fn several(command: &[OsString], around: &Surroundings<'_>) -> bool {
-    if let Some(answer) = as_a_rank(around) {
+/// Whether the ranks of a command may be on several hosts.
+pub fn spans_hosts(command: &[OsString], environment: &JobEnvironment<'_>) -> bool {
+    if let Some(answer) = inside_a_rank(environment) {
         return answer;
     }
     let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let begins = words.iter().position(|word| mpi_launcher::is_launcher(Path::new(word)) || is_srun(word));
-    let Some(begins) = begins else { return are_several(&allocated(around), None, around) };
-    let told = &words[begins + 1..];
-    if is_srun(&words[begins]) {
-        return by_srun(told, around);
+    let launcher = words.iter().position(|word| mpi_launcher::is_launcher(Path::new(word)) || is_srun(word));
+    let Some(launcher) = launcher else { return fills_several(&allocated(environment), None, environment) };
+    let arguments = &words[launcher + 1..];
+    if is_srun(&words[launcher]) {
+        return by_srun(arguments, environment);
     }
     let (mut hosts, mut ranks, mut all) = (Vec::new(), Some(0), false);
-    for part in told.split(|word| word == ":") {
+    for part in arguments.split(|word| word == ":") {
         let part = Options::of(part);
-        hosts.extend(part.hosts(around));
+        hosts.extend(part.hosts(environment));
         ranks = ranks.zip(part.ranks()).map(|(a, b)| a + b);
-        all |= part.deals();
+        all |= part.has_placement();
     }
     if hosts.is_empty() {
-        hosts = allocated(around);
+        hosts = allocated(environment);
     }
-    are_several(&hosts, ranks.filter(|_| !all), around)
+    fills_several(&hosts, ranks.filter(|_| !all), environment)
 }
 
-/// `motet run` started by a launcher, in a rank: the launcher says how many of the job are on this host.
-fn as_a_rank(around: &Surroundings<'_>) -> Option<bool> {
-    let number = |name: &str| (around.variable)(name)?.trim().parse::<usize>().ok();
+/// For a `motet run` inside a rank: the launcher gives the number of ranks of the job, and of those on this host.
+fn inside_a_rank(environment: &JobEnvironment<'_>) -> Option<bool> {
+    let number = |name: &str| (environment.variable)(name)?.trim().parse::<usize>().ok();
     let pairs = [("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"), ("PMI_SIZE", "MPI_LOCALNRANKS")];
     pairs.iter().find_map(|(all, here)| Some(number(all)? > number(here)?))
 }
@@ -135,8 +140,8 @@ fn is_srun(word: &str) -> bool {
     Path::new(word).file_name().is_some_and(|name| name == "srun")
 }
 
-/// `srun`: so many nodes as it is told, or as its allocation has.
-fn by_srun(words: &[String], around: &Surroundings<'_>) -> bool {
+/// For `srun`: the number of nodes of its options, or of its allocation.
+fn by_srun(words: &[String], environment: &JobEnvironment<'_>) -> bool {
     let options = Options::of(words);
     if let Some(nodes) = options.last(&["N", "nodes"]) {
         return leading(nodes) > 1;
@@ -144,7 +149,7 @@ fn by_srun(words: &[String], around: &Surroundings<'_>) -> bool {
     if let Some(list) = options.last(&["w", "nodelist"]) {
         return list.contains(['[', ',']);
     }
-    are_several(&allocated(around), options.ranks(), around)
+    fills_several(&allocated(environment), options.ranks(), environment)
 }
 
 fn leading(text: &str) -> usize {
@@ -152,10 +157,12 @@ fn leading(text: &str) -> usize {
     digits.parse().unwrap_or(0)
 }
 
-/// Fills hosts with ranks; without a number, all of them.
-fn are_several(hosts: &[Host], ranks: Option<usize>, around: &Surroundings<'_>) -> bool {
+/// Whether the ranks, filled into the hosts in order, need several of them. Without a number of ranks all hosts are used.
+fn fills_several(hosts: &[Host], ranks: Option<usize>, environment: &JobEnvironment<'_>) -> bool {
     let own = |name: &str| {
-        ["localhost", "127.0.0.1", "::1"].contains(&name) || name == around.name || short(name) == short(around.name)
+        ["localhost", "127.0.0.1", "::1"].contains(&name)
+            || name == environment.name
+            || short(name) == short(environment.name)
     };
     let mut left = ranks.filter(|ranks| *ranks > 0);
     let mut first: Option<String> = None;
@@ -164,7 +171,7 @@ fn are_several(hosts: &[Host], ranks: Option<usize>, around: &Surroundings<'_>) 
         if first.get_or_insert_with(|| name.clone()) != &name {
             return true;
         }
-        // Whose slots are not said takes one, or all: not known, so the next one is looked at.
+        // A host without slots takes one rank or all of them: unknown, so the next host counts.
         if let (Some(ranks), Some(slots)) = (left, host.slots) {
             if ranks <= slots {
                 return false;
@@ -194,7 +201,7 @@ impl Options {
                 values.push((name.to_owned(), value.to_owned()));
                 continue;
             }
-            if NO_WORD.contains(&name) {
+            if OPTIONS_WITHOUT_VALUE.contains(&name) {
                 values.push((name.to_owned(), String::new()));
                 continue;
             }
@@ -206,8 +213,8 @@ impl Options {
                 continue;
             }
             let first = words.next_if(|next| !next.starts_with('-'));
-            if TWO_WORDS.contains(&name) {
-                // As if it had been `--NAME VALUE`.
+            if OPTIONS_WITH_TWO_VALUES.contains(&name) {
+                // Recorded as `--NAME VALUE`.
                 values.push((first.cloned().unwrap_or_default(), words.next().cloned().unwrap_or_default()));
             } else {
                 values.push((name.to_owned(), first.cloned().unwrap_or_default()));
@@ -225,21 +232,21 @@ impl Options {
     }
 
     fn ranks(&self) -> Option<usize> {
-        self.last(RANKS)?.parse().ok()
+        self.last(RANK_OPTIONS)?.parse().ok()
     }
 
-    fn deals(&self) -> bool {
-        self.all(DEALT).next().is_some()
+    fn has_placement(&self) -> bool {
+        self.all(PLACEMENT_OPTIONS).next().is_some()
     }
 
-    fn hosts(&self, around: &Surroundings<'_>) -> Vec<Host> {
-        let named = self.all(HOSTS).flat_map(|list| list.split(',')).filter(|name| !name.is_empty()).map(host);
+    fn hosts(&self, environment: &JobEnvironment<'_>) -> Vec<Host> {
+        let named = self.all(HOST_OPTIONS).flat_map(|list| list.split(',')).filter(|name| !name.is_empty()).map(host);
         let named: Vec<Host> = named.collect();
         if !named.is_empty() {
             return named;
         }
-        let files = self.all(FILES).chain(self.all(&["orte_default_hostfile", "prte_default_hostfile"]));
-        files.flat_map(|file| in_file(Path::new(file), around)).collect()
+        let files = self.all(HOST_FILE_OPTIONS).chain(self.all(&["orte_default_hostfile", "prte_default_hostfile"]));
+        files.flat_map(|file| in_file(Path::new(file), environment)).collect()
     }
 }
 
@@ -252,9 +259,9 @@ fn host(word: &str) -> Host {
     }
 }
 
-/// Open MPI's (`NAME slots=4`), Hydra's (`NAME:4`), a plain list with repetitions, SGE's (`NAME 4 queue …`).
-fn in_file(path: &Path, around: &Surroundings<'_>) -> Vec<Host> {
-    let text = (around.file)(path).unwrap_or_default();
+/// The hosts of a file: of Open MPI (`NAME slots=4`), Hydra (`NAME:4`), SGE (`NAME 4 queue …`), or a list with repetitions.
+fn in_file(path: &Path, environment: &JobEnvironment<'_>) -> Vec<Host> {
+    let text = (environment.file)(path).unwrap_or_default();
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let hosts = lines.filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -268,7 +275,7 @@ fn in_file(path: &Path, around: &Surroundings<'_>) -> Vec<Host> {
     counted(hosts)
 }
 
-/// A host that is listed several times in a row has a slot for each, where none has said its own.
+/// If any host is listed several times, each entry without slots counts as one slot.
 fn counted(hosts: impl Iterator<Item = Host>) -> Vec<Host> {
     let hosts: Vec<Host> = hosts.collect();
     let mut times = HashMap::new();
@@ -280,13 +287,17 @@ fn counted(hosts: impl Iterator<Item = Host>) -> Vec<Host> {
     hosts.into_iter().map(with).collect()
 }
 
-/// What a batch system has given, or a variable or the system's own file names.
-fn allocated(around: &Surroundings<'_>) -> Vec<Host> {
-    let variable = |name: &str| (around.variable)(name).filter(|value| !value.trim().is_empty());
-    let files =
-        FILE_VARIABLES.iter().copied().chain(["PBS_NODEFILE", "PE_HOSTFILE", "LSB_DJOB_HOSTFILE", "COBALT_NODEFILE"]);
+/// The hosts that a batch system, a variable or the default file of the system gives.
+fn allocated(environment: &JobEnvironment<'_>) -> Vec<Host> {
+    let variable = |name: &str| (environment.variable)(name).filter(|value| !value.trim().is_empty());
+    let files = HOST_FILE_VARIABLES.iter().copied().chain([
+        "PBS_NODEFILE",
+        "PE_HOSTFILE",
+        "LSB_DJOB_HOSTFILE",
+        "COBALT_NODEFILE",
+    ]);
     for file in files.filter_map(variable).map(PathBuf::from) {
-        let hosts = in_file(&file, around);
+        let hosts = in_file(&file, environment);
         if !hosts.is_empty() {
             return hosts;
         }
@@ -304,10 +315,10 @@ fn allocated(around: &Surroundings<'_>) -> Vec<Host> {
     if let Some(list) = variable("LSB_HOSTS") {
         return counted(list.split_whitespace().map(host));
     }
-    in_file(Path::new(DEFAULT_FILE), around)
+    in_file(Path::new(OPEN_MPI_HOST_FILE), environment)
 }
 
-/// Nodes whose names do not matter; Slurm's list of tasks of each: `4(x2),3`.
+/// Hosts without names. `tasks` is Slurm's list of tasks of each host: `4(x2),3`.
 fn numbered(nodes: usize, tasks: &str) -> Vec<Host> {
     let each = tasks.split(',').flat_map(|part| {
         let times = part.split_once("(x").map_or(1, |(_, times)| leading(times));
@@ -321,20 +332,20 @@ fn numbered(nodes: usize, tasks: &str) -> Vec<Host> {
 mod tests {
     use super::*;
 
-    /// Of a command line, with variables and files (`NAME=VALUE`, `/FILE=LINES`).
-    fn several_of(command: &str, around: &[&str]) -> bool {
+    /// The prediction for a command line, with variables and files (`NAME=VALUE`, `/FILE=LINES`).
+    fn several_of(command: &str, environment: &[&str]) -> bool {
         let find = |wanted: &str| {
-            let pairs = around.iter().filter_map(|pair| pair.split_once('='));
+            let pairs = environment.iter().filter_map(|pair| pair.split_once('='));
             pairs.filter(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned()).next_back()
         };
         let file = |path: &Path| find(path.to_str()?);
-        let around = Surroundings { variable: &find, file: &file, name: "me.example.org" };
+        let environment = JobEnvironment { variable: &find, file: &file, name: "me.example.org" };
         let words: Vec<OsString> = command.split_whitespace().map(OsString::from).collect();
-        several(&words, &around)
+        spans_hosts(&words, &environment)
     }
 
     #[test]
-    fn a_launcher_that_is_told_of_no_host_stays_on_this_one() {
+    fn a_launcher_without_hosts_stays_on_this_host() {
         for command in [
             "mpirun -n 4 ./program",
             "mpiexec -n 4 ./program -H a,b -f /list",
@@ -375,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_on_one_of_many_hosts_are_on_one() {
+    fn ranks_that_fit_the_first_host_are_on_one() {
         for command in [
             "mpirun -H b ./program",
             "mpirun -H localhost,me,me.example.org,127.0.0.1 ./program",
@@ -393,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_counts_where_the_launcher_is_told_nothing() {
+    fn an_allocation_counts_without_launcher_options() {
         for (variables, ranks, answer) in [
             (&["SLURM_JOB_NUM_NODES=2"][..], 4, true),
             (&["SLURM_JOB_NUM_NODES=1"], 4, false),

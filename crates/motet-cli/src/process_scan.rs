@@ -1,7 +1,7 @@
-//! One look at all processes: which are equipped, and what their node files say.
+//! Scans all processes: which run under Motet, and the contents of their node files and stats pages.
 //!
-//! A node file is shared by a process and its forked children; each record is listed under the process that owns it. What two
-//! processes share beside it, their link, is what the kernel says they have both mapped: see [`Link`].
+//! A node file is shared by a process and its forked children; each record is listed under the process that owns it. A link between
+//! two processes ([`LinkRow`]) is found by the segments that both have mapped, according to the kernel.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use serde::{Serialize, Serializer};
 use crate::elf_check::{self, Obstacle};
 use crate::node_stats::{self, MessageNode};
 use crate::procfs;
-use crate::stream_stats::{self, NodeFile, Row};
+use crate::stream_stats::{self, NodeFile, StreamRow};
 
 /// The preload object's file name.
 pub const SHIM: &str = "libmotet_sockets.so";
-/// The preload object of the omniORB voice, which may be missing.
+/// The preload object of the omniORB adapter, which may be missing.
 pub const ORB_SHIM: &str = "libmotet_omniorb.so";
-/// Motet's provider of libfabric, which may be missing.
+/// Motet's libfabric provider, which may be missing.
 pub const PROVIDER: &str = "libmotet-fi.so";
 
-/// How the memory between two processes is called.
+/// The name of the memfds that two processes share.
 const SEGMENT: &str = "motet-segment";
-/// While it exists, processes that begin stay plain.
+/// While this file exists, new processes stay on TCP.
 const KILL_FILE: &str = "/etc/motet/disable";
 
-/// What payload takes.
+/// The path of payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Path {
@@ -37,7 +37,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// As the driver is called.
+    /// The driver's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
@@ -46,31 +46,31 @@ impl Path {
     }
 }
 
-/// A pair of counters.
+/// Bytes by path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Moved {
     /// Bytes over the fast path.
     pub fast: u64,
-    /// Bytes over TCP, as far as they were counted: the kernel alone counts those of a stream that is never upgraded.
+    /// Bytes over TCP, as far as Motet counted them: it does not for a stream that is never upgraded.
     pub tcp: u64,
 }
 
 impl std::ops::AddAssign for Moved {
     fn add_assign(&mut self, other: Self) {
-        // Wrapping: the numbers come from a file that anybody may have written.
+        // Wrapping: the numbers come from a file that any process may have written.
         self.fast = self.fast.wrapping_add(other.fast);
         self.tcp = self.tcp.wrapping_add(other.tcp);
     }
 }
 
-/// A stream as it is shown.
+/// A stream, as users see it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stream {
     /// Its descriptor.
     pub fd: u32,
-    /// Own address.
+    /// Local address.
     pub local: Option<SocketAddr>,
-    /// The peer's.
+    /// The peer's address.
     pub peer: Option<SocketAddr>,
     /// This end made the connection.
     pub connected: bool,
@@ -78,43 +78,43 @@ pub struct Stream {
     pub peer_pid: Option<u32>,
     /// The peer's user.
     pub peer_uid: Option<u32>,
-    /// What payload takes.
+    /// The path of payload.
     pub path: Path,
-    /// What became of the stream.
+    /// The state of the stream.
     #[serde(serialize_with = "state_name")]
     pub state: State,
-    /// Why; code.
+    /// The reason code.
     pub reason: u32,
-    /// Why; text.
+    /// The reason text.
     pub reason_text: &'static str,
-    /// Bytes out.
+    /// Bytes sent.
     pub sent: Moved,
-    /// Bytes in.
+    /// Bytes received.
     pub received: Moved,
-    /// Times a full ring spilled to TCP.
+    /// Number of spills of a full ring to TCP.
     pub spilled: u64,
-    /// Times unread bytes moved back to TCP.
+    /// Number of downgrades: unread bytes moved back to TCP.
     pub downgraded: u64,
-    /// Large transfers by single copy.
+    /// Number of transfers by single copy.
     pub single_copy: u64,
-    /// Seconds since 1970.
+    /// Time of the connection, seconds since 1970.
     pub began: u64,
-    /// Names the stream among those of its node file; for rates.
+    /// Index and generation of its record; together they identify the stream in its node file.
     #[serde(skip)]
-    pub place: (usize, u32),
-    /// What its receiver does.
+    pub id: (usize, u32),
+    /// The state of its receiving half.
     #[serde(skip)]
     pub receiver: Receiver,
 }
 
-/// What the receiving half of an upgraded stream does, as far as its record says: why its gate may be closed.
+/// The state of the receiving half of an upgraded stream: reasons why its gate may be closed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Receiver {
-    /// It keeps to TCP, although it is upgraded.
-    pub plain: bool,
-    /// A thread sleeps on it in the kernel now.
+    /// It receives over TCP, although the stream is upgraded.
+    pub over_tcp: bool,
+    /// A thread sleeps on it in the kernel.
     pub sleeps: bool,
-    /// Its receives do not block, and follow no wait that Motet sees.
+    /// Its receives do not block, and no wait that Motet sees precedes them.
     pub unseen: bool,
 }
 
@@ -123,13 +123,13 @@ fn state_name<S: Serializer>(state: &State, serializer: S) -> Result<S::Ok, S::E
         State::Free => "free",
         State::Candidate => "pending",
         State::Attached => "upgraded",
-        State::Plain => "plain",
+        State::TcpOnly => "tcp",
         State::Broken => "reset",
     })
 }
 
-impl From<Row> for Stream {
-    fn from(row: Row) -> Self {
+impl From<StreamRow> for Stream {
+    fn from(row: StreamRow) -> Self {
         Self {
             fd: row.fd,
             local: row.addresses.map(|a| a.0),
@@ -137,10 +137,10 @@ impl From<Row> for Stream {
             connected: row.connected,
             peer_pid: row.peer.map(|p| p.0),
             peer_uid: row.peer.map(|p| p.1),
-            // Where bytes may go; where they go is `recent`'s.
-            path: if row.state == State::Attached && !row.receives_plain { Path::Shm } else { Path::Tcp },
+            // The path that bytes may take; `recent` corrects it to the path that they do take.
+            path: if row.state == State::Attached && !row.receives_over_tcp { Path::Shm } else { Path::Tcp },
             receiver: Receiver {
-                plain: row.receives_plain,
+                over_tcp: row.receives_over_tcp,
                 sleeps: row.sleeping != 0,
                 unseen: row.nonblocking && !row.waits_seen,
             },
@@ -153,115 +153,115 @@ impl From<Row> for Stream {
             downgraded: row.events.1,
             single_copy: row.events.2,
             began: row.began,
-            place: row.place,
+            id: row.id,
         }
     }
 }
 
-/// What exists between a process and one other, beside the streams themselves: opened by the first stream that needs it, closed
-/// when it has been idle.
+/// A link: the shared memory of a process and one other. The first stream that needs it opens it; it is closed when it has been
+/// idle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Link {
-    /// The other process; unknown when it is gone, or another user's.
+pub struct LinkRow {
+    /// The other process; unknown if it is gone or belongs to another user.
     pub peer_pid: Option<u32>,
-    /// Streams on it now.
+    /// Streams on the link.
     pub streams: usize,
-    /// Pieces of memory that both have mapped.
+    /// Segments that both processes have mapped.
     pub segments: usize,
-    /// Bytes of them in this process's address space, large rings included; a page that nobody has used takes no memory.
+    /// Bytes of the segments in this process's address space, large rings included; an unused page takes no memory.
     pub bytes: u64,
 }
 
-/// How far a process is with Motet.
+/// How a process stands to Motet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "status", content = "detail")]
-pub enum Standing {
+pub enum ProcessStatus {
     /// It has a node file.
     Active,
-    /// Equipped; it has had no socket yet that could be upgraded.
+    /// Under Motet, without a socket so far that could be upgraded.
     NoSocketYet,
-    /// Equipped, and told or bound to keep every connection plain.
+    /// Under Motet, with every connection on TCP for this reason.
     SwitchedOff(String),
-    /// Not equipped: it uses Motet by itself, for messages.
+    /// Not under Motet, but it uses the library for messages.
     NodesOnly,
-    /// Started under Motet, but the preload object is not in it.
+    /// Started under Motet, but without the preload object for this reason.
     NotLoaded(String),
-    /// It has a node file that cannot be read.
+    /// It has a node file that cannot be read for this reason.
     Unreadable(String),
-    /// Nothing of Motet is in it.
-    NotEquipped(String),
-    /// Another user's: nothing can be seen.
+    /// Runs without Motet for this reason.
+    WithoutMotet(String),
+    /// It belongs to another user and cannot be inspected.
     #[default]
     Hidden,
 }
 
-/// What the node file says about all streams of its processes, those that ended included.
+/// The totals of a node file: all streams of its fork group, ended streams included.
 #[derive(Debug, Clone, Serialize)]
-pub struct Node {
-    /// The process that made it.
+pub struct NodeRow {
+    /// The process that created the node file.
     pub creator: u32,
-    /// Streams that it has room for.
+    /// Streams that the file has room for.
     pub capacity: usize,
     /// Bytes of shared memory mapped for streams.
     pub segment_bytes: u64,
-    /// Streams that found no room.
+    /// Streams for which the file had no room.
     pub overflow: u64,
     /// Links opened so far.
     pub links_opened: u64,
     /// Links closed so far.
     pub links_closed: u64,
-    /// Descriptors of the engine's own.
+    /// Descriptors that the engine itself uses.
     pub descriptors: u64,
     /// Connections that stayed on TCP, by reason.
-    pub plain: Vec<Plain>,
+    pub stayed_on_tcp: Vec<TcpCount>,
 }
 
-/// How many connections stayed on TCP for one reason.
+/// The number of connections that stayed on TCP for one reason.
 #[derive(Debug, Clone, Serialize)]
-pub struct Plain {
-    /// Code.
+pub struct TcpCount {
+    /// The reason code.
     pub reason: u32,
-    /// Text.
+    /// The reason text.
     pub text: &'static str,
-    /// How many.
+    /// Number of connections.
     pub count: u64,
 }
 
 /// A process.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Process {
-    /// Its id, as this command sees it.
+    /// Its id, in the PID namespace of this command.
     pub pid: u32,
     /// Effective user.
     pub uid: Option<u32>,
     /// Command line.
     pub command: String,
-    /// How far it is with Motet.
+    /// How it stands to Motet.
     #[serde(flatten)]
-    pub standing: Standing,
-    /// What its node file says as a whole.
-    pub node: Option<Node>,
+    pub status: ProcessStatus,
+    /// The totals of its node file.
+    pub node: Option<NodeRow>,
     /// Streams that it owns.
     pub streams: Vec<Stream>,
     /// Its nodes of messages.
     pub nodes: Vec<MessageNode>,
-    /// Links to other processes, by peer; empty when only one process was looked at.
-    pub links: Vec<Link>,
-    /// Bytes of memory that its links take, those of the other ends included; 0 where nobody who could tell was seen.
+    /// Links to other processes, by peer; empty if only one process was read.
+    pub links: Vec<LinkRow>,
+    /// Bytes of memory of its links, both ends together; 0 if no visible process has the descriptors of the segments.
     pub memory: u64,
-    /// Segments that it has mapped: bytes by inode.
+    /// Mapped segments: bytes by inode.
     #[serde(skip)]
     segments: BTreeMap<u64, u64>,
-    /// Memory of segments whose descriptors it has, by inode.
+    /// Memory of the segments whose descriptors it has, by inode.
     #[serde(skip)]
     pages: BTreeMap<u64, u64>,
-    /// Its node file: forked relatives have the same.
+    /// Identity of its node file, which the processes of a fork group share.
     #[serde(skip)]
-    pub(crate) family: Option<Identity>,
+    pub(crate) fork_group: Option<Identity>,
 }
 
 impl Process {
-    /// Bytes out and in, of the streams that are there now.
+    /// Bytes sent and received by its present streams.
     pub fn moved(&self) -> (Moved, Moved) {
         let (mut sent, mut received) = (Moved::default(), Moved::default());
         for stream in &self.streams {
@@ -271,25 +271,25 @@ impl Process {
         (sent, received)
     }
 
-    /// Bytes of memory of its links for each of its upgraded streams.
+    /// Bytes of memory of its links, divided by its upgraded streams.
     pub fn memory_of_a_stream(&self) -> Option<u64> {
         let upgraded = self.streams.iter().filter(|s| s.state == State::Attached).count() as u64;
         (upgraded > 0 && self.memory > 0).then(|| self.memory / upgraded)
     }
 
-    /// Streams on the fast path, and the others.
+    /// The number of streams on the fast path, and of the others.
     pub fn paths(&self) -> (usize, usize) {
         let fast = self.streams.iter().filter(|s| s.path == Path::Shm).count();
         (fast, self.streams.len() - fast)
     }
 }
 
-/// Every process that has to do with Motet, by process id.
-pub fn take() -> Vec<Process> {
+/// All processes under Motet, or with a node of messages, by process id.
+pub fn scan() -> Vec<Process> {
     let mut files = Files::default();
-    let processes = procfs::pids().into_iter().filter_map(|pid| look(pid, &mut files));
+    let processes = procfs::pids().into_iter().filter_map(|pid| read_process(pid, &mut files));
     let mut processes: Vec<_> =
-        processes.filter(|p| !matches!(p.standing, Standing::NotEquipped(_) | Standing::Hidden)).collect();
+        processes.filter(|p| !matches!(p.status, ProcessStatus::WithoutMotet(_) | ProcessStatus::Hidden)).collect();
     let links: Vec<_> = processes.iter().map(|process| links(process, &processes)).collect();
     let pages: HashMap<u64, u64> =
         processes.iter().flat_map(|p| &p.pages).map(|(inode, bytes)| (*inode, *bytes)).collect();
@@ -301,17 +301,17 @@ pub fn take() -> Vec<Process> {
     processes
 }
 
-/// The links of one process among all: whoever has the same segment mapped is its peer.
-fn links(process: &Process, all: &[Process]) -> Vec<Link> {
-    let mut links = BTreeMap::<Option<u32>, Link>::new();
-    let empty = |peer_pid| Link { peer_pid, streams: 0, segments: 0, bytes: 0 };
+/// The links of one process: its peer is the process that has the same segment mapped.
+fn links(process: &Process, all: &[Process]) -> Vec<LinkRow> {
+    let mut links = BTreeMap::<Option<u32>, LinkRow>::new();
+    let empty = |peer_pid| LinkRow { peer_pid, streams: 0, segments: 0, bytes: 0 };
     let upgraded = |s: &&Stream| s.state == State::Attached;
     let peers: HashSet<u32> = process.streams.iter().filter_map(|s| s.peer_pid).collect();
     for (inode, bytes) in &process.segments {
         let others = all.iter().filter(|p| p.pid != process.pid && p.segments.contains_key(inode));
-        // A forked relative may have it mapped as well: the peer is the one that streams lead to, or else a stranger.
+        // A process of the same fork group may have the segment mapped as well. Prefer a peer of a stream, then another group.
         let named = |p: &Process| peers.contains(&p.pid);
-        let peer = others.max_by_key(|p| (named(p), p.family != process.family)).map(|p| p.pid);
+        let peer = others.max_by_key(|p| (named(p), p.fork_group != process.fork_group)).map(|p| p.pid);
         let own = peers.contains(&process.pid).then_some(process.pid);
         let link = links.entry(peer.or(own)).or_insert_with(|| empty(peer.or(own)));
         link.segments += 1;
@@ -323,15 +323,15 @@ fn links(process: &Process, all: &[Process]) -> Vec<Link> {
     links.into_values().collect()
 }
 
-/// One process, equipped or not; `None` when there is none.
+/// One process, with or without Motet; `None` if there is no such process.
 pub fn of(pid: u32) -> Option<Process> {
-    look(pid, &mut Files::default())
+    read_process(pid, &mut Files::default())
 }
 
 /// Device and inode.
 pub(crate) type Identity = (u64, u64);
 
-/// Node files, each read once in a survey.
+/// Node files by identity: each is read once in a scan.
 #[derive(Default)]
 struct Files {
     known: HashMap<Identity, Result<NodeFile, String>>,
@@ -350,16 +350,17 @@ impl Files {
     }
 }
 
-fn look(pid: u32, files: &mut Files) -> Option<Process> {
+fn read_process(pid: u32, files: &mut Files) -> Option<Process> {
     let command = procfs::command(pid)?;
-    let mut process = Process { pid, uid: procfs::uid(pid), command, standing: Standing::Hidden, ..Process::default() };
+    let mut process =
+        Process { pid, uid: procfs::uid(pid), command, status: ProcessStatus::Hidden, ..Process::default() };
     let Ok(links) = procfs::links(pid) else { return Some(process) };
     let own = procfs::own_pid(pid);
     let mut file = None;
     for (link, _) in links.iter().filter(|(_, target)| stream_stats::is_link(target)) {
         match files.read(link) {
             Some((identity, Ok(read))) => {
-                process.family = Some(identity);
+                process.fork_group = Some(identity);
                 file = Some(Ok(read.clone()));
             }
             Some((_, Err(why))) if file.is_none() => file = Some(Err(why.clone())),
@@ -369,32 +370,32 @@ fn look(pid: u32, files: &mut Files) -> Option<Process> {
     process.nodes = nodes(&links, own);
     match file {
         Some(Ok(read)) => {
-            process.standing = Standing::Active;
+            process.status = ProcessStatus::Active;
             process.streams = read.records.iter().filter(|r| r.owner == own).cloned().map(Stream::from).collect();
             process.node = Some(summary(&read));
             process.segments = procfs::memfds(pid, SEGMENT);
             let files = links.iter().filter(|(_, target)| is_segment(target));
             process.pages = files.filter_map(|(link, _)| procfs::pages(link)).collect();
         }
-        Some(Err(why)) => process.standing = Standing::Unreadable(why),
+        Some(Err(why)) => process.status = ProcessStatus::Unreadable(why),
         None => {
-            process.standing = match without_node(pid) {
-                Standing::NotEquipped(_) if !process.nodes.is_empty() => Standing::NodesOnly,
-                standing => standing,
+            process.status = match without_node(pid) {
+                ProcessStatus::WithoutMotet(_) if !process.nodes.is_empty() => ProcessStatus::NodesOnly,
+                status => status,
             }
         }
     }
     Some(process)
 }
 
-/// The nodes of messages among what a process has open; forked children have their parent's, which are not theirs.
+/// The nodes of messages of a process. A forked child has the descriptors of its parent's stats pages, which are skipped.
 fn nodes(links: &[(std::path::PathBuf, std::path::PathBuf)], own: u32) -> Vec<MessageNode> {
-    let sheets = links.iter().filter(|(_, target)| node_stats::is_link(target));
-    let nodes = sheets.filter_map(|(link, _)| node_stats::read(&stream_stats::open(link).ok()?));
+    let pages_of_nodes = links.iter().filter(|(_, target)| node_stats::is_link(target));
+    let nodes = pages_of_nodes.filter_map(|(link, _)| node_stats::read(&stream_stats::open(link).ok()?));
     nodes.filter(|node| node.process == own).collect()
 }
 
-/// Gives the peers of links between nodes the names that those nodes say they have.
+/// Sets the name and process of the peer of each link, from the stats page of the peer.
 fn name_peers(processes: &mut [Process]) {
     let named = processes
         .iter()
@@ -403,7 +404,7 @@ fn name_peers(processes: &mut [Process]) {
     for link in processes.iter_mut().flat_map(|process| &mut process.nodes).flat_map(|node| &mut node.links) {
         if let Some((name, pid)) = named.get(&link.peer) {
             link.peer_name = Some(name.clone());
-            link.peer_pid = Some(*pid); // as it is called here, whatever it is in the other's PID namespace
+            link.peer_pid = Some(*pid); // in this command's PID namespace
         }
     }
 }
@@ -412,34 +413,34 @@ fn is_segment(target: &std::path::Path) -> bool {
     target.to_str().and_then(|t| t.strip_prefix("/memfd:")).and_then(|t| t.split(' ').next()) == Some(SEGMENT)
 }
 
-fn without_node(pid: u32) -> Standing {
+fn without_node(pid: u32) -> ProcessStatus {
     if procfs::maps(pid, SHIM) == Some(true) {
-        return switched_off(pid).map_or(Standing::NoSocketYet, |why| Standing::SwitchedOff(why.to_owned()));
+        return switched_off(pid).map_or(ProcessStatus::NoSocketYet, |why| ProcessStatus::SwitchedOff(why.to_owned()));
     }
     let asked = procfs::variable(pid, "LD_PRELOAD").is_some_and(|v| v.contains(SHIM));
     let obstacle = elf_check::inspect(&procfs::executable(pid));
     match (asked, obstacle) {
-        (true, Err(obstacle)) => Standing::NotLoaded(obstacle.to_string()),
-        (true, Ok(())) => Standing::NotLoaded(Obstacle::NOT_FOUND_BY_LOADER.to_owned()),
-        (false, Err(obstacle)) => Standing::NotEquipped(obstacle.to_string()),
-        (false, Ok(())) => Standing::NotEquipped(elf_check::NOT_STARTED_UNDER_MOTET.to_owned()),
+        (true, Err(obstacle)) => ProcessStatus::NotLoaded(obstacle.to_string()),
+        (true, Ok(())) => ProcessStatus::NotLoaded(Obstacle::NOT_FOUND_BY_LOADER.to_owned()),
+        (false, Err(obstacle)) => ProcessStatus::WithoutMotet(obstacle.to_string()),
+        (false, Ok(())) => ProcessStatus::WithoutMotet(elf_check::NOT_STARTED_UNDER_MOTET.to_owned()),
     }
 }
 
-/// Why an equipped process keeps every connection plain, as far as it shows from outside.
+/// Why a process under Motet keeps every connection on TCP, as far as other processes can see.
 fn switched_off(pid: u32) -> Option<&'static str> {
     if procfs::variable(pid, "MOTET_DISABLE").is_some_and(|v| !v.is_empty() && v != "0") {
         return Some("it was started with MOTET_DISABLE");
     }
     if procfs::confined(pid) {
-        return Some("it runs under a seccomp filter, where extra system calls may kill it");
+        return Some("it runs under a seccomp filter, which may forbid the system calls of Motet");
     }
-    std::path::Path::new(KILL_FILE).exists().then_some("the kill file /etc/motet/disable exists")
+    std::path::Path::new(KILL_FILE).exists().then_some("/etc/motet/disable exists; remove it to use Motet")
 }
 
-fn summary(file: &NodeFile) -> Node {
-    let plain = file.plain.iter().enumerate().filter(|(_, count)| **count > 0);
-    Node {
+fn summary(file: &NodeFile) -> NodeRow {
+    let counted = file.stayed_on_tcp.iter().enumerate().filter(|(_, count)| **count > 0);
+    NodeRow {
         creator: file.creator,
         capacity: file.capacity,
         segment_bytes: file.segment_bytes,
@@ -447,8 +448,12 @@ fn summary(file: &NodeFile) -> Node {
         links_opened: file.links.0,
         links_closed: file.links.1,
         descriptors: file.descriptors,
-        plain: plain
-            .map(|(code, count)| Plain { reason: code as u32, text: motet::reason::text(code as u32), count: *count })
+        stayed_on_tcp: counted
+            .map(|(code, count)| TcpCount {
+                reason: code as u32,
+                text: motet::reason::text(code as u32),
+                count: *count,
+            })
             .collect(),
     }
 }

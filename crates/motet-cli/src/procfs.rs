@@ -1,4 +1,4 @@
-//! What /proc tells about other processes. Any of them may vanish at any time, or lie about its command line.
+//! Reads /proc. Any process may end at any time, and may have changed its command line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,7 @@ fn path(pid: u32, name: &str) -> PathBuf {
 
 /// Effective user.
 pub fn uid(pid: u32) -> Option<u32> {
-    // The folder itself belongs to root while a process is not dumpable, so not its owner.
+    // Not the owner of the folder: that is root while a process is not dumpable.
     status(pid, "Uid")?.split_whitespace().nth(1)?.parse().ok()
 }
 
@@ -35,12 +35,12 @@ pub fn status(pid: u32, name: &str) -> Option<String> {
     field(&text, name).map(str::to_owned)
 }
 
-/// The value of `Name:` in a list of such lines.
+/// The value of the line `Name: value` in a text.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// The command line, its parts joined by spaces; the kernel's name in brackets when it has none.
+/// The command line, its parts joined by spaces; for an empty one the kernel's name in brackets.
 pub fn command(pid: u32) -> Option<String> {
     let bytes = fs::read(path(pid, "cmdline")).ok()?;
     let line = String::from_utf8_lossy(&bytes).trim_end_matches('\0').replace('\0', " ");
@@ -68,14 +68,14 @@ pub fn confined(pid: u32) -> bool {
     status(pid, "Seccomp").is_some_and(|mode| mode != "0")
 }
 
-/// Whether a file whose name ends so is mapped; `None` when that cannot be seen.
+/// Whether a file whose name has this ending is mapped; `None` if the maps cannot be read.
 pub fn maps(pid: u32, ending: &str) -> Option<bool> {
     let text = fs::read(path(pid, "maps")).ok()?;
     let text = String::from_utf8_lossy(&text);
     Some(text.lines().any(|line| line.trim_end_matches(" (deleted)").ends_with(ending)))
 }
 
-/// Names, without folders, of the files that are mapped, each once; none when that cannot be seen.
+/// Names, without folders, of the mapped files, each once; empty if the maps cannot be read.
 pub fn mapped(pid: u32) -> BTreeSet<String> {
     let text = fs::read(path(pid, "maps")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -83,7 +83,7 @@ pub fn mapped(pid: u32) -> BTreeSet<String> {
     lines.filter_map(|line| Some(line.get(line.find('/')?..)?.rsplit('/').next()?.to_owned())).collect()
 }
 
-/// Mapped memfds of a name: inode and bytes of each.
+/// Mapped memfds with this name: bytes by inode.
 pub fn memfds(pid: u32, name: &str) -> BTreeMap<u64, u64> {
     let text = fs::read(path(pid, "maps")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -94,7 +94,7 @@ pub fn memfds(pid: u32, name: &str) -> BTreeMap<u64, u64> {
     sizes
 }
 
-/// A line of /proc/PID/maps, if it is about that memfd: `from-to rights offset device inode name`.
+/// Inode and bytes of a line of /proc/PID/maps (`from-to rights offset device inode name`), if it maps a memfd with this name.
 fn memfd(line: &str, name: &str) -> Option<(u64, u64)> {
     let mut fields = line.split_ascii_whitespace();
     let (from, to) = fields.next()?.split_once('-')?;
@@ -104,30 +104,30 @@ fn memfd(line: &str, name: &str) -> Option<(u64, u64)> {
     named.then_some((inode, address(to)?.checked_sub(address(from)?)?))
 }
 
-/// A way to the program's file that works for a deleted file and in another mount namespace too.
+/// A path to the program's file, valid for a deleted file and in another mount namespace as well.
 pub fn executable(pid: u32) -> PathBuf {
     path(pid, "exe")
 }
 
-/// Descriptors and what they link to; `Err` when they cannot be seen.
+/// Descriptors and their link targets. Fails if they cannot be read.
 pub fn links(pid: u32) -> std::io::Result<Vec<(PathBuf, PathBuf)>> {
     let entries = fs::read_dir(path(pid, "fd"))?;
     Ok(entries.flatten().filter_map(|e| Some((e.path(), fs::read_link(e.path()).ok()?))).collect())
 }
 
-/// Inode and bytes of memory of a memfd that some process has under this link.
+/// Inode and bytes of memory of the memfd behind a descriptor link.
 pub fn pages(link: &Path) -> Option<(u64, u64)> {
     let metadata = fs::metadata(link).ok()?;
     Some((metadata.ino(), metadata.blocks() * 512))
 }
 
-/// Device and inode: the same file under any descriptor.
+/// Device and inode of a file.
 pub fn identity(file: &fs::File) -> std::io::Result<(u64, u64)> {
     let metadata = file.metadata()?;
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Name of a user, or the number.
+/// The name of a user, or the number if it has none.
 pub fn user(uid: u32) -> String {
     let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let found = text.lines().find_map(|line| {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn mapped_memfds_are_told_from_everything_else() {
+    fn mapped_memfds_are_recognised() {
         let line = "7f12a0000000-7f12a0022000 rw-s 00000000 00:01 1034 /memfd:motet-segment (deleted)";
         assert_eq!(memfd(line, "motet-segment"), Some((1034, 0x22000)));
         assert_eq!(memfd(line, "motet-node"), None);

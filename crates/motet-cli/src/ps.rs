@@ -1,4 +1,4 @@
-//! `motet ps`: the processes under Motet, and what their streams do.
+//! `motet ps`: the processes under Motet, their streams and links.
 
 use std::net::SocketAddr;
 
@@ -6,8 +6,8 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::exit_error::Outcome;
-use crate::output::{self, Lean, Table, bytes, harmless};
-use crate::process_scan::{self, Moved, Path, Process, Standing, Stream};
+use crate::output::{self, Align, Table, bytes, sanitize};
+use crate::process_scan::{self, Moved, Path, Process, ProcessStatus, Stream};
 use crate::{procfs, recent};
 use motet_wire::stream::record::State;
 
@@ -24,18 +24,18 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct PsReport {
     processes: Vec<Process>,
 }
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let mut processes = recent::take();
+    let mut processes = recent::scan();
     if let Some(pid) = arguments.pid {
         processes.retain(|p| p.pid == pid);
     }
     if json {
-        output::json(&Report { processes })?;
+        output::json(&PsReport { processes })?;
     } else if processes.is_empty() {
         output::text(&nothing(arguments.pid))?;
     } else {
@@ -45,9 +45,9 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
 }
 
 fn nothing(pid: Option<u32>) -> String {
-    let others = if motet_sys::thread::euid() == 0 { "" } else { " (those of other users are seen by root only)" };
+    let others = if motet_sys::thread::euid() == 0 { "" } else { " (only root sees those of other users)" };
     match pid {
-        Some(pid) => format!("process {pid} is not under Motet; `motet why {pid}` tells why\n"),
+        Some(pid) => format!("process {pid} is not under Motet; `motet why {pid}` gives the reason\n"),
         None => format!("no process is under Motet{others}; start one with `motet run -- COMMAND`\n"),
     }
 }
@@ -60,7 +60,7 @@ fn list(processes: &[Process], long: bool) -> String {
     let mut out = table.render();
     if long {
         for process in processes.iter().filter(|p| !p.streams.is_empty() || !p.links.is_empty()) {
-            out += &format!("\n{} {}\n", process.pid, harmless(&process.command, 90));
+            out += &format!("\n{} {}\n", process.pid, sanitize(&process.command, 90));
             if !process.streams.is_empty() {
                 out += &streams(&process.streams);
             }
@@ -72,12 +72,12 @@ fn list(processes: &[Process], long: bool) -> String {
     out
 }
 
-/// The columns of one line a process.
+/// The table of processes, without rows.
 pub fn table() -> Table {
-    let right = |name| (name, Lean::Right);
+    let right = |name| (name, Align::Right);
     Table::new(&[
         right("PID"),
-        ("USER", Lean::Left),
+        ("USER", Align::Left),
         right("STREAMS"),
         right("shm"),
         right("tcp"),
@@ -87,16 +87,16 @@ pub fn table() -> Table {
         right("tcp"),
         right("RECEIVED shm"),
         right("tcp"),
-        ("COMMAND", Lean::Left),
+        ("COMMAND", Align::Left),
     ])
 }
 
-/// One process, for [`table`].
+/// The row of one process in [`table`].
 pub fn row(process: &Process) -> Vec<String> {
     let user = process.uid.map_or("?".into(), procfs::user);
-    let command = harmless(&process.command, 60);
+    let command = sanitize(&process.command, 60);
     let mut cells = vec![process.pid.to_string(), user];
-    let command = match note(&process.standing) {
+    let command = match note(&process.status) {
         Some(note) => {
             cells.extend(["-"; 9].map(String::from));
             format!("{command}  [{note}]")
@@ -114,17 +114,17 @@ pub fn row(process: &Process) -> Vec<String> {
     cells
 }
 
-/// What to say of a process that has no streams to count.
-pub fn note(standing: &Standing) -> Option<String> {
-    match standing {
-        Standing::Active => None,
-        Standing::NodesOnly => Some("messages only: `motet why` shows its nodes".into()),
-        Standing::NoSocketYet => Some("no eligible socket yet".into()),
-        Standing::SwitchedOff(why) => Some(format!("plain: {why}")),
-        Standing::NotLoaded(why) => Some(format!("not equipped: {why}")),
-        Standing::Unreadable(why) => Some(format!("node file unreadable: {why}")),
-        Standing::NotEquipped(why) => Some(format!("not equipped: {why}")),
-        Standing::Hidden => Some("another user's process: run this as root or as that user".into()),
+/// The note for a process without streams to count; `None` for an active process.
+pub fn note(status: &ProcessStatus) -> Option<String> {
+    match status {
+        ProcessStatus::Active => None,
+        ProcessStatus::NodesOnly => Some("messages only; `motet why` shows its nodes".into()),
+        ProcessStatus::NoSocketYet => Some("no eligible socket yet".into()),
+        ProcessStatus::SwitchedOff(why) => Some(format!("on TCP: {why}")),
+        ProcessStatus::NotLoaded(why) => Some(format!("without Motet: {why}")),
+        ProcessStatus::Unreadable(why) => Some(format!("node file unreadable: {why}")),
+        ProcessStatus::WithoutMotet(why) => Some(format!("without Motet: {why}")),
+        ProcessStatus::Hidden => Some("process of another user; run this command as root or as that user".into()),
     }
 }
 
@@ -133,18 +133,23 @@ pub fn address(address: Option<SocketAddr>) -> String {
     address.map_or("-".into(), |a| a.to_string())
 }
 
-/// Bytes over TCP; a dash where only the kernel counted them.
+/// Bytes over TCP; a dash if only the kernel counted them.
 pub fn tcp_bytes(stream: &Stream, moved: Moved) -> String {
     if stream.state != State::Attached && moved.tcp == 0 { "-".into() } else { bytes(moved.tcp) }
 }
 
 fn links(process: &Process) -> String {
-    let right = |name| (name, Lean::Right);
-    let mut table =
-        Table::new(&[("LINK TO", Lean::Left), right("STREAMS"), right("SEGMENTS"), right("MAPPED"), ("", Lean::Left)]);
+    let right = |name| (name, Align::Right);
+    let mut table = Table::new(&[
+        ("LINK TO", Align::Left),
+        right("STREAMS"),
+        right("SEGMENTS"),
+        right("MAPPED"),
+        ("", Align::Left),
+    ]);
     for link in &process.links {
         let peer = link.peer_pid.map_or("-".into(), |pid| match procfs::command(pid) {
-            Some(command) => format!("{pid} {}", harmless(procfs::name(&command), 20)),
+            Some(command) => format!("{pid} {}", sanitize(procfs::name(&command), 20)),
             None => pid.to_string(),
         });
         let note = if link.streams == 0 { "idle" } else { "" };
@@ -154,8 +159,8 @@ fn links(process: &Process) -> String {
 }
 
 fn streams(streams: &[Stream]) -> String {
-    let right = |name| (name, Lean::Right);
-    let left = |name| (name, Lean::Left);
+    let right = |name| (name, Align::Right);
+    let left = |name| (name, Align::Left);
     let mut table = Table::new(&[
         right("FD"),
         left("LOCAL"),
@@ -172,7 +177,7 @@ fn streams(streams: &[Stream]) -> String {
     let names = process_scan::peer_names(streams);
     for s in streams {
         let peer = s.peer_pid.map_or("-".into(), |pid| match names.get(&pid) {
-            Some(name) => format!("{pid} {}", harmless(name, 20)),
+            Some(name) => format!("{pid} {}", sanitize(name, 20)),
             None => pid.to_string(),
         });
         table.row(vec![

@@ -1,7 +1,7 @@
-//! Which path the bytes of upgraded streams take: two looks a moment apart, and why it is TCP where it is.
+//! The path that the bytes of upgraded streams take, from two scans, and the reason if it is TCP.
 //!
-//! What it is: a judgement of counters and of what the receiving ends do. A stream in whose rings nothing goes is not "in use shm" because it could
-//! be. What it is not: a history: of a stream on which nothing moves between the looks all bytes count.
+//! What it is: a verdict from counters and from the state of the receiving ends. A stream is "in use shm" only if its bytes take the ring.
+//! What it is not: a history. If nothing moved between the scans, all bytes of the stream count.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,37 +12,40 @@ use motet_wire::stream::record::State;
 
 use crate::process_scan::{self, Identity, Moved, Path, Process, Receiver, Stream};
 
-/// Between the looks.
-const MOMENT: Duration = Duration::from_millis(250);
+/// Time between the two scans.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The receiving end has gone back to TCP.
-const PLAIN: &str = "upgraded, but the receiving end keeps to TCP";
+const RECEIVER_ON_TCP: &str = "upgraded, but the receiving end uses TCP only";
 /// A thread sleeps on the socket in the kernel.
-const SLEEPS: &str = "upgraded, but the receiver sleeps in the kernel when bytes come: its ring is closed then";
-/// Nobody waits where Motet sees it.
-const UNSEEN: &str = "upgraded, but the receiver learns readiness where Motet does not see it: its ring stays closed";
-/// Whatever it was, it is over.
-const CLOSED: &str = "upgraded, but the receiver's ring is closed when bytes come: it sleeps, in this wait or in another thread's, or the ring is full";
+const RECEIVER_SLEEPS: &str =
+    "upgraded, but the receiver sleeps in the kernel when bytes arrive, and its ring is closed then";
+/// No wait that Motet sees precedes the receives.
+const WAIT_UNSEEN: &str =
+    "upgraded, but the receiver learns readiness by calls that Motet does not see, so its ring stays closed";
+/// The cause is no longer visible.
+const RING_CLOSED: &str =
+    "upgraded, but the receiver's ring is closed when bytes arrive: a thread of it sleeps, or the ring is full";
 
-/// All processes, with the paths that bytes take now.
-pub fn take() -> Vec<Process> {
-    let first = process_scan::take();
+/// Scans all processes twice, and sets the path of each upgraded stream to the path of its recent bytes.
+pub fn scan() -> Vec<Process> {
+    let first = process_scan::scan();
     if !first.iter().flat_map(|p| &p.streams).any(|s| s.path == Path::Shm) {
         return first;
     }
-    thread::sleep(MOMENT);
-    let mut then = process_scan::take();
-    judge(&mut then, &first);
+    thread::sleep(SAMPLE_INTERVAL);
+    let mut then = process_scan::scan();
+    set_recent_paths(&mut then, &first);
     then
 }
 
-/// Which stream: its node, and its place and generation there.
-type Which = (Option<Identity>, (usize, u32));
+/// A stream: its node file, and the index and generation of its record.
+type StreamId = (Option<Identity>, (usize, u32));
 
-/// Judges every upgraded stream by what moved since an earlier look.
-pub fn judge(now: &mut [Process], earlier: &[Process]) {
-    let before: HashMap<Which, (Moved, Moved)> =
-        earlier.iter().flat_map(|p| p.streams.iter().map(|s| ((p.family, s.place), (s.sent, s.received)))).collect();
+/// Sets the path of every upgraded stream to the path of the bytes that moved since an earlier scan.
+pub fn set_recent_paths(now: &mut [Process], earlier: &[Process]) {
+    let before: HashMap<StreamId, (Moved, Moved)> =
+        earlier.iter().flat_map(|p| p.streams.iter().map(|s| ((p.fork_group, s.id), (s.sent, s.received)))).collect();
     let receivers: HashMap<(SocketAddr, SocketAddr), Receiver> = now
         .iter()
         .flat_map(|p| &p.streams)
@@ -50,9 +53,9 @@ pub fn judge(now: &mut [Process], earlier: &[Process]) {
         .filter_map(|s| Some(((s.local?, s.peer?), s.receiver)))
         .collect();
     for process in now {
-        let family = process.family;
+        let fork_group = process.fork_group;
         for stream in process.streams.iter_mut().filter(|s| s.state == State::Attached) {
-            let (sent, received) = before.get(&(family, stream.place)).copied().unwrap_or_default();
+            let (sent, received) = before.get(&(fork_group, stream.id)).copied().unwrap_or_default();
             let far = stream.peer.zip(stream.local).and_then(|ends| receivers.get(&ends)).copied();
             let recent = (since(stream.sent, sent), since(stream.received, received));
             (stream.path, stream.reason_text) = verdict(stream, recent, far);
@@ -64,7 +67,7 @@ fn since(now: Moved, before: Moved) -> Moved {
     Moved { fast: now.fast.saturating_sub(before.fast), tcp: now.tcp.saturating_sub(before.tcp) }
 }
 
-/// The path of most bytes, and why it is not the ring if it is not. `far`: the receiver at the other end, where it is seen.
+/// The path of most bytes, and its reason. `far` is the receiver at the other end, if it is visible.
 fn verdict(stream: &Stream, recent: (Moved, Moved), far: Option<Receiver>) -> (Path, &'static str) {
     let all = |(sent, received): (Moved, Moved)| {
         (sent.fast.saturating_add(received.fast), sent.tcp.saturating_add(received.tcp))
@@ -77,12 +80,12 @@ fn verdict(stream: &Stream, recent: (Moved, Moved), far: Option<Receiver>) -> (P
     }
     let receiver = if received.tcp >= sent.tcp { Some(stream.receiver) } else { far };
     let why = match receiver {
-        Some(Receiver { plain: true, .. }) if stream.receiver.plain => stream.reason_text,
-        Some(Receiver { plain: true, .. }) => PLAIN,
-        Some(Receiver { unseen: true, .. }) => UNSEEN,
-        // Asleep over an empty socket is how everybody waits; what counts is what comes meanwhile.
-        Some(Receiver { sleeps: true, .. }) if !still => SLEEPS,
-        _ => CLOSED,
+        Some(Receiver { over_tcp: true, .. }) if stream.receiver.over_tcp => stream.reason_text,
+        Some(Receiver { over_tcp: true, .. }) => RECEIVER_ON_TCP,
+        Some(Receiver { unseen: true, .. }) => WAIT_UNSEEN,
+        // Every waiting receiver sleeps over an empty socket; it matters only if bytes arrive meanwhile.
+        Some(Receiver { sleeps: true, .. }) if !still => RECEIVER_SLEEPS,
+        _ => RING_CLOSED,
     };
     (Path::Tcp, why)
 }
@@ -111,7 +114,7 @@ mod tests {
             downgraded: 0,
             single_copy: 0,
             began: 0,
-            place: (0, 0),
+            id: (0, 0),
             receiver: Receiver::default(),
         }
     }
@@ -121,16 +124,16 @@ mod tests {
     }
 
     #[test]
-    fn the_path_is_that_of_the_bytes_of_the_last_moment() {
+    fn the_path_is_that_of_the_recent_bytes() {
         let stream = stream(moved(1_000_000, 0), NONE);
-        assert_eq!(verdict(&stream, (moved(0, 500), NONE), None), (Path::Tcp, CLOSED));
+        assert_eq!(verdict(&stream, (moved(0, 500), NONE), None), (Path::Tcp, RING_CLOSED));
         assert_eq!(verdict(&stream, (moved(501, 500), NONE), None).0, Path::Shm);
         assert_eq!(verdict(&stream, (NONE, NONE), None).0, Path::Shm);
     }
 
     #[test]
-    fn where_nothing_moves_all_bytes_count() {
-        assert_eq!(verdict(&stream(moved(10, 65_600_000), NONE), (NONE, NONE), None), (Path::Tcp, CLOSED));
+    fn all_bytes_count_if_none_moved() {
+        assert_eq!(verdict(&stream(moved(10, 65_600_000), NONE), (NONE, NONE), None), (Path::Tcp, RING_CLOSED));
         assert_eq!(verdict(&stream(NONE, NONE), (NONE, NONE), None).0, Path::Shm);
     }
 
@@ -140,9 +143,9 @@ mod tests {
         let sleeps = Receiver { sleeps: true, ..Receiver::default() };
         let mut stream = stream(moved(0, 900), moved(0, 900));
         stream.receiver = sleeps;
-        assert_eq!(verdict(&stream, (moved(0, 9), NONE), Some(far)), (Path::Tcp, UNSEEN));
-        assert_eq!(verdict(&stream, (NONE, moved(0, 9)), Some(far)), (Path::Tcp, SLEEPS));
-        let plain = Receiver { plain: true, ..Receiver::default() };
-        assert_eq!(verdict(&stream, (moved(0, 9), NONE), Some(plain)), (Path::Tcp, PLAIN));
+        assert_eq!(verdict(&stream, (moved(0, 9), NONE), Some(far)), (Path::Tcp, WAIT_UNSEEN));
+        assert_eq!(verdict(&stream, (NONE, moved(0, 9)), Some(far)), (Path::Tcp, RECEIVER_SLEEPS));
+        let on_tcp = Receiver { over_tcp: true, ..Receiver::default() };
+        assert_eq!(verdict(&stream, (moved(0, 9), NONE), Some(on_tcp)), (Path::Tcp, RECEIVER_ON_TCP));
     }
 }

@@ -1,7 +1,7 @@
 //! `motet run`: starts a program with Motet preloaded.
 //!
-//! The program replaces this process, so that its process id, signals and exit status are its own. Only `--stats` stays
-//! as its parent ([`crate::stats`]).
+//! The program replaces this process, so its process id, signals and exit status are its own. With `--stats` this process stays as the
+//! parent ([`crate::stats`]).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use motet_config::profile::Found;
-use motet_config::{Config, Loaded, Mpi, Place, SETTINGS, Setting};
+use motet_config::profile::ProfileLookup;
+use motet_config::{Config, Loaded, Mpi, SETTINGS, Setting, ValueSource};
 use motet_sys::append_file::{Appender, OWN_OUTPUT};
 
-use crate::elf_check::{self, Search};
+use crate::elf_check::{self, CommandSearch};
 use crate::exit_error::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
 use crate::libraries::{self, Libraries};
 use crate::mpi_launcher::Launcher;
@@ -23,8 +23,8 @@ use crate::{config, mpi_env, stats};
 
 /// Run a program under Motet, with all programs that it starts
 ///
-/// The program is not changed: a preload library takes care of its sockets. MPI launchers and other parents need nothing,
-/// their children inherit it.
+/// The program is not changed: a preload library handles its sockets. MPI launchers and other parents need no options, as
+/// their children inherit the preload library.
 #[derive(Debug, Args)]
 #[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct Arguments {
@@ -32,11 +32,11 @@ pub struct Arguments {
     #[arg(long, value_name = "DRIVERS", allow_hyphen_values = true, conflicts_with = "off")]
     on: Option<String>,
 
-    /// Run without Motet, even where an outer `motet run` would equip it: for comparisons
+    /// Run without Motet, also inside another `motet run`: for comparisons
     #[arg(long)]
     off: bool,
 
-    /// When the program has ended, print a table of what each process moved over which path, on standard error
+    /// When the program has ended, print a table on standard error: the bytes of each process by path
     #[arg(long)]
     stats: bool,
 
@@ -48,7 +48,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
 
-    /// Say what is done, and why a program stays plain
+    /// Print what is set up, and why a program runs without Motet
     #[arg(short, long)]
     verbose: bool,
 
@@ -62,9 +62,9 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let (settings, loaded) = settings(arguments)?;
     let program = &arguments.command[0];
     let file = match elf_check::search(program, std::env::var_os("PATH")) {
-        Search::Found(file) => file,
-        Search::Missing => return Err(not_found(program)),
-        Search::NotExecutable(file) => return Err(not_executable(&file)),
+        CommandSearch::Executable(file) => file,
+        CommandSearch::Missing => return Err(not_found(program)),
+        CommandSearch::NotExecutable(file) => return Err(not_executable(&file)),
     };
     let obstacle = elf_check::inspect(&file).err();
     let libraries = if arguments.off { None } else { Some(libraries::find()?) };
@@ -74,44 +74,45 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     for (name, value) in &settings {
         command.env(name, value);
     }
-    let say = |what: String| {
+    let note = |what: String| {
         if arguments.verbose {
             eprintln!("motet: {what}");
         }
     };
     if let Some(obstacle) = obstacle {
-        say(format!("{} stays on plain TCP: {obstacle}", file.display()));
+        note(format!("{} runs without Motet: {obstacle}", file.display()));
     }
     let orb = given(&settings, "MOTET_OMNIORB").map_or(loaded.config.omniorb, |value| value.eq_ignore_ascii_case("on"));
     match libraries.map(|libraries| libraries.with_orb(orb)) {
         Some(libraries) if !obstacle.is_some_and(elf_check::Obstacle::forbids_preload) => {
-            let voices: Vec<_> = libraries.voices().map(|voice| voice.display().to_string()).collect();
-            say(format!("preloading {}, engine {}", voices.join(" and "), libraries.engine.display()));
-            equip(&mut command, &libraries);
+            let preload_objects: Vec<_> =
+                libraries.preload_objects().map(|object| object.display().to_string()).collect();
+            note(format!("preloading {}, engine {}", preload_objects.join(" and "), libraries.engine.display()));
+            add_preload(&mut command, &libraries);
             let wanted = given(&settings, "MOTET_MPI").map_or(loaded.config.mpi, Mpi::parse);
             let launcher = Launcher::of(&file);
             match libraries.provider.as_deref() {
                 Some(provider) => {
-                    let left = mpi_env::left(wanted, &arguments.command, &launcher);
-                    say(mpi_env::tell(&mut command, provider, &launcher, left));
+                    let reason = mpi_env::skip_reason(wanted, &arguments.command, &launcher);
+                    note(mpi_env::configure(&mut command, provider, &launcher, reason));
                 }
-                None => mpi_env::untell(&mut command),
+                None => mpi_env::unconfigure(&mut command),
             }
             if orb {
-                tell_orb(&mut command, &settings, &loaded.config);
+                set_omniorb_variables(&mut command, &settings, &loaded.config);
             }
         }
         _ => {
-            strip(&mut command);
-            mpi_env::untell(&mut command);
+            remove_preload(&mut command);
+            mpi_env::unconfigure(&mut command);
         }
     }
     if !arguments.off {
-        say(sizes(&loaded));
+        note(sizes(&loaded));
         if let Some(path) = log_file(&settings, &loaded)
             && let Err(why) = try_log(&path)
         {
-            eprintln!("motet: no log: {}: {why}; the program runs without one", path.display());
+            eprintln!("motet: no log: {}: {why}; the program runs without a log", path.display());
         }
     }
     if arguments.stats {
@@ -120,8 +121,8 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     Err(cannot_start(program, &command.exec()))
 }
 
-/// The omniORB voice knows the environment only, so it is told what the file says.
-fn tell_orb(command: &mut Command, settings: &[(&'static str, String)], config: &Config) {
+/// Sets the variables of the omniORB adapter, which reads the environment only, from the settings file.
+fn set_omniorb_variables(command: &mut Command, settings: &[(&'static str, String)], config: &Config) {
     let huge = if config.omniorb_huge { "on" } else { "off" };
     for (name, value) in
         [("MOTET_OMNIORB_MESSAGE", config.omniorb_message.to_string()), ("MOTET_OMNIORB_HUGE", huge.to_owned())]
@@ -132,7 +133,7 @@ fn tell_orb(command: &mut Command, settings: &[(&'static str, String)], config: 
     }
 }
 
-/// Variables to set for the program: `--set`, `--on` and `--off`, all checked, on top of what is set already.
+/// Checks `--set`, `--on`, `--log` and `--off`. Returns the variables to set for the program, and the settings without them.
 fn settings(arguments: &Arguments) -> Outcome<(Vec<(&'static str, String)>, Loaded)> {
     let loaded = config::load()?;
     let mut disable = loaded.config.disable;
@@ -147,10 +148,13 @@ fn settings(arguments: &Arguments) -> Outcome<(Vec<(&'static str, String)>, Load
         settings.push(checked("drivers", drivers)?);
     }
     if let Some(path) = &arguments.log {
-        // The program may go elsewhere before its first line.
+        // The program may change its folder before the first line of the log.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let Some(path) = path.to_str() else {
-            return Err(Failure::new(USAGE, format!("--log {}: the name is not UTF-8 text", path.display())));
+            return Err(Failure::new(
+                USAGE,
+                format!("--log {}: the name is not UTF-8 text; use another name", path.display()),
+            ));
         };
         settings.push(checked("log", path)?);
     }
@@ -159,7 +163,7 @@ fn settings(arguments: &Arguments) -> Outcome<(Vec<(&'static str, String)>, Load
             disable = ["1", "true", "yes", "on"].contains(&value.to_ascii_lowercase().as_str());
         }
     }
-    // One spelling, which the preload object reads without knowing the others.
+    // The preload object reads one spelling only.
     settings.retain(|(name, _)| *name != "MOTET_DISABLE");
     settings.push(("MOTET_DISABLE", if disable || arguments.off { "1" } else { "0" }.to_owned()));
     Ok((settings, loaded))
@@ -173,45 +177,49 @@ fn log_file(settings: &[(&'static str, String)], loaded: &Loaded) -> Option<Path
     }
 }
 
-/// What the command line says of a setting: the last word counts.
+/// The value of a setting on the command line. The last one wins.
 fn given<'a>(settings: &'a [(&'static str, String)], variable: &str) -> Option<&'a str> {
     settings.iter().rev().find(|(name, _)| *name == variable).map(|(_, value)| value.as_str())
 }
 
-/// Whether a log can be written there. With `%p` only its folder is looked at.
+/// Whether a log can be written to a path. With `%p` only the folder is checked.
 fn try_log(path: &Path) -> Result<(), String> {
-    let words = |errno: i32| match errno {
+    let text_of = |errno: i32| match errno {
         OWN_OUTPUT => "it is the program's own output".to_owned(),
         errno => io::Error::from_raw_os_error(errno).to_string(),
     };
     if path.to_string_lossy().contains("%p") {
         use rustix::fs::{Access, access};
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        return access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| words(e.raw_os_error()));
+        return access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| text_of(e.raw_os_error()));
     }
-    Appender::open(path).map(drop).map_err(words)
+    Appender::open(path).map(drop).map_err(text_of)
 }
 
-/// Where the sizes of large transfers come from.
+/// A line for `-v`: the source of the sizes of large transfers.
 fn sizes(loaded: &Loaded) -> String {
     match &loaded.profile {
-        Found::Valid { path, profile } => format!("profile {}: {}", path.display(), crate::tune::describe(profile)),
-        Found::Ignored { path, why } => {
-            format!("profile {} is not used: {why}; `motet tune` measures anew", path.display())
+        ProfileLookup::Valid { path, profile } => {
+            format!("profile {}: {}", path.display(), crate::tune::describe(profile))
         }
-        Found::Missing => "no profile of this machine, so sizes are defaults; `motet tune` measures one".into(),
+        ProfileLookup::Ignored { path, why } => {
+            format!("profile {} is not used: {why}; run `motet tune` to measure again", path.display())
+        }
+        ProfileLookup::Missing => {
+            "no profile of this machine, so sizes are defaults; run `motet tune` to measure one".into()
+        }
     }
 }
 
 fn checked(name: &str, value: &str) -> Outcome<(&'static str, String)> {
     let find = |setting: &&Setting| setting.name == name || setting.env == name;
     let Some(setting) = SETTINGS.iter().find(find) else {
-        return Err(Setting::unknown(name, Place::CommandLine).into());
+        return Err(Setting::unknown(name, ValueSource::CommandLine).into());
     };
-    setting.check(value, Place::CommandLine)?;
+    setting.check(value, ValueSource::CommandLine)?;
     if setting.name == "drivers" {
         let words: Vec<String> = value.split(',').map(|w| w.trim().to_owned()).filter(|w| !w.is_empty()).collect();
-        if let Some(problem) = config::check_drivers(&motet_config::Drivers::parse(&words), Place::CommandLine) {
+        if let Some(problem) = config::check_drivers(&motet_config::Drivers::parse(&words), ValueSource::CommandLine) {
             return Err(problem.into());
         }
     }
@@ -219,21 +227,22 @@ fn checked(name: &str, value: &str) -> Outcome<(&'static str, String)> {
 }
 
 /// Puts the preload objects in front of what the user preloads.
-fn equip(command: &mut Command, libraries: &Libraries) {
-    let others = without_shim(std::env::var_os("LD_PRELOAD"));
-    let others = Some(others).filter(|others| !others.is_empty());
-    let all: Vec<OsString> = libraries.voices().map(|voice| voice.clone().into_os_string()).chain(others).collect();
+fn add_preload(command: &mut Command, libraries: &Libraries) {
+    let users = without_shim(std::env::var_os("LD_PRELOAD"));
+    let users = Some(users).filter(|users| !users.is_empty());
+    let all: Vec<OsString> =
+        libraries.preload_objects().map(|object| object.clone().into_os_string()).chain(users).collect();
     let preload = all.join(OsStr::new(":"));
     command.env("LD_PRELOAD", preload).env("MOTET_LIBRARY", &libraries.engine);
 }
 
-/// Takes the preload objects of an outer `motet run` out.
-fn strip(command: &mut Command) {
-    let others = without_shim(std::env::var_os("LD_PRELOAD"));
-    if others.is_empty() {
+/// Removes the preload objects of an outer `motet run`.
+fn remove_preload(command: &mut Command) {
+    let users = without_shim(std::env::var_os("LD_PRELOAD"));
+    if users.is_empty() {
         command.env_remove("LD_PRELOAD")
     } else {
-        command.env("LD_PRELOAD", others)
+        command.env("LD_PRELOAD", users)
     };
 }
 
@@ -243,10 +252,10 @@ fn without_shim(preload: Option<OsString>) -> OsString {
     let parts = preload.as_bytes().split(|b| *b == b' ' || *b == b':').filter(|part| !part.is_empty());
     let is_ours = |part: &&[u8]| {
         let name = Path::new(OsStr::from_bytes(part)).file_name();
-        [SHIM, ORB_SHIM].iter().any(|voice| name == Some(OsStr::new(voice)))
+        [SHIM, ORB_SHIM].iter().any(|object| name == Some(OsStr::new(object)))
     };
-    let others: Vec<&[u8]> = parts.filter(|part| !is_ours(part)).collect();
-    OsString::from_vec(others.join(&b':'))
+    let users: Vec<&[u8]> = parts.filter(|part| !is_ours(part)).collect();
+    OsString::from_vec(users.join(&b':'))
 }
 
 fn not_found(program: &OsStr) -> Failure {
@@ -256,18 +265,19 @@ fn not_found(program: &OsStr) -> Failure {
 }
 
 fn not_executable(file: &Path) -> Failure {
-    let fix = if file.is_dir() { "it is a folder" } else { "make it so with chmod +x" };
+    let fix = if file.is_dir() { "it is a folder" } else { "make it executable with chmod +x" };
     Failure::new(NOT_EXECUTABLE, format!("{}: not executable; {fix}", file.display()))
 }
 
-/// What the kernel said when the program was to start.
+/// The failure for an error of the kernel when it starts the program.
 pub fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
     let program = program.to_string_lossy();
     match error.kind() {
-        // It was there a moment ago: most likely what it names on its first line, or its loader, is missing.
-        io::ErrorKind::NotFound => {
-            Failure::new(NO_COMMAND, format!("{program}: its interpreter (#! line or ELF loader) was not found"))
-        }
+        // The file itself was found: the interpreter on its first line, or its loader, is missing.
+        io::ErrorKind::NotFound => Failure::new(
+            NO_COMMAND,
+            format!("{program}: its interpreter (#! line or ELF loader) was not found; install it"),
+        ),
         _ => Failure::new(NOT_EXECUTABLE, format!("{program}: cannot be executed: {error}")),
     }
 }
@@ -277,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_user_preloads_is_kept() {
+    fn the_users_preload_objects_are_kept() {
         let kept = |text: &str| without_shim(Some(text.into())).into_string().unwrap();
         assert_eq!(kept("/x/libmotet_sockets.so"), "");
         assert_eq!(kept("/a.so:/x/libmotet_sockets.so /b.so"), "/a.so:/b.so");
@@ -287,12 +297,12 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_checked_where_they_are_written() {
+    fn settings_on_the_command_line_are_checked() {
         assert_eq!(checked("ring", "64K").unwrap(), ("MOTET_RING", "64K".into()));
         assert_eq!(checked("MOTET_HOT", "8").unwrap().0, "MOTET_HOT");
         let message = |name, value| checked(name, value).unwrap_err().message;
         assert_eq!(message("rign", "1"), "command line: no such setting: `rign`; did you mean ring?");
-        assert!(message("drivers", "warp").starts_with("command line: no such driver: `warp`; there are: "));
+        assert!(message("drivers", "warp").starts_with("command line: no such driver: `warp`; use "));
         assert!(checked("drivers", "-shm").is_ok());
     }
 }

@@ -1,7 +1,7 @@
-//! `motet run --stats`: stays as the program's parent, and prints what its processes counted.
+//! `motet run --stats`: stays as the parent of the program, and prints the counters of its processes.
 //!
-//! Each process under Motet appends one line of JSON to the file that MOTET_STATS names when it exits ([`Line`]). Here that
-//! file is a memfd of this process: nothing is left behind, whatever happens.
+//! Each process under Motet appends one line of JSON to the file that MOTET_STATS names when it exits ([`ProcessCounters`]). Here that
+//! file is a memfd of this process, so no file is left behind.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,27 +19,27 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 
 use crate::exit_error::{FAILED, Failure, Outcome};
-use crate::output::{self, Lean, Table};
+use crate::output::{self, Align, Table};
 use crate::run::cannot_start;
 
-/// Signals that are passed on.
-const PASSED: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM];
+/// Signals that are forwarded to the program.
+const FORWARDED_SIGNALS: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM];
 
-/// What one process counted, streams that ended included. What is missing counts as nothing.
+/// The counters of one process, ended streams included. A missing field is 0.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Line {
+struct ProcessCounters {
     pid: u32,
     command: String,
-    /// Streams, and those of them that were upgraded.
+    /// Connections handed to Motet, and those of them that were upgraded.
     streams: u64,
     upgraded: u64,
-    /// Bytes.
+    /// Bytes sent and received, by path.
     sent_fast: u64,
     sent_tcp: u64,
     received_fast: u64,
     received_tcp: u64,
-    /// Times a full ring spilled to TCP, unread bytes moved back to TCP, and payload went by single copy.
+    /// Number of spills of a full ring, of downgrades, and of single copies.
     spilled: u64,
     downgraded: u64,
     single_copy: u64,
@@ -47,18 +47,18 @@ struct Line {
     links: u64,
     links_closed: u64,
     /// Connections that stayed on TCP, by reason code.
-    plain: std::collections::BTreeMap<u32, u64>,
+    stayed_on_tcp: std::collections::BTreeMap<u32, u64>,
 }
 
-/// Starts the program, waits for it, prints the table, and ends as it ended.
+/// Starts the program, waits for it, prints the table, and ends as the program did.
 pub fn run(mut command: Command, program: &OsStr, at: &Path, json: bool) -> Outcome {
     let failed = |what: &str, e: &dyn std::fmt::Display| Failure::new(FAILED, format!("{what}: {e}"));
-    let file = memfd().map_err(|e| failed("no memory for the statistics", &e))?;
+    let file = memfd().map_err(|e| failed("cannot create a memfd for the statistics", &e))?;
     command.env("MOTET_STATS", format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
 
-    // Caught, not blocked: what is caught is back to its default in the program, what was ignored (nohup) stays ignored.
+    // Caught, not blocked: a caught signal has its default action in the program, an ignored one (nohup) stays ignored.
     let ignored = ignored_signals();
-    let caught = PASSED.into_iter().filter(|n| ignored >> (n - 1) & 1 == 0).chain([SIGCHLD]);
+    let caught = FORWARDED_SIGNALS.into_iter().filter(|n| ignored >> (n - 1) & 1 == 0).chain([SIGCHLD]);
     let mut signals = SignalsInfo::new(caught).map_err(|e| failed("cannot wait for signals", &e))?;
     let mut child = start(&mut command, at).map_err(|e| cannot_start(program, &e))?;
     let status = wait(&mut child, &mut signals).map_err(|e| failed("cannot wait for the program", &e))?;
@@ -69,7 +69,7 @@ pub fn run(mut command: Command, program: &OsStr, at: &Path, json: bool) -> Outc
     end_as(status)
 }
 
-/// Starts it; what the kernel does not know as a program is a script for the shell, as it is for `execvp`.
+/// Starts the program. A file that the kernel cannot execute is a script for the shell, as for `execvp`.
 fn start(command: &mut Command, at: &Path) -> std::io::Result<Child> {
     match command.spawn() {
         Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
@@ -98,8 +98,8 @@ fn ignored_signals() -> u64 {
     u64::from_str_radix(&text, 16).unwrap_or(0)
 }
 
-/// Passes signals on until the program ends. What the terminal sends comes from the kernel and goes to the whole foreground
-/// group, hence to the program itself already.
+/// Forwards signals until the program ends. Signals of the terminal are skipped: the kernel sends them to the whole foreground
+/// group, the program included.
 fn wait(child: &mut Child, signals: &mut SignalsInfo<WithOrigin>) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -117,50 +117,52 @@ fn wait(child: &mut Child, signals: &mut SignalsInfo<WithOrigin>) -> std::io::Re
     }
 }
 
-fn read(mut file: File) -> Vec<Line> {
+fn read(mut file: File) -> Vec<ProcessCounters> {
     let mut bytes = Vec::new();
-    // Opened anew by each writer: this descriptor's own position is still the start.
+    // Each writer opens the file itself, so the position of this descriptor is still 0.
     let _ = file.read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-fn json_lines(lines: &[Line]) -> Outcome<String> {
+fn json_lines(lines: &[ProcessCounters]) -> Outcome<String> {
     let text = serde_json::to_string_pretty(lines);
     text.map(|t| t + "\n").map_err(|e| Failure::new(FAILED, format!("cannot make JSON: {e}")))
 }
 
-fn render(lines: &[Line]) -> String {
+fn render(lines: &[ProcessCounters]) -> String {
     if lines.is_empty() {
-        return "motet: no process counted anything: none of them used a socket that could be upgraded, or all were killed\n".into();
+        return "motet: no counters: no process had a socket that could be upgraded, or all were killed\n".into();
     }
-    let right =
-        ["STREAMS", "UPGRADED", "SENT shm", "SENT tcp", "RECEIVED shm", "RECEIVED tcp"].map(|name| (name, Lean::Right));
-    let mut columns = vec![("PID", Lean::Right)];
+    let right = ["STREAMS", "UPGRADED", "SENT shm", "SENT tcp", "RECEIVED shm", "RECEIVED tcp"]
+        .map(|name| (name, Align::Right));
+    let mut columns = vec![("PID", Align::Right)];
     columns.extend(right);
-    columns.push(("COMMAND", Lean::Left));
+    columns.push(("COMMAND", Align::Left));
     let mut table = Table::new(&columns);
-    let cells = |first: String, line: &Line, last: String| {
+    let cells = |first: String, line: &ProcessCounters, last: String| {
         let moved = [line.sent_fast, line.sent_tcp, line.received_fast, line.received_tcp].map(output::bytes);
         let mut cells = vec![first, line.streams.to_string(), line.upgraded.to_string()];
         cells.extend(moved);
         cells.push(last);
         cells
     };
-    let mut total = Line::default();
+    let mut total = ProcessCounters::default();
     for line in lines {
-        table.row(cells(line.pid.to_string(), line, output::harmless(&line.command, 60)));
+        table.row(cells(line.pid.to_string(), line, output::sanitize(&line.command, 60)));
         total.add(line);
     }
     if lines.len() > 1 {
         table.row(cells("all".into(), &total, String::new()));
     }
-    let plain =
-        total.plain.iter().map(|(code, count)| format!("stayed on tcp: {count} x {}\n", motet::reason::text(*code)));
-    table.render() + &plain.collect::<String>()
+    let stayed = total
+        .stayed_on_tcp
+        .iter()
+        .map(|(code, count)| format!("stayed on tcp: {count} x {}\n", motet::reason::text(*code)));
+    table.render() + &stayed.collect::<String>()
 }
 
-impl Line {
+impl ProcessCounters {
     fn add(&mut self, other: &Self) {
         let sum = |a: &mut u64, b: u64| *a = a.saturating_add(b);
         sum(&mut self.streams, other.streams);
@@ -171,13 +173,13 @@ impl Line {
         sum(&mut self.received_tcp, other.received_tcp);
         sum(&mut self.links, other.links);
         sum(&mut self.links_closed, other.links_closed);
-        for (code, count) in &other.plain {
-            sum(self.plain.entry(*code).or_default(), *count);
+        for (code, count) in &other.stayed_on_tcp {
+            sum(self.stayed_on_tcp.entry(*code).or_default(), *count);
         }
     }
 }
 
-/// Exits with the program's code, or dies by the signal that ended it (without a second core file).
+/// Exits with the program's code, or ends by the signal that ended it (without a second core file).
 fn end_as(status: ExitStatus) -> Outcome {
     use rustix::process::{Resource, Rlimit, setrlimit};
     if let Some(code) = status.code() {
@@ -186,7 +188,7 @@ fn end_as(status: ExitStatus) -> Outcome {
     let number = status.signal().unwrap_or(0);
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = signal_hook::low_level::emulate_default_handler(number);
-    // One without a default that ends a process: as a shell says it.
+    // A signal whose default action does not end a process: the shell's code.
     Ok(128u8.wrapping_add(number as u8))
 }
 
@@ -195,10 +197,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_leniently_and_added_up() {
+    fn lines_are_read_leniently_and_summed() {
         use std::io::{Seek, SeekFrom, Write};
         let mut file = memfd().unwrap();
-        file.write_all(b"{\"pid\":7,\"command\":\"a\",\"streams\":2,\"sent_fast\":1000,\"plain\":{\"2\":1},\"later\":1}\nhalf a li\n{\"pid\":8,\"streams\":1}\n").unwrap();
+        file.write_all(b"{\"pid\":7,\"command\":\"a\",\"streams\":2,\"sent_fast\":1000,\"stayed_on_tcp\":{\"2\":1},\"later\":1}\nhalf a li\n{\"pid\":8,\"streams\":1}\n").unwrap();
         file.seek(SeekFrom::Start(0)).unwrap();
         let lines = read(file);
         assert_eq!(lines.iter().map(|l| (l.pid, l.streams)).collect::<Vec<_>>(), [(7, 2), (8, 1)]);

@@ -19,11 +19,11 @@ use crate::{ps, recent};
 /// Watch the processes under Motet: `ps` with rates, refreshed; q quits
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Seconds between two looks
+    /// Seconds between two tables
     #[arg(short, long, default_value_t = 1.0, value_name = "SECONDS")]
     interval: f64,
 
-    /// Print one table, after one interval, and end
+    /// Print one table, after one interval, and exit
     #[arg(long)]
     once: bool,
 }
@@ -37,16 +37,16 @@ struct Rate {
 
 /// Identifies a stream for as long as it lives.
 type Key = (u32, usize, u32);
-/// Bytes out and in at one moment.
+/// Bytes sent and received so far, by stream.
 type Counts = HashMap<Key, (u64, u64)>;
 
 fn counts(processes: &[Process]) -> Counts {
     let total = |m: process_scan::Moved| m.fast.wrapping_add(m.tcp);
-    let of = |pid, s: &Stream| ((pid, s.place.0, s.place.1), (total(s.sent), total(s.received)));
+    let of = |pid, s: &Stream| ((pid, s.id.0, s.id.1), (total(s.sent), total(s.received)));
     processes.iter().flat_map(|p| p.streams.iter().map(move |s| of(p.pid, s))).collect()
 }
 
-/// Rates by process; a stream that was not there before does not count yet.
+/// Rates by process. A new stream counts from the second scan on.
 fn rates(before: &Counts, now: &Counts, elapsed: Duration) -> HashMap<u32, Rate> {
     let per_second = |bytes: u64| (bytes as f64 / elapsed.as_secs_f64().max(1e-3)) as u64;
     let mut moved: HashMap<u32, Rate> = HashMap::new();
@@ -64,13 +64,13 @@ fn rates(before: &Counts, now: &Counts, elapsed: Duration) -> HashMap<u32, Rate>
 }
 
 #[derive(Serialize)]
-struct Row {
+struct RatedProcess {
     rate: Rate,
     #[serde(flatten)]
     process: Process,
 }
 
-/// Two looks, an interval apart.
+/// The last scan, with rates since the scan before it.
 struct View {
     processes: Vec<Process>,
     counts: Counts,
@@ -80,23 +80,23 @@ struct View {
 
 impl View {
     fn first() -> Self {
-        let processes = process_scan::take();
+        let processes = process_scan::scan();
         Self { counts: counts(&processes), processes, at: Instant::now(), rates: HashMap::new() }
     }
 
     fn again(&mut self) {
         let mut next = Self::first();
-        recent::judge(&mut next.processes, &self.processes);
+        recent::set_recent_paths(&mut next.processes, &self.processes);
         next.rates = rates(&self.counts, &next.counts, next.at - self.at);
         *self = next;
     }
 
-    /// The busiest first.
+    /// The lines of the table, the busiest process first.
     fn lines(&self) -> Vec<String> {
         let rate = |p: &Process| self.rates.get(&p.pid).copied().unwrap_or_default();
         let mut processes: Vec<&Process> = self.processes.iter().collect();
         processes.sort_by_key(|p| (std::cmp::Reverse(rate(p).sent.saturating_add(rate(p).received)), p.pid));
-        let mut table = ps::table().with_front(&["SENT/s", "RECEIVED/s"]);
+        let mut table = ps::table().with_leading_columns(&["SENT/s", "RECEIVED/s"]);
         for process in processes {
             let rate = rate(process);
             let mut row = vec![bytes(rate.sent), bytes(rate.received)];
@@ -124,20 +124,21 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         if json {
             let rates = view.rates;
             let rate = |pid| rates.get(&pid).copied().unwrap_or_default();
-            let rows = view.processes.into_iter().map(|process| Row { rate: rate(process.pid), process });
+            let rows = view.processes.into_iter().map(|process| RatedProcess { rate: rate(process.pid), process });
             output::json(&serde_json::json!({ "processes": rows.collect::<Vec<_>>() }))?;
         } else {
             output::text(&(view.lines().join("\n") + "\n"))?;
         }
         return Ok(0);
     }
-    let terminated = watch(&mut view, interval).map_err(|e| Failure::new(FAILED, format!("the terminal: {e}")))?;
+    let terminated =
+        watch(&mut view, interval).map_err(|e| Failure::new(FAILED, format!("cannot use the terminal: {e}")))?;
     Ok(if terminated { 143 } else { 0 })
 }
 
-/// Draws until a key or a signal ends it; true for a signal.
+/// Draws until a key or a signal ends it. Returns true for a signal.
 fn watch(view: &mut View, interval: Duration) -> std::io::Result<bool> {
-    let asked = endings()?;
+    let asked = termination_flag()?;
     let _screen = Screen::open()?;
     draw(view)?;
     loop {
@@ -165,8 +166,8 @@ fn watch(view: &mut View, interval: Duration) -> std::io::Result<bool> {
     }
 }
 
-/// Set when a signal asks the program to end: the terminal is restored first.
-fn endings() -> std::io::Result<Arc<AtomicBool>> {
+/// A flag that is set by a signal to end, so that the terminal is restored first.
+fn termination_flag() -> std::io::Result<Arc<AtomicBool>> {
     use signal_hook::consts::TERM_SIGNALS;
     let asked = Arc::new(AtomicBool::new(false));
     for signal in TERM_SIGNALS.iter().chain([&signal_hook::consts::SIGHUP]) {
@@ -177,7 +178,7 @@ fn endings() -> std::io::Result<Arc<AtomicBool>> {
 
 fn draw(view: &View) -> std::io::Result<()> {
     let (width, height) = match terminal::size()? {
-        (0, _) | (_, 0) => (80, 24), // a terminal that was never told its size
+        (0, _) | (_, 0) => (80, 24), // the terminal has no size
         size => size,
     };
     let fits = |line: &str| line.chars().take(width.into()).collect::<String>();
@@ -197,7 +198,7 @@ fn draw(view: &View) -> std::io::Result<()> {
     out.flush()
 }
 
-/// The terminal in raw mode on its other screen, until dropped.
+/// The terminal in raw mode on its alternate screen, until dropped.
 struct Screen;
 
 impl Screen {
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_count_only_streams_seen_twice() {
+    fn rates_count_streams_of_both_scans_only() {
         let before = Counts::from([((1, 0, 0), (100, 0)), ((2, 1, 0), (5, 5))]);
         let now = Counts::from([((1, 0, 0), (300, 50)), ((1, 5, 0), (900, 900)), ((2, 1, 0), (1, 5))]);
         let rates = rates(&before, &now, Duration::from_secs(2));

@@ -1,12 +1,12 @@
-//! `motet tune`: measures from which sizes on single copy pays here, and keeps that in the profile of this machine.
+//! `motet tune`: measures the sizes from which single copy pays, and keeps them in the profile of this machine.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use motet_bench::tune::{self, Measured};
-use motet_config::Surroundings;
-use motet_config::profile::{self, Found, Machine, Profile};
+use motet_config::Environment;
+use motet_config::profile::{self, Machine, Profile, ProfileLookup};
 use serde::Serialize;
 
 use crate::exit_error::{FAILED, Failure, Outcome};
@@ -14,19 +14,19 @@ use crate::output;
 
 /// Measure this machine, about two seconds, and keep the sizes in its profile
 ///
-/// The profile says from which size on large payload is copied once instead of through a ring, and from which size on both
-/// sides make that copy together. The first size is another one where the two CPUs share no cache, which may change from one
-/// minute to the next on a virtual machine: the one that holds now is measured, and that of the other case kept as it was.
-/// Every process under Motet reads the profile when it starts; settings win over it. Root's is for all
-/// users (/var/cache/motet/profile.toml), anybody else's is their own (~/.cache/motet/profile.toml).
+/// The profile has the size from which large payload is copied once instead of through a ring, and the size from which both
+/// sides make that copy together. The first size differs between CPUs that share a cache and CPUs that do not, which may change
+/// from one minute to the next on a virtual machine: the present case is measured, and the size of the other case is kept.
+/// Every process under Motet reads the profile when it starts; settings override it. The profile of root is for all
+/// users (/var/cache/motet/profile.toml), other users have their own (~/.cache/motet/profile.toml).
 #[derive(Debug, Args)]
 #[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct Arguments {
-    /// Do nothing when there is a valid profile with the size for CPUs as near as these are now
+    /// Do nothing if a valid profile has the size for the present case of the CPUs
     #[arg(long)]
     once: bool,
 
-    /// Keep the sizes even when the figures vary too much to be trusted
+    /// Keep the sizes even if the measurements vary too much
     #[arg(short, long)]
     force: bool,
 
@@ -36,7 +36,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct TuneReport {
     profile: Option<PathBuf>,
     #[serde(flatten)]
     measured: Measured,
@@ -44,43 +44,42 @@ struct Report {
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let surroundings = Surroundings::of_this_process();
-    let before = surroundings.load().profile;
+    let environment = Environment::of_this_process();
+    let before = environment.load().profile;
     if arguments.once
-        && let Found::Valid { path, profile } = &before
+        && let ProfileLookup::Valid { path, profile } = &before
         && is_done(profile, tune::is_near)
     {
         output::text(&format!("{}: {}\n", path.display(), describe(profile)))?;
         return Ok(0);
     }
     let measured = tune::measure(&["bench"]).map_err(|e| Failure::new(FAILED, format!("cannot measure: {e:#}")))?;
-    let before = if let Found::Valid { profile, .. } = &before { Some(profile) } else { None };
+    let before = if let ProfileLookup::Valid { profile, .. } = &before { Some(profile) } else { None };
     let profile = merge(before, &measured);
     let notes = measured.lines();
     let keep = !arguments.dry_run && (measured.steady || arguments.force);
-    let place = if keep { surroundings.profiles().into_iter().next() } else { None };
+    let place = if keep { environment.profiles().into_iter().next() } else { None };
     let written = place.as_ref().map(|path| profile::write(path, &profile.render(&notes)));
     let summary = describe(&profile);
-    let report = Report { profile: place.clone().filter(|_| matches!(written, Some(Ok(())))), measured };
+    let report = TuneReport { profile: place.clone().filter(|_| matches!(written, Some(Ok(())))), measured };
     if json {
         output::json(&report)?;
     } else {
         let mut text = notes.iter().map(|line| format!("{line}\n")).collect::<String>();
         if !report.measured.permitted {
-            text +=
-                "The kernel does not let one process copy from another here; large payload goes through the ring.\n";
+            text += "The kernel does not let a process copy from another here; large payload goes through the ring.\n";
         }
         text += &format!("The two CPUs {}", if report.measured.near { "share a cache" } else { "share no cache" });
         text += &format!(" (floor {:.0} ns); ", report.measured.floor);
         text += match (report.measured.permitted, before.and_then(|b| other(b, report.measured.near))) {
-            (false, _) => "nothing else is kept.\n",
-            (true, Some(_)) => "the size for the other case stays as it was.\n",
-            (true, None) => "for the other case the default holds until it is measured.\n",
+            (false, _) => "no size is kept.\n",
+            (true, Some(_)) => "the size for the other case is kept.\n",
+            (true, None) => "the other case has the default until it is measured.\n",
         };
         if report.measured.moved {
-            text += "That changed while it was measured.\n";
+            text += "The CPUs changed between these cases during the measurement.\n";
         } else if !report.measured.steady {
-            text += "The figures vary: other programs ran beside.\n";
+            text += "The measurements vary: other programs were running.\n";
         }
         text += &format!("{summary}; measured in {:.1} s\n", report.measured.seconds);
         text.extend(report.profile.iter().map(|path| format!("kept in {}\n", path.display())));
@@ -89,12 +88,13 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     match (place, written) {
         (Some(path), Some(Err(e))) => Err(not_kept(&path, &e)),
         (None, _) if !keep && !arguments.dry_run => {
-            let what = "the figures vary too much to be kept, the defaults hold; try again when less runs here, or add --force";
+            let what = "the measurements vary too much, so the defaults hold; run it again when the machine is less busy, or add --force";
             Err(Failure::new(FAILED, what))
         }
-        (None, _) if keep => {
-            Err(Failure::new(FAILED, "the profile has no place: MOTET_PROFILE is /dev/null; the defaults hold"))
-        }
+        (None, _) if keep => Err(Failure::new(
+            FAILED,
+            "MOTET_PROFILE is /dev/null, so no profile is written and the defaults hold; unset it to keep one",
+        )),
         _ => Ok(0),
     }
 }
@@ -103,7 +103,7 @@ fn not_kept(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(FAILED, format!("cannot write {}: {error}; the defaults hold", path.display()))
 }
 
-/// Whether a profile has the size for CPUs as near as they are now. One without any was measured where single copy is forbidden.
+/// Whether a profile has the size for the present case of the CPUs. A profile without sizes was measured where single copy is forbidden.
 fn is_done(profile: &Profile, is_near: impl FnOnce() -> Option<bool>) -> bool {
     match (profile.single_copy_min, profile.single_copy_min_far) {
         (Some(_), Some(_)) | (None, None) => true,
@@ -111,12 +111,12 @@ fn is_done(profile: &Profile, is_near: impl FnOnce() -> Option<bool>) -> bool {
     }
 }
 
-/// The size for CPUs that are not as near as those measured.
+/// The size of the case that was not measured.
 fn other(profile: &Profile, near: bool) -> Option<u64> {
     if near { profile.single_copy_min_far } else { profile.single_copy_min }
 }
 
-/// What was measured, and of the profile `before` the size that was not.
+/// The measured sizes, with the size of the other case from the profile `before`.
 fn merge(before: Option<&Profile>, measured: &Measured) -> Profile {
     let other = before.filter(|_| measured.permitted).and_then(|b| other(b, measured.near));
     let (single_copy_min, single_copy_min_far) =
@@ -131,7 +131,7 @@ fn merge(before: Option<&Profile>, measured: &Measured) -> Profile {
     }
 }
 
-/// What a profile says, in words.
+/// The sizes of a profile as text.
 pub fn describe(profile: &Profile) -> String {
     let size = |n: Option<u64>| match n {
         None => "the default size".into(),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_case_that_was_measured_is_replaced() {
+    fn only_the_measured_case_is_replaced() {
         let first = merge(None, &measured(true, true));
         assert_eq!(sizes(&first), (Some(1 << 20), None));
         let before = Profile { single_copy_min: Some(4 << 20), ..first };
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn once_is_once_for_each_case() {
+    fn once_measures_each_case_once() {
         let near = merge(None, &measured(true, true));
         assert!(is_done(&near, || Some(true)) && !is_done(&near, || Some(false)));
         assert!(is_done(&near, || None));

@@ -1,20 +1,20 @@
-//! `motet why`: for every pair of processes, the path in use and each rejected one with its reason; for streams and for nodes of
-//! messages.
+//! `motet why`: for every stream and every link of a node, the driver in use and each rejected driver with its reason.
 
 use std::collections::HashMap;
 
 use clap::Args;
+use motet_wire::stream::record::State;
 use serde::Serialize;
 
-use crate::drivers::{self, Verdict};
+use crate::drivers::DriverVerdict;
 use crate::exit_error::{Failure, NOT_FOUND, Outcome};
 use crate::node_stats::{MessageLink, MessageNode};
-use crate::output::{self, bytes, harmless};
-use crate::process_scan::{self, Node, Process, Standing, Stream};
+use crate::output::{self, bytes, sanitize};
+use crate::process_scan::{self, NodeRow, Process, ProcessStatus, Stream};
 use crate::ps::{address, note, tcp_bytes};
 use crate::{process_scan::Moved, procfs, ranks, recent};
 
-/// Tell for every connection which path it takes, and why not another
+/// Show the path of every connection, and why it takes no other
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A process (either end), an address, a port (`:5000`), or part of a peer's command
@@ -32,7 +32,7 @@ struct Pair {
     reason: u32,
     sent: Moved,
     received: Moved,
-    drivers: Vec<Verdict>,
+    drivers: Vec<DriverVerdict>,
     #[serde(skip)]
     stream: Stream,
 }
@@ -42,24 +42,24 @@ struct Answer {
     pid: u32,
     command: String,
     #[serde(flatten)]
-    standing: Standing,
-    /// Of a rank of MPI: by which way it sends.
+    status: ProcessStatus,
+    /// For an MPI rank: the transport of its messages.
     mpi: Option<String>,
     pairs: Vec<Pair>,
-    /// Nodes of messages.
+    /// The nodes of messages.
     nodes: Vec<MessageNode>,
-    /// Of the whole process family, ended connections included.
-    node: Option<Node>,
+    /// The totals of the fork group, ended connections included.
+    node: Option<NodeRow>,
 }
 
 #[derive(Serialize)]
-struct Report {
+struct WhyReport {
     processes: Vec<Answer>,
 }
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let processes = recent::take();
+    let processes = recent::scan();
     let answers: Vec<Answer> = match arguments.subject.as_deref() {
         None => processes.into_iter().map(|p| answer(p, |_, _| true)).collect(),
         Some(subject) => match subject.parse::<u32>() {
@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         },
     };
     if json {
-        output::json(&Report { processes: answers })?;
+        output::json(&WhyReport { processes: answers })?;
     } else if answers.is_empty() {
         output::text("no process is under Motet; start one with `motet run -- COMMAND`\n")?;
     } else {
@@ -77,49 +77,49 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     Ok(0)
 }
 
-/// All pairs of one process, and the far ends of pairs with it.
+/// All pairs of one process.
 fn of_process(processes: Vec<Process>, pid: u32) -> Outcome<Vec<Answer>> {
     if processes.iter().any(|p| p.pid == pid) {
         return Ok(processes.into_iter().filter(|p| p.pid == pid).map(|p| answer(p, |_, _| true)).collect());
     }
-    let missing = || Failure::new(NOT_FOUND, format!("there is no process {pid}; `motet ps` lists those under Motet"));
+    let missing = || Failure::new(NOT_FOUND, format!("no process {pid}; `motet ps` lists the processes under Motet"));
     let process = process_scan::of(pid).ok_or_else(missing)?;
     Ok(vec![answer(process, |_, _| true)])
 }
 
-/// All pairs whose far or near address, or whose peer's command, is meant.
+/// All pairs and links that `subject` names: an address of either end, a port, a part of the peer's command, or a peer node.
 fn of_peer(processes: Vec<Process>, subject: &str) -> Outcome<Vec<Answer>> {
-    let meant = |stream: &Stream, command: Option<&str>| {
+    let matches = |stream: &Stream, command: Option<&str>| {
         let by_address = [stream.peer, stream.local].into_iter().flatten().any(|a| {
             let port = subject.strip_prefix(':').is_some_and(|p| p.parse() == Ok(a.port()));
             port || a.to_string() == subject || a.ip().to_string() == subject
         });
         by_address || command.is_some_and(|c| c.contains(subject))
     };
-    let by_node = |link: &MessageLink| {
+    let matches_link = |link: &MessageLink| {
         let command = link.peer_pid.and_then(procfs::command);
         link.peer_name.as_deref() == Some(subject) || command.is_some_and(|c| c.contains(subject))
     };
     let answers = processes.into_iter().map(|p| {
-        let mut answer = answer(p, meant);
-        answer.nodes.iter_mut().for_each(|node| node.links.retain(by_node));
+        let mut answer = answer(p, matches);
+        answer.nodes.iter_mut().for_each(|node| node.links.retain(matches_link));
         answer.nodes.retain(|node| !node.links.is_empty());
         answer
     });
     let answers: Vec<Answer> = answers.filter(|a| !a.pairs.is_empty() || !a.nodes.is_empty()).collect();
     if answers.is_empty() {
-        let what = format!("no stream to `{}`; `motet ps -l` lists all streams", harmless(subject, 60));
+        let what = format!("no stream or link to `{}`; `motet ps -l` lists all streams", sanitize(subject, 60));
         return Err(Failure::new(NOT_FOUND, what));
     }
     Ok(answers)
 }
 
-fn answer(process: Process, meant: impl Fn(&Stream, Option<&str>) -> bool) -> Answer {
+fn answer(process: Process, matches: impl Fn(&Stream, Option<&str>) -> bool) -> Answer {
     let mut commands = HashMap::new();
     let mut command = |pid: u32| commands.entry(pid).or_insert_with(|| procfs::command(pid)).clone();
     let pairs = process.streams.into_iter().filter_map(|stream| {
         let peer_command = stream.peer_pid.and_then(&mut command);
-        meant(&stream, peer_command.as_deref()).then(|| Pair {
+        matches(&stream, peer_command.as_deref()).then(|| Pair {
             local: stream.local,
             peer: stream.peer,
             peer_pid: stream.peer_pid,
@@ -128,7 +128,7 @@ fn answer(process: Process, meant: impl Fn(&Stream, Option<&str>) -> bool) -> An
             reason: stream.reason,
             sent: stream.sent,
             received: stream.received,
-            drivers: drivers::verdicts(&stream),
+            drivers: verdicts(&stream),
             stream,
         })
     });
@@ -138,26 +138,48 @@ fn answer(process: Process, meant: impl Fn(&Stream, Option<&str>) -> bool) -> An
         nodes: process.nodes,
         pid: process.pid,
         command: process.command,
-        standing: process.standing,
+        status: process.status,
         node: process.node,
     }
 }
 
+/// One verdict for each driver on a stream, the driver in use first.
+fn verdicts(stream: &Stream) -> Vec<DriverVerdict> {
+    let mut verdicts: Vec<DriverVerdict> = motet::driver_table::DRIVERS
+        .iter()
+        .map(|driver| {
+            let (wire, fast) = (driver.streams().is_some(), stream.path == process_scan::Path::Shm);
+            let text = stream.reason_text;
+            let reason = match (wire, fast) {
+                (true, _) => text,
+                (false, true) => "slower; carries what the faster path cannot",
+                (false, false) if stream.state == State::Attached => {
+                    "most bytes of the last 250 ms took it (most of all bytes, if none moved)"
+                }
+                (false, false) => "every stream starts on it",
+            };
+            DriverVerdict { driver: driver.name().to_owned(), in_use: wire == fast, reason: reason.to_owned() }
+        })
+        .collect();
+    verdicts.sort_by_key(|v| !v.in_use);
+    verdicts
+}
+
 fn render(answer: &Answer) -> String {
-    let mut out = format!("{} {}\n", answer.pid, harmless(&answer.command, 90));
+    let mut out = format!("{} {}\n", answer.pid, sanitize(&answer.command, 90));
     if let Some(mpi) = &answer.mpi {
-        out += &format!("  {}\n", harmless(mpi, 300));
+        out += &format!("  {}\n", sanitize(mpi, 300));
     }
     for node in &answer.nodes {
         out += &messages(node);
     }
-    if let Some(note) = note(&answer.standing).filter(|_| !matches!(answer.standing, Standing::NodesOnly)) {
+    if let Some(note) = note(&answer.status).filter(|_| !matches!(answer.status, ProcessStatus::NodesOnly)) {
         return out + &format!("  {note}\n");
     }
     for pair in &answer.pairs {
         let arrow = if pair.stream.connected { "->" } else { "<-" };
         let peer = match (pair.peer_pid, &pair.peer_command) {
-            (Some(pid), Some(command)) => format!("  ({pid} {})", harmless(procfs::name(command), 30)),
+            (Some(pid), Some(command)) => format!("  ({pid} {})", sanitize(procfs::name(command), 30)),
             (Some(pid), None) => format!("  (process {pid})"),
             _ => String::new(),
         };
@@ -175,8 +197,8 @@ fn render(answer: &Answer) -> String {
             tcp_bytes(s, received)
         );
     }
-    if answer.pairs.is_empty() && !matches!(answer.standing, Standing::NodesOnly) {
-        out += "  no stream now\n";
+    if answer.pairs.is_empty() && !matches!(answer.status, ProcessStatus::NodesOnly) {
+        out += "  no stream at present\n";
     }
     if let Some(node) = &answer.node {
         out += &totals(node);
@@ -184,38 +206,38 @@ fn render(answer: &Answer) -> String {
     out
 }
 
-/// A node of messages: each link, the drivers for it, and how messages went.
+/// A node of messages: its links, with a verdict on each driver and the counts of messages.
 fn messages(node: &MessageNode) -> String {
-    let mut out = format!("  node {} ({})\n", harmless(&node.name, 64), harmless(&node.address, 120));
+    let mut out = format!("  node {} ({})\n", sanitize(&node.name, 64), sanitize(&node.address, 120));
     for link in &node.links {
         out += &message_link(link);
     }
     if node.links.is_empty() {
-        out += "    no link now\n";
+        out += "    no link at present\n";
     }
-    if node.unshown > 0 {
-        out += &format!("    without a row here: {} links so far\n", node.unshown);
+    if node.links_not_listed > 0 {
+        out += &format!("    links not listed so far: {}\n", node.links_not_listed);
     }
-    for failed in &node.failed {
-        out += &format!("    calls that failed so far: {} x {}\n", failed.count, failed.text);
+    for failed in &node.failed_connects {
+        out += &format!("    failed connects so far: {} x {}\n", failed.count, failed.text);
     }
     out
 }
 
 fn message_link(link: &MessageLink) -> String {
-    let arrow = if link.called { "->" } else { "<-" };
-    let peer = harmless(link.peer_name.as_deref().unwrap_or(&link.peer), 64);
+    let arrow = if link.connector { "->" } else { "<-" };
+    let peer = sanitize(link.peer_name.as_deref().unwrap_or(&link.peer), 64);
     let process = link.peer_pid.map_or(String::new(), |pid| match procfs::command(pid) {
-        Some(command) => format!("  ({pid} {})", harmless(procfs::name(&command), 30)),
+        Some(command) => format!("  ({pid} {})", sanitize(procfs::name(&command), 30)),
         None => format!("  (process {pid})"),
     });
     let mut out = format!("    link {} {arrow} {peer}{process}\n", link.link);
     if let Some(gone) = link.gone {
         out += &format!("      gone      {gone}\n");
     }
-    for way in &link.drivers {
-        let word = if way.in_use { "in use  " } else { "rejected" };
-        out += &format!("      {word}  {:4} {}\n", harmless(&way.driver, 8), way.reason);
+    for verdict in &link.drivers {
+        let word = if verdict.in_use { "in use  " } else { "rejected" };
+        out += &format!("      {word}  {:4} {}\n", sanitize(&verdict.driver, 8), verdict.reason);
     }
     for line in link.counts.lines() {
         out += &format!("      messages  {line}\n");
@@ -223,14 +245,15 @@ fn message_link(link: &MessageLink) -> String {
     out
 }
 
-/// What the node file counted since it was made.
-fn totals(node: &Node) -> String {
+/// What the node file has counted since it was created.
+fn totals(node: &NodeRow) -> String {
     let mut out = String::new();
-    for plain in &node.plain {
-        out += &format!("  stayed on tcp so far: {} x {}\n", plain.count, plain.text);
+    for stayed in &node.stayed_on_tcp {
+        out += &format!("  stayed on tcp so far: {} x {}\n", stayed.count, stayed.text);
     }
     if node.overflow > 0 {
-        out += &format!("  without a record: {} (raise MOTET_STREAMS, now {})\n", node.overflow, node.capacity);
+        out +=
+            &format!("  streams without a record so far: {}; raise MOTET_STREAMS ({})\n", node.overflow, node.capacity);
     }
     out
 }

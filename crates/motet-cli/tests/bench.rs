@@ -1,4 +1,4 @@
-//! How `motet bench` ends: when a signal ends it, and when nobody reads what it prints.
+//! How `motet bench` ends: by a signal, and when its output cannot be written.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 fn bench(folder: &Path, rows: &str) -> Command {
     let mut command = motet(["bench", "--quick", "--only", rows]);
-    // So that what is left is this run's.
+    // Anything left in the folder belongs to this run.
     command.env("TMPDIR", folder).env("RUN_OF", folder).current_dir(folder);
     command
 }
@@ -48,13 +48,13 @@ fn a_signal_leaves_neither_a_process_nor_a_file() {
     }
     let folder = Folder::new("bench-ended");
     let mark = format!("RUN_OF={}", folder.path().display());
-    // While a compiler runs, and while a pair of programs measures. (Others than TERM may be ignored where this runs.)
+    // While a compiler runs, and while a pair of programs measures. (Signals other than TERM may be ignored by the caller.)
     for (row, word) in [("short", "connect.c"), ("a", "serve")] {
         let mut command = bench(folder.path(), row);
         let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let began = Instant::now();
         while !of(&mark).into_iter().any(|pid| has(pid, word)) {
-            assert!(began.elapsed() < Duration::from_secs(60), "it comes to {word}");
+            assert!(began.elapsed() < Duration::from_secs(60), "it reaches {word}");
             std::thread::sleep(Duration::from_millis(2));
         }
         kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
@@ -70,7 +70,7 @@ fn a_signal_leaves_neither_a_process_nor_a_file() {
 }
 
 #[test]
-fn a_reader_that_left_is_no_error_and_a_full_disk_is_one() {
+fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
     if !two_processors() {
         return;
     }

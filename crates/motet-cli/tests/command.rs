@@ -18,7 +18,7 @@ fn wrong_options_are_one_line_and_code_2() {
 
 #[test]
 fn a_tool_of_bench_has_options_of_its_own() {
-    // A row is no part of the tool, and the rows' options do not reach it.
+    // A tool takes neither rows nor the options of rows.
     for arguments in [
         &["bench", "corba", "--only", "a"][..],
         &["bench", "--quick", "corba"],
@@ -44,7 +44,7 @@ fn help_and_version_succeed() {
 }
 
 #[test]
-fn settings_are_shown_with_where_they_come_from() {
+fn settings_are_shown_with_their_source() {
     let folder = Folder::new("settings");
     let file = folder.file("motet.toml", "hot = 8\nring = \"8KiB\"\n", 0o644);
     let mut command = motet(["config", "--json"]);
@@ -66,7 +66,7 @@ fn wrong_settings_are_one_line_and_code_2() {
         ("MOTET_RING", "70000", "use 64KiB or 128KiB"),
         ("MOTET_SPIN", "fast", "is not a time"),
         ("MOTET_RIGN", "65536", "did you mean MOTET_RING?"),
-        ("MOTET_DRIVERS", "warp", "no such driver: `warp`; there are: shm, tcp"),
+        ("MOTET_DRIVERS", "warp", "no such driver: `warp`; use shm or tcp"),
         ("MOTET_CONFIG", "/no/such/file", "correct or unset MOTET_CONFIG"),
     ] {
         let said = refused(motet(["run", "true"]).env(name, value), 2);
@@ -102,13 +102,13 @@ fn doctor_checks_what_shared_memory_needs() {
 }
 
 #[test]
-fn why_says_what_is_not_there() {
+fn why_reports_an_unknown_process_or_peer() {
     refused(&mut motet(["why", "4194305"]), 3);
-    assert!(refused(&mut motet(["why", "no-such-peer.example:1"]), 3).contains("no stream to"));
+    assert!(refused(&mut motet(["why", "no-such-peer.example:1"]), 3).contains("no stream or link to"));
 }
 
 #[test]
-fn why_tells_how_to_equip_a_plain_process() {
+fn why_says_how_to_start_a_process_under_motet() {
     let own = std::process::id().to_string();
     let (code, out, _) = finish(&mut motet(["why", &own]));
     assert_eq!(code, 0);

@@ -1,5 +1,5 @@
-//! With the real libraries: what `ps`, `why` and `top` show of two processes that talk to one another. Needs a whole build
-//! and Python; says so and passes where either is missing.
+//! `ps`, `why` and `top` with the real libraries, on two processes that exchange bytes. Needs a whole build and Python; prints
+//! SKIPPED and passes where either is missing.
 
 mod common;
 
@@ -32,7 +32,7 @@ else:
     os.wait()
 "#;
 
-/// Two processes that have talked and stay until a line comes.
+/// Two processes that have exchanged bytes, and wait for a line of input.
 struct Pair {
     server: Child,
     pids: [u64; 2],
@@ -80,7 +80,7 @@ fn processes(arguments: &[&str]) -> Vec<serde_json::Value> {
 
 #[test]
 fn both_ends_are_seen_on_shared_memory() {
-    // With gates that stay open, so that most bytes go there: the path is that of the bytes.
+    // With gates that stay open, so that most bytes take the ring: the path is that of the bytes.
     let Some(pair) = pair(&["--set", "patience=300ms"]) else { return };
     let listed = processes(&["ps", "--json"]);
     for (own, peer) in [(pair.pids[0], pair.pids[1]), (pair.pids[1], pair.pids[0])] {
@@ -108,8 +108,8 @@ fn both_ends_are_seen_on_shared_memory() {
     pair.end();
 }
 
-/// Upgraded is not in use: without spins hardly a byte finds a ring open, and whether one does is a matter of who runs when. What is
-/// shown is what the counters say, in each case.
+/// An upgraded stream may use TCP: without spins few bytes find an open ring, depending on the scheduler. The path follows the counters
+/// in each case.
 #[test]
 fn the_path_is_where_the_bytes_went() {
     for options in [["--set", "spin=0"], ["--set", "patience=300ms"]] {
@@ -237,13 +237,13 @@ fn a_program_under_a_seccomp_filter_is_explained() {
     assert!(said.contains("it runs under a seccomp filter"), "{said}");
 }
 
-/// The words of the lines of an event.
+/// The lines of an event.
 fn logged(text: &str, event: &str) -> Vec<String> {
     text.lines().filter(|l| l.contains(&format!(" event={event} "))).map(String::from).collect()
 }
 
 #[test]
-fn a_log_tells_what_became_of_each_stream() {
+fn a_log_has_the_events_of_each_stream() {
     let folder = Folder::new("live-log");
     let one = folder.path().join("log");
     let Some(pair) = pair(&["--log", one.to_str().unwrap()]) else { return };
@@ -267,22 +267,22 @@ fn a_log_tells_what_became_of_each_stream() {
 }
 
 #[test]
-fn a_log_has_the_reason_of_a_stream_that_stays_plain() {
-    let folder = Folder::new("live-log-plain");
+fn a_log_has_the_reason_of_a_stream_on_tcp() {
+    let folder = Folder::new("live-log-tcp");
     let each = folder.path().join("log.%p");
     let Some(pair) = pair(&["--on", "tcp", "--log", each.to_str().unwrap()]) else { return };
     let pids = pair.pids;
     pair.end();
     for pid in pids {
         let text = std::fs::read_to_string(folder.path().join(format!("log.{pid}"))).unwrap();
-        let plain = logged(&text, "plain");
-        assert!(plain.len() == 1 && plain[0].contains(" reason=6 text=\"the driver is switched off"), "{text}");
+        let stayed = logged(&text, "tcp_only");
+        assert!(stayed.len() == 1 && stayed[0].contains(" reason=6 text=\"the driver is switched off"), "{text}");
         assert!(logged(&text, "attached").is_empty() && !text.contains(" reason=0 "), "{text}");
     }
 }
 
 #[test]
-fn a_log_that_cannot_be_written_disturbs_nobody() {
+fn a_log_that_cannot_be_written_is_ignored() {
     let Some(pair) = pair(&["--log", "/proc/no/such/log"]) else { return };
     let listed = processes(&["ps", "--json"]);
     let process = listed.iter().find(|p| p["pid"] == pair.pids[0]).expect("listed");

@@ -1,4 +1,4 @@
-//! What `motet why` shows of nodes of messages: this process has one, and a second process another.
+//! `motet why` for nodes of messages: one in this process and one in a second process.
 
 mod common;
 
@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{finish, json, motet, refused};
-use motet::node::{Bodies, Channel, LinkId, Node, Serve, in_ns, options};
+use motet::node::{Bodies, Channel, LinkId, Node, Serve, deadline_in, options};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 const SERVICE: u64 = 7;
-/// One through the ring, one by single copy where the system allows it.
+/// One through the payload ring, one by single copy where the system allows it.
 const LONG: [usize; 2] = [40_000, 1 << 20];
 
 /// A node that copies bodies of 512 KiB and more from its peer's memory.
@@ -22,7 +22,7 @@ fn node(name: &str) -> Node {
     Node::with(&options).unwrap()
 }
 
-/// In the second process, which is this program again: receives what comes until its input ends.
+/// Runs in the second process, which is this program again: receives messages until its input ends.
 #[test]
 fn the_second_process() {
     let Ok(name) = std::env::var("TEST_NODE_NAME") else { return };
@@ -40,7 +40,7 @@ fn the_second_process() {
     }
     std::thread::scope(|scope| {
         let ended = scope.spawn(|| std::io::stdin().read_line(&mut String::new()));
-        let _ = node.until(|| ended.is_finished(), Some(in_ns(60_000_000_000)));
+        let _ = node.progress_until(|| ended.is_finished(), Some(deadline_in(60_000_000_000)));
     });
 }
 
@@ -79,12 +79,12 @@ fn exchange(node: &Node, channel: Channel) {
     }
 }
 
-/// The links that `motet why` shows of a process, once the node there has come to rest and has said how messages went.
+/// The links that `motet why` shows of a process, once the counts of its node are up to date.
 fn links_of(node: &Node, pid: u32, settled: impl Fn(&[serde_json::Value]) -> bool) -> Vec<serde_json::Value> {
     let began = Instant::now();
     loop {
         // Progress is made here, and ends in a sleep.
-        let _ = node.until(|| false, Some(in_ns(20_000_000)));
+        let _ = node.progress_until(|| false, Some(deadline_in(20_000_000)));
         let (code, out, err) = finish(&mut motet(["why", &pid.to_string(), "--json"]));
         assert_eq!(code, 0, "{err}");
         let report = json(&out);
@@ -99,70 +99,75 @@ fn links_of(node: &Node, pid: u32, settled: impl Fn(&[serde_json::Value]) -> boo
 }
 
 #[test]
-fn nodes_are_shown_with_their_links_why_their_driver_and_how_messages_went() {
+fn why_shows_nodes_with_links_drivers_and_counts() {
     let second_name = format!("why-test-{}", std::process::id());
     let second = Second::start(&second_name);
     let own_name = format!("why-test-own-{}", std::process::id());
     let node = node(&own_name);
     let (own, other) = (std::process::id(), second.child.id());
 
-    // One link by the fastest way; a second one whose fastest way leads nowhere.
+    // One link over the fastest driver; a second one whose fastest driver finds no node.
     let fast = node.connect(&second.address, LIMIT).unwrap();
     let tcp = second.address.split(',').find(|way| way.starts_with("tcp://")).unwrap();
     let slow = node.connect(&format!("shm://nobody-is-called-so,{tcp}"), LIMIT).unwrap();
-    // Nobody is told of a call that fails but the caller, and who looks here.
+    // A failed connect is reported to its caller, and counted in the stats page.
     assert!(node.connect("nobody-is-called-so", None).is_err());
     let open = |link: LinkId| node.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
     [open(fast), open(slow)].into_iter().for_each(|channel| exchange(&node, channel));
 
     let sent = |link: &serde_json::Value, what: &str| link["counts"][what].as_u64().unwrap();
     let links = links_of(&node, own, |links| {
-        links.len() == 2 && sent(&links[0], "lines_sent") > 10 && sent(&links[1], "frames_sent") > (1 << 20)
+        links.len() == 2 && sent(&links[0], "cells_sent") > 10 && sent(&links[1], "frames_sent") > (1 << 20)
     });
     for (link, driver, called) in [(&links[0], "shm", fast), (&links[1], "tcp", slow)] {
         assert_eq!(link["link"], called.0, "{link}");
-        assert_eq!((link["up"].as_bool(), link["called"].as_bool()), (Some(true), Some(true)), "{link}");
+        assert_eq!((link["up"].as_bool(), link["connector"].as_bool()), (Some(true), Some(true)), "{link}");
         let drivers = link["drivers"].as_array().unwrap();
         assert_eq!((drivers[0]["driver"].as_str(), drivers[0]["in_use"].as_bool()), (Some(driver), Some(true)));
-        assert!(drivers.len() > 1 && drivers[1..].iter().all(|way| way["in_use"] == false && way["reason"] != ""));
+        assert!(
+            drivers.len() > 1 && drivers[1..].iter().all(|driver| driver["in_use"] == false && driver["reason"] != "")
+        );
         assert_eq!((link["peer_name"].as_str(), link["peer_pid"].as_u64()), (Some(&*second_name), Some(other.into())));
         assert_eq!(link["counts"]["channels"], 1, "{link}");
     }
     assert!(sent(&links[0], "ring_sent") >= LONG[0] as u64, "{}", links[0]);
-    let vain = &links[1]["drivers"][1];
-    assert!(vain["driver"] == "shm" && vain["reason"].as_str().unwrap().contains("no node has this name"), "{vain}");
+    let rejected = &links[1]["drivers"][1];
+    assert!(
+        rejected["driver"] == "shm" && rejected["reason"].as_str().unwrap().contains("no node has this name"),
+        "{rejected}"
+    );
 
-    // The other end: called, and it is the one that copies.
+    // The other end accepted the link, and it copies.
     let copies = |link: &serde_json::Value| sent(link, "single_copy") + sent(link, "single_copy_refused");
     let theirs = links_of(&node, other, |links| {
         links.len() == 2 && copies(&links[0]) == 1 && sent(&links[1], "frames_received") > (1 << 20)
     });
-    assert!(theirs.iter().all(|link| link["called"] == false && link["peer_name"] == *own_name), "{theirs:?}");
+    assert!(theirs.iter().all(|link| link["connector"] == false && link["peer_name"] == *own_name), "{theirs:?}");
     assert!(sent(&theirs[0], "ring_received") >= LONG[0] as u64, "{}", theirs[0]);
     if sent(&theirs[0], "single_copy") == 1 {
         assert_eq!(sent(&theirs[0], "single_copy_bytes"), LONG[1] as u64);
     }
 
-    // The same for people, and found by the peer's name.
+    // Text output, by process id and by the name of the peer.
     for subject in [own.to_string(), second_name.clone()] {
         let (code, out, err) = finish(&mut motet(["why", &subject]));
         assert_eq!(code, 0, "{err}");
         for part in [
             &format!("node {own_name} (shm://{own_name},tcp://"),
             &format!("-> {second_name}"),
-            "in use    shm  the fastest way of the peer's address",
-            "in use    tcp  the fastest way of the peer's address that could be had",
+            "in use    shm  the fastest driver of the peer's address",
+            "in use    tcp  the fastest driver of the peer's address that could connect",
             "rejected  shm  no node has this name",
-            "lines sent",
-            "ring, for pieces of long messages",
-            "calls that failed so far: 1 x no node has this name",
+            "cells sent",
+            "payload ring, for pieces of long messages",
+            "failed connects so far: 1 x no node has this name",
         ] {
             assert!(out.contains(part), "{part}: {out}");
         }
     }
     refused(&mut motet(["why", "nobody-is-called-so-either"]), 3);
 
-    // A link that is gone says why; one that is closed is not there any more.
+    // A link that is gone has a reason; a closed link is not listed.
     drop(second);
     let gone = links_of(&node, own, |links| links[0]["up"] == false);
     assert!(gone[0]["gone"].as_str().unwrap().contains("gone"), "{}", gone[0]);

@@ -1,4 +1,4 @@
-//! Abstract names that another user has taken: who does it is told.
+//! `motet doctor` names another user who holds abstract names of this user.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn the_other_user() {
 }
 
 fn skip(why: &str) {
-    let line = format!("SKIP doctor_says_who_holds_the_names_of_others: {why}");
+    let line = format!("SKIP doctor_names_the_holder_of_our_names: {why}");
     eprintln!("{line}");
     if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
         && let Ok(mut log) = std::fs::OpenOptions::new().append(true).create(true).open(log)
@@ -33,7 +33,7 @@ fn skip(why: &str) {
 }
 
 #[test]
-fn doctor_says_who_holds_the_names_of_others() {
+fn doctor_names_the_holder_of_our_names() {
     if motet_sys::thread::euid() != 0 {
         return skip("only root can be another user");
     }
@@ -47,7 +47,7 @@ fn doctor_says_who_holds_the_names_of_others() {
     };
     let before = line();
     assert!(!before.contains("user 65533"), "{before}");
-    // The other user passes through, and sees nothing else of it.
+    // The other user may enter the folder, but not list it.
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
     let program = folder.path().join("names");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
@@ -56,9 +56,9 @@ fn doctor_says_who_holds_the_names_of_others() {
     let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(other.stdout.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap() == "holds 21"));
-    let told = line();
-    let who = format!("user 65533 (process {}) holds 1 names of our nodes and 20 of connections", other.id());
-    assert!(told.contains(&who), "{told}");
+    let shown = line();
+    let who = format!("user 65533 (process {}) holds 1 names of nodes and 20 names of connections", other.id());
+    assert!(shown.contains(&who), "{shown}");
     drop(other.stdin.take());
     assert!(other.wait().unwrap().success());
     assert!(!line().contains("user 65533"));

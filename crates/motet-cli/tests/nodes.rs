@@ -1,4 +1,4 @@
-//! Node files that lie: this process plays the hostile one. One test, as all of its files belong to one process.
+//! Hostile node files, created by this process. One test, as all of its files belong to one process.
 
 mod common;
 
@@ -72,12 +72,12 @@ fn hostile_node_files_are_reported_and_never_followed() {
         drop(file);
     }
 
-    // A true head over records of noise, owned by this process: shown as they are, whatever they say.
+    // A valid head over records of noise, owned by this process: the records are shown as they are.
     let noisy = node(size(64), &[(HEAD, &noise[..64 * RECORD]), (0, &head(record, 64, 64))]);
     for index in 0..64 {
-        let life = HEAD + index * RECORD + std::mem::offset_of!(motet_wire::stream::record::Record, life);
-        let state = life + std::mem::offset_of!(motet_wire::stream::record::Life, state);
-        let owner = life + std::mem::offset_of!(motet_wire::stream::record::Life, owner);
+        let life = HEAD + index * RECORD + std::mem::offset_of!(motet_wire::stream::record::StreamRecord, lifecycle);
+        let state = life + std::mem::offset_of!(motet_wire::stream::record::Lifecycle, state);
+        let owner = life + std::mem::offset_of!(motet_wire::stream::record::Lifecycle, owner);
         noisy.write_all_at(&2u32.to_ne_bytes(), state as u64).unwrap();
         noisy.write_all_at(&std::process::id().to_ne_bytes(), owner as u64).unwrap();
     }

@@ -19,7 +19,7 @@ fn shell(folder: &Folder, options: &[&str], script: &str) -> Command {
     run(folder, &arguments)
 }
 
-fn equipped(name: &str) -> Folder {
+fn folder_with_libraries(name: &str) -> Folder {
     let folder = Folder::new(name);
     folder.libraries();
     folder
@@ -27,7 +27,7 @@ fn equipped(name: &str) -> Folder {
 
 #[test]
 fn commands_that_cannot_run_end_as_in_a_shell() {
-    let folder = equipped("cannot");
+    let folder = folder_with_libraries("cannot");
     assert!(refused(&mut run(&folder, &["no-such-command"]), 127).contains("command not found"));
     refused(&mut run(&folder, &["./no-such-command"]), 127);
     let plain = folder.file("plain", "#!/bin/sh\n", 0o644);
@@ -38,10 +38,10 @@ fn commands_that_cannot_run_end_as_in_a_shell() {
     refused(&mut run(&folder, &["--stats", orphan.to_str().unwrap()]), 127);
 }
 
-/// As `execvp` and every shell have it.
+/// A file without a `#!` line is a shell script for `execvp`.
 #[test]
 fn a_script_without_a_first_line_runs_under_the_shell() {
-    let folder = equipped("scripts");
+    let folder = folder_with_libraries("scripts");
     let script = folder.file("script", "echo \"$1\" $MOTET_DISABLE; exit 4\n", 0o755);
     for options in [&[][..], &["--stats"]] {
         let words = [options, &["--", script.to_str().unwrap(), "a word"]].concat();
@@ -65,7 +65,7 @@ fn missing_libraries_are_code_70() {
 
 #[test]
 fn wrong_options_name_the_word() {
-    let folder = equipped("options");
+    let folder = folder_with_libraries("options");
     assert!(refused(&mut run(&folder, &["--on", "warp", "true"]), 2).contains("no such driver: `warp`"));
     assert!(refused(&mut run(&folder, &["--set", "rign=1", "true"]), 2).contains("did you mean ring?"));
     assert!(refused(&mut run(&folder, &["--set", "ring", "true"]), 2).contains("NAME=VALUE"));
@@ -75,7 +75,7 @@ fn wrong_options_name_the_word() {
 
 #[test]
 fn the_program_replaces_motet() {
-    let folder = equipped("replaces");
+    let folder = folder_with_libraries("replaces");
     let mut child = shell(&folder, &[], "echo $$").stdout(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
     child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
@@ -85,7 +85,7 @@ fn the_program_replaces_motet() {
 
 #[test]
 fn exit_status_and_signals_pass_through() {
-    let folder = equipped("status");
+    let folder = folder_with_libraries("status");
     for options in [&[][..], &["--stats"]] {
         for code in [0, 1, 77, 255] {
             assert_eq!(finish(&mut shell(&folder, options, &format!("exit {code}"))).0, code, "{options:?}");
@@ -98,8 +98,8 @@ fn exit_status_and_signals_pass_through() {
 }
 
 #[test]
-fn a_program_sees_the_libraries_the_settings_and_its_own_arguments() {
-    let folder = equipped("sees");
+fn a_program_sees_libraries_settings_and_arguments() {
+    let folder = folder_with_libraries("sees");
     let mine = folder.compile("mine.so", "int mine;", &["-shared", "-fPIC"]);
     let script = "echo $LD_PRELOAD; echo $MOTET_LIBRARY; echo $MOTET_DRIVERS $MOTET_RING $MOTET_DISABLE";
     let options = ["--on", "shm,tcp", "--set", "ring=128K"];
@@ -113,7 +113,7 @@ fn a_program_sees_the_libraries_the_settings_and_its_own_arguments() {
 
 #[test]
 fn off_takes_an_outer_run_out() {
-    let folder = equipped("off");
+    let folder = folder_with_libraries("off");
     let inner = env!("CARGO_BIN_EXE_motet");
     let script = format!("{inner} run --off -- sh -c 'echo [$LD_PRELOAD] $MOTET_DISABLE'");
     assert_eq!(finish(&mut shell(&folder, &[], &script)).1, "[] 1\n");
@@ -123,9 +123,9 @@ fn off_takes_an_outer_run_out() {
 }
 
 #[test]
-fn the_omniorb_voice_is_preloaded_where_it_is_wanted() {
-    let folder = equipped("two-voices");
-    folder.compile("libmotet_omniorb.so", "int motet_orb_stand_in;", &["-shared", "-fPIC"]);
+fn the_omniorb_adapter_is_preloaded_if_wanted() {
+    let folder = folder_with_libraries("two-adapters");
+    folder.compile("libmotet_omniorb.so", "int motet_orb_dummy;", &["-shared", "-fPIC"]);
     let inner = env!("CARGO_BIN_EXE_motet");
     let script = format!(
         "echo $LD_PRELOAD; {inner} run -- sh -c 'echo $LD_PRELOAD'; {inner} run --off -- sh -c 'echo [$LD_PRELOAD]'"
@@ -138,21 +138,21 @@ fn the_omniorb_voice_is_preloaded_where_it_is_wanted() {
 }
 
 #[test]
-fn the_omniorb_voice_is_told_its_settings_wherever_they_are_set() {
-    let folder = equipped("orb-settings");
-    folder.compile("libmotet_omniorb.so", "int motet_orb_stand_in;", &["-shared", "-fPIC"]);
+fn the_omniorb_adapter_gets_settings_of_every_source() {
+    let folder = folder_with_libraries("orb-settings");
+    folder.compile("libmotet_omniorb.so", "int motet_orb_dummy;", &["-shared", "-fPIC"]);
     let file = folder.file("motet.toml", "omniorb_message = \"3MiB\"\nomniorb_huge = \"off\"\n", 0o644);
-    let told = |more: &[&str]| {
+    let seen = |more: &[&str]| {
         let mut command = shell(&folder, more, "echo $MOTET_OMNIORB_MESSAGE $MOTET_OMNIORB_HUGE");
         finish(command.env("MOTET_CONFIG", &file)).1
     };
-    assert_eq!(told(&[]), "3145728 off\n");
-    assert_eq!(told(&["--set", "omniorb_huge=on", "--set", "omniorb_message=1MiB"]), "1MiB on\n");
+    assert_eq!(seen(&[]), "3145728 off\n");
+    assert_eq!(seen(&["--set", "omniorb_huge=on", "--set", "omniorb_message=1MiB"]), "1MiB on\n");
 }
 
 #[test]
-fn programs_that_cannot_be_equipped_run_plainly_and_say_so_only_when_asked() {
-    let folder = equipped("static");
+fn programs_without_motet_are_reported_only_with_v() {
+    let folder = folder_with_libraries("static");
     let program = folder.compile("static", "int main(void) { return 5; }", &["-static"]);
     let program = program.to_str().unwrap();
     let (code, out, err) = finish(&mut run(&folder, &[program]));
@@ -163,8 +163,8 @@ fn programs_that_cannot_be_equipped_run_plainly_and_say_so_only_when_asked() {
 
 #[test]
 fn signals_reach_the_program_under_stats() {
-    let folder = equipped("signals");
-    // Whoever began these tests in the background may have them ignore some, which a shell then cannot trap.
+    let folder = folder_with_libraries("signals");
+    // A test in the background may ignore signals, which a shell then cannot trap.
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     let ignored = u64::from_str_radix(ignored, 16).unwrap();
@@ -182,8 +182,8 @@ fn signals_reach_the_program_under_stats() {
 }
 
 #[test]
-fn what_was_ignored_stays_ignored() {
-    let folder = equipped("ignored");
+fn ignored_signals_stay_ignored() {
+    let folder = folder_with_libraries("ignored");
     let inner = env!("CARGO_BIN_EXE_motet");
     for options in ["", "--stats"] {
         let script = format!("trap '' HUP; exec {inner} run {options} -- sh -c 'kill -HUP $$; echo alive'");
@@ -194,8 +194,8 @@ fn what_was_ignored_stays_ignored() {
 }
 
 #[test]
-fn stats_are_added_up_on_standard_error() {
-    let folder = equipped("stats");
+fn stats_are_summed_on_standard_error() {
+    let folder = folder_with_libraries("stats");
     let script = r#"for n in 1 2; do echo '{"pid":'$n',"command":"part","streams":1,"upgraded":1,"sent_fast":1500}' >>$MOTET_STATS; done; echo out"#;
     let (code, out, err) = finish(&mut shell(&folder, &["--stats"], script));
     assert_eq!((code, out.as_str()), (0, "out\n"));
@@ -205,8 +205,8 @@ fn stats_are_added_up_on_standard_error() {
 }
 
 #[test]
-fn a_log_is_named_absolutely_and_its_failure_is_one_line() {
-    let folder = equipped("log");
+fn a_log_has_an_absolute_name_and_fails_in_one_line() {
+    let folder = folder_with_libraries("log");
     let at = folder.path();
     let named = |name: &str| finish(shell(&folder, &["--log", name], "echo $MOTET_LOG").current_dir(at));
     for name in ["log.txt", "log.%p"] {
@@ -218,7 +218,7 @@ fn a_log_is_named_absolutely_and_its_failure_is_one_line() {
     assert!(named("/proc/no/such/%p").2.starts_with("motet: no log: "));
     let (_, _, err) = finish(shell(&folder, &[], "true").env("MOTET_LOG", at));
     assert!(err.starts_with("motet: no log: ") && err.contains("directory"), "{err}");
-    // The log never mixes with what the program prints.
+    // The log is never the output of the program.
     let out = std::fs::File::create(at.join("out")).unwrap();
     let output = shell(&folder, &["--log", "out"], "echo text").current_dir(at).stdout(out).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("it is the program's own output"));

@@ -1,5 +1,4 @@
-//! `motet tune` and what becomes of its profile: measured, kept, read; ignored when it is not of this machine, not ours or
-//! not whole; never in anybody's way.
+//! `motet tune` and its profile: measured, kept, read; ignored if it is of another machine, writable by other users or malformed.
 
 mod common;
 
@@ -27,14 +26,14 @@ fn setting(profile: &Path, near: bool) -> (String, String) {
     (row["value"].as_str().unwrap().into(), row["from"].as_str().unwrap().into())
 }
 
-/// Exit code aside: the line of `motet doctor`.
+/// The line of `motet doctor` about the profile, whatever its exit code.
 fn doctor(profile: &Path) -> String {
     let (_, out, _) = finish(&mut with(profile, &["doctor"]));
     out.lines().find(|l| l.contains(" profile ")).expect("a line about the profile").to_owned()
 }
 
 #[test]
-fn what_was_measured_is_kept_and_used() {
+fn measured_sizes_are_kept_and_used() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         eprintln!("SKIPPED: needs two CPUs");
         return;
@@ -62,7 +61,7 @@ fn what_was_measured_is_kept_and_used() {
     } else {
         assert_eq!((value.as_str(), from.as_str()), ("0", "default"), "nothing was measured");
     }
-    // As if the other case had been measured too: nothing is left to do, wherever the two CPUs are now.
+    // With both cases measured `--once` has nothing to do, however near the two CPUs are.
     if report["permitted"] == true {
         let mut text = std::fs::read_to_string(&path).unwrap();
         text += &format!("{} = 12288\n", if near { "single_copy_min_far" } else { "single_copy_min" });
@@ -84,10 +83,10 @@ fn a_profile_that_cannot_be_used_is_ignored() {
     let foreign = "format = 2\nprocessor = \"another\"\ncpus = 1000\nkernel = \"1\"\nsingle_copy_min = 4096\n";
     for (name, text, mode, why) in [
         ("foreign", foreign, 0o600, "measured on another machine"),
-        ("older", "format = 1\nsingle_copy_min = 4096\n", 0o600, "of another version (1, not 2)"),
+        ("older", "format = 1\nsingle_copy_min = 4096\n", 0o600, "has format 1, this version of Motet reads format 2"),
         ("garbage", "\u{1}][", 0o600, "profile"),
-        ("empty", "", 0o600, "without its format"),
-        ("open", foreign, 0o666, "others may write it"),
+        ("empty", "", 0o600, "has no format"),
+        ("open", foreign, 0o666, "other users can write it"),
     ] {
         let path = folder.file(name, text, mode);
         assert_eq!(setting(&path, true), ("0".into(), "default".into()), "{name}");
@@ -103,14 +102,14 @@ fn a_profile_that_cannot_be_used_is_ignored() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_one_line() {
+fn a_profile_that_cannot_be_written_is_one_line() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         eprintln!("SKIPPED: needs two CPUs");
         return;
     }
     let _turn = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     let (code, out, err) = finish(&mut with(Path::new("/proc/motet/profile.toml"), &["tune", "-f"]));
-    assert!(code == 1 && out.contains("single copy from "), "what was measured is shown: {out}");
+    assert!(code == 1 && out.contains("single copy from "), "the measured sizes are shown: {out}");
     assert!(err.starts_with("motet: cannot write /proc/motet/profile.toml") && err.lines().count() == 1, "{err}");
     refused(&mut motet(["tune", "--nonsense"]), 2);
 }

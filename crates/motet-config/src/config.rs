@@ -2,14 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::load::Surroundings;
-use crate::problem::Problem;
-use crate::settings::SETTINGS;
-
 /// Every setting, checked. Read once, when the engine starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Every connection stays on plain TCP.
+    /// Every connection stays on TCP.
     pub disable: bool,
     /// Which drivers may be used.
     pub drivers: Drivers,
@@ -17,52 +13,50 @@ pub struct Config {
     pub ring: usize,
     /// Records in the node file.
     pub streams: usize,
-    /// Most bytes of shared memory for streams, large rings aside.
+    /// Most bytes of shared memory for streams, large rings not counted.
     pub memory: u64,
-    /// Huge pages are asked for, for large rings.
+    /// Large rings ask for huge pages.
     pub huge_pages: bool,
-    /// The omniORB voice is preloaded, too.
+    /// The omniORB adapter is preloaded as well.
     pub omniorb: bool,
-    /// Bytes of the largest message of omniORB's; 0: what the ORB has.
+    /// Largest message of omniORB in bytes; 0 keeps the ORB's own limit.
     pub omniorb_message: u64,
     /// omniORB's large receives ask for huge pages.
     pub omniorb_huge: bool,
-    /// Which MPI libraries are told of the provider.
+    /// In which jobs MPI libraries are configured for the libfabric provider.
     pub mpi: Mpi,
     /// Nanoseconds of spinning before a sleep; 0 never spins.
     pub spin: u64,
-    /// Nanoseconds for which waits rest behind open gates, whoever wants the CPUs: for tests.
+    /// Nanoseconds for which waits keep their gates open and go on polling after the spin: for tests.
     pub patience: u64,
     /// Single copy may be tried.
     pub single_copy: bool,
     /// Bytes from which single copy is tried between CPUs that share a cache; 0: neither set nor measured.
     pub single_copy_min: u64,
-    /// The same between CPUs that share none.
+    /// Bytes from which single copy is tried between CPUs that share no cache; 0: neither set nor measured.
     pub single_copy_min_far: u64,
     /// Bytes from which both sides make a single copy together; 0: neither set nor measured.
     pub half_copy_min: u64,
     /// Most bytes that the receive pool keeps.
     pub pool: u64,
-    /// Keep registrations of memory for the next time.
-    pub registration_cache: bool,
-    /// Streams that one wait watches in shared memory.
+    /// Streams that one wait polls in shared memory.
     pub hot: usize,
     /// File for one line of counters at exit; `%p` is the process id ([`Config::for_process`]).
     pub stats: Option<PathBuf>,
-    /// File for a line per event of a stream; `%p` as above.
+    /// File for a line per event of a stream; `%p` is the process id ([`Config::for_process`]).
     pub log: Option<PathBuf>,
-    /// The profile that some of this came from.
+    /// The profile that some of the values came from.
     pub profile: Option<PathBuf>,
 }
 
-/// In which jobs MPI libraries are told of the provider.
+/// In which jobs MPI libraries are configured for the libfabric provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mpi {
-    /// Those over several hosts.
+    /// In jobs on several hosts.
     Auto,
-    /// All.
+    /// In all jobs.
     On,
-    /// None.
+    /// In no job.
     Off,
 }
 
@@ -70,7 +64,7 @@ impl Mpi {
     /// In the order of the setting's words.
     pub(crate) const ALL: [Self; 3] = [Self::Auto, Self::On, Self::Off];
 
-    /// From a checked word of the setting.
+    /// The value for a checked word of the setting.
     pub fn parse(word: &str) -> Self {
         match word.to_ascii_lowercase().as_str() {
             "on" => Self::On,
@@ -83,9 +77,9 @@ impl Mpi {
 /// Which drivers may be used. `tcp` always may: every stream starts on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Drivers {
-    /// When not empty, only these.
+    /// If not empty, only these drivers may be used.
     pub only: Vec<String>,
-    /// Never these.
+    /// These drivers may not be used.
     pub without: Vec<String>,
 }
 
@@ -115,50 +109,7 @@ impl Drivers {
     }
 }
 
-impl Default for Config {
-    /// The defaults of the table.
-    fn default() -> Self {
-        let mut config = Self {
-            disable: false,
-            drivers: Drivers::default(),
-            ring: 0,
-            streams: 0,
-            memory: 0,
-            huge_pages: false,
-            omniorb: false,
-            omniorb_message: 0,
-            omniorb_huge: false,
-            mpi: Mpi::Off,
-            spin: 0,
-            patience: 0,
-            single_copy: false,
-            single_copy_min: 0,
-            single_copy_min_far: 0,
-            half_copy_min: 0,
-            pool: 0,
-            registration_cache: false,
-            hot: 0,
-            stats: None,
-            log: None,
-            profile: None,
-        };
-        for setting in SETTINGS {
-            // A test parses every default, so none is left out here.
-            if let Ok(value) = setting.kind.parse(setting.default) {
-                (setting.apply)(&mut config, value);
-            }
-        }
-        config
-    }
-}
-
 impl Config {
-    /// Reads the environment and the file. Never fails: what is wrong is left at its default and told in the list.
-    pub fn from_env() -> (Self, Vec<Problem>) {
-        let loaded = Surroundings::of_this_process().load();
-        (loaded.config, loaded.problems)
-    }
-
     /// A file name of [`stats`](Self::stats) or [`log`](Self::log) with `%p` replaced by the process id.
     pub fn for_process(path: &std::path::Path, pid: u32) -> PathBuf {
         match path.to_str() {
@@ -171,16 +122,6 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_default_fits_its_kind() {
-        for setting in SETTINGS {
-            assert!(setting.kind.parse(setting.default).is_ok(), "{}", setting.name);
-        }
-        let config = Config::default();
-        assert_eq!((config.ring, config.streams, config.spin, config.hot), (65536, 16384, 60000, 64));
-        assert!(config.single_copy && !config.disable);
-    }
 
     #[test]
     fn drivers_are_allowed_or_forbidden() {

@@ -1,5 +1,7 @@
-//! The settings file: reading it, and taking it apart into (key, text, line).
+//! Reads and parses the settings file into (key, text, line), and finds the folders of such files.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +9,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags};
 use toml::de::{DeTable, DeValue};
 
-use crate::problem::{Place, Problem};
+use crate::problem::{Problem, ValueSource};
 
 /// Largest file read.
 const LIMIT: usize = 64 << 10;
@@ -16,13 +18,13 @@ const LIMIT: usize = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub key: String,
-    /// As it would be written in the environment.
+    /// The value as it would be written in the environment.
     pub text: String,
-    /// From 1.
+    /// The line number, from 1.
     pub line: usize,
 }
 
-/// The text of a file; `None` when there is none, or it is /dev/null. Never waits (a fifo is refused).
+/// The text of a file; `None` when there is none, or it is /dev/null. Never blocks: a FIFO is refused.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
     if path == Path::new("/dev/null") {
         return Ok(None);
@@ -31,6 +33,12 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
         Some(file) => text(&file, LIMIT).map(Some),
         None => Ok(None),
     }
+}
+
+/// A folder of the XDG base directories: the value of a variable, else a folder below HOME.
+pub fn folder(variables: &BTreeMap<String, OsString>, variable: &str, below_home: &str) -> Option<PathBuf> {
+    let absolute = |name| variables.get(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    absolute(variable).or_else(|| Some(absolute("HOME")?.join(below_home)))
 }
 
 /// Opens a regular file for reading; `None` when there is none.
@@ -48,7 +56,7 @@ pub fn open(path: &Path, more: OFlags) -> io::Result<Option<OwnedFd>> {
     Ok(Some(file))
 }
 
-/// A file's whole text, of at most `limit` bytes.
+/// The whole text of a file of at most `limit` bytes.
 pub fn text(file: &OwnedFd, limit: usize) -> io::Result<String> {
     let mut bytes = vec![0; limit + 1];
     let length = fill(file, &mut bytes)?;
@@ -59,7 +67,7 @@ pub fn text(file: &OwnedFd, limit: usize) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8 text"))
 }
 
-/// Reads until the file ends or the bytes are full; how many were read.
+/// Reads until the file ends or `bytes` is full; returns the number of bytes read.
 pub fn fill(file: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < bytes.len() {
@@ -73,11 +81,11 @@ pub fn fill(file: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
-/// Takes a file's text apart; a value that no setting can have is told at once.
+/// Parses the text of a file. A value that no setting can have becomes a problem.
 pub fn parse(path: &Path, text: &str) -> (Vec<Entry>, Vec<Problem>) {
     let line = |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count();
     let problem = |line, what: String, fix: &str| Problem {
-        place: Place::File(PathBuf::from(path), line),
+        source: ValueSource::File(PathBuf::from(path), line),
         what,
         fix: fix.into(),
     };
@@ -92,11 +100,11 @@ pub fn parse(path: &Path, text: &str) -> (Vec<Entry>, Vec<Problem>) {
     let (mut entries, mut problems) = (Vec::new(), Vec::new());
     for (key, value) in &table {
         let at = line(key.span().start);
-        match plain(value.get_ref()) {
+        match environment_text(value.get_ref()) {
             Some(text) => entries.push(Entry { key: key.get_ref().to_string(), text, line: at }),
             None => problems.push(problem(
                 at,
-                format!("`{}` is no simple value", key.get_ref()),
+                format!("`{}` is not a simple value", key.get_ref()),
                 "write a number, a word in quotes, true or false, or a list of words",
             )),
         }
@@ -105,8 +113,8 @@ pub fn parse(path: &Path, text: &str) -> (Vec<Entry>, Vec<Problem>) {
     (entries, problems)
 }
 
-/// A value as one would write it in the environment.
-fn plain(value: &DeValue<'_>) -> Option<String> {
+/// The value as it would be written in the environment; `None` for tables, dates and floats.
+fn environment_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
         DeValue::Integer(n) if n.radix() == 10 => Some(n.as_str().replace('_', "")),
@@ -142,14 +150,14 @@ mod tests {
     fn a_broken_line_is_named() {
         let (entries, problems) = parse(Path::new("f"), "ring = 1\nspin = = 2\n");
         assert!(entries.is_empty());
-        assert_eq!(problems[0].place, Place::File("f".into(), 2));
+        assert_eq!(problems[0].source, ValueSource::File("f".into(), 2));
         let (_, problems) = parse(Path::new("f"), "[ring]\nsize = 1\n");
-        assert_eq!(problems[0].what, "`ring` is no simple value");
+        assert_eq!(problems[0].what, "`ring` is not a simple value");
     }
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_taken_apart_or_told(text in ".{0,200}") {
+        fn any_text_is_parsed_or_reported(text in ".{0,200}") {
             parse(Path::new("f"), &text);
         }
     }

@@ -1,10 +1,10 @@
-//! Kinds of values: how each is written, and what is wrong with one that is not.
+//! Kinds of values: how each is written, and the error for text that does not fit.
 
 use std::path::PathBuf;
 
 /// What a value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// true or false, also written 1, 0, yes, no, on, off.
     Bool,
     /// A whole number.
@@ -13,7 +13,7 @@ pub enum Kind {
         min: u64,
         /// Largest.
         max: u64,
-        /// Of what.
+        /// What is counted, for help texts.
         unit: &'static str,
     },
     /// A size, in bytes or with a suffix (K, M, G, also KiB, MiB, GiB: powers of 1024).
@@ -41,15 +41,15 @@ pub enum Kind {
 /// A value that fits its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// Of [`Kind::Bool`].
+    /// A value of [`ValueKind::Bool`].
     Flag(bool),
-    /// Of [`Kind::Number`], [`Kind::Bytes`] (bytes) and [`Kind::Nanoseconds`].
+    /// A value of [`ValueKind::Number`], [`ValueKind::Bytes`] (in bytes) or [`ValueKind::Nanoseconds`].
     Number(u64),
-    /// Of [`Kind::Choice`]: which.
+    /// The index of a word of [`ValueKind::Choice`].
     Choice(usize),
-    /// Of [`Kind::List`].
+    /// The words of [`ValueKind::List`].
     Words(Vec<String>),
-    /// Of [`Kind::Path`]; `None` when empty.
+    /// The path of [`ValueKind::Path`]; `None` when empty.
     Path(Option<PathBuf>),
 }
 
@@ -83,7 +83,7 @@ const SIZES: &[(&str, u64)] =
     &[("k", 1 << 10), ("kib", 1 << 10), ("m", 1 << 20), ("mib", 1 << 20), ("g", 1 << 30), ("gib", 1 << 30), ("b", 1)];
 const TIMES: &[(&str, u64)] = &[("ns", 1), ("us", 1000), ("µs", 1000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-impl Kind {
+impl ValueKind {
     /// Reads a value as a user writes it.
     pub(crate) fn parse(&self, text: &str) -> Result<Value, Mismatch> {
         let text = text.trim();
@@ -180,7 +180,7 @@ pub(crate) fn size(n: u64) -> String {
 mod tests {
     use super::*;
 
-    const RING: Kind = Kind::Bytes { min: 4096, max: 1 << 24, power_of_two: true };
+    const RING: ValueKind = ValueKind::Bytes { min: 4096, max: 1 << 24, power_of_two: true };
 
     #[test]
     fn sizes_take_suffixes() {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn times_are_nanoseconds() {
-        let spin = Kind::Nanoseconds { max: 1_000_000_000 };
+        let spin = ValueKind::Nanoseconds { max: 1_000_000_000 };
         for (text, ns) in
             [("0", 0), ("30000", 30000), ("30us", 30000), ("30 µs", 30000), ("1ms", 1_000_000), ("1s", 1_000_000_000)]
         {
@@ -214,10 +214,10 @@ mod tests {
 
     #[test]
     fn words_and_choices() {
-        assert_eq!(Kind::Choice(&["auto", "off"]).parse("OFF"), Ok(Value::Choice(1)));
-        assert_eq!(Kind::Choice(&["a", "b", "c"]).describe(), "a, b or c");
-        assert_eq!(Kind::Choice(&["auto", "off"]).describe(), "auto or off");
-        assert_eq!(Kind::List.parse("shm, tcp,"), Ok(Value::Words(vec!["shm".into(), "tcp".into()])));
-        assert_eq!(Kind::Path.parse(""), Ok(Value::Path(None)));
+        assert_eq!(ValueKind::Choice(&["auto", "off"]).parse("OFF"), Ok(Value::Choice(1)));
+        assert_eq!(ValueKind::Choice(&["a", "b", "c"]).describe(), "a, b or c");
+        assert_eq!(ValueKind::Choice(&["auto", "off"]).describe(), "auto or off");
+        assert_eq!(ValueKind::List.parse("shm, tcp,"), Ok(Value::Words(vec!["shm".into(), "tcp".into()])));
+        assert_eq!(ValueKind::Path.parse(""), Ok(Value::Path(None)));
     }
 }

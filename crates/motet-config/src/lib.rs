@@ -4,8 +4,8 @@
 //! and the typed [`Config`] that the engine reads once, when it starts. The command line, the manual page and
 //! `motet config` are made from the same table.
 //!
-//! What it is not: it never fails and never prints. A wrong key or value is left at its default and kept as a
-//! [`Problem`]; the command line turns the first one into an error, the library goes on with a reason.
+//! What it is not: it never fails and never prints. For a wrong key or value the default holds and a [`Problem`] is kept. The
+//! command line turns the first problem into an error; the library ignores it.
 //!
 //! Order, first found wins: environment variable, file, [`profile`] of this machine, default. The file is the first of `$MOTET_CONFIG`,
 //! `$XDG_CONFIG_HOME/motet.toml` (`~/.config/motet.toml`) and `/etc/motet.toml` that exists; files are not merged.
@@ -26,7 +26,7 @@ pub mod profile;
 mod settings;
 
 pub use config::{Config, Drivers, Mpi};
-pub use kind::{Kind, Value};
-pub use load::{Loaded, Origin, Surroundings};
-pub use problem::{Place, Problem};
+pub use kind::{Value, ValueKind};
+pub use load::{Environment, Loaded, Origin};
+pub use problem::{Problem, ValueSource};
 pub use settings::{SETTINGS, Setting, VARIABLES, Variable, setting};

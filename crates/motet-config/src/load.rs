@@ -1,4 +1,4 @@
-//! Putting the settings together: environment, then file, then the profile of this machine, then defaults.
+//! Loads the settings: environment, then file, then the profile of this machine, then defaults.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,55 +8,63 @@ use std::path::{Path, PathBuf};
 use crate::config::Config;
 use crate::file;
 use crate::kind::{Mismatch, Value, size};
-use crate::problem::{Place, Problem, nearest};
-use crate::profile::{self, Found, Machine};
+use crate::problem::{Problem, ValueSource, nearest};
+use crate::profile::{self, Machine, ProfileLookup};
 use crate::settings::{SETTINGS, Setting, VARIABLES};
 
-/// What settings are read from: named here so that a test can make its own.
-pub struct Surroundings {
-    /// The environment, as far as it concerns settings.
+/// Where settings are read from; a test makes its own.
+pub struct Environment {
+    /// The environment variables that concern settings.
     pub variables: BTreeMap<String, OsString>,
     /// Reads a file; `None` when there is none.
     pub read: fn(&Path) -> io::Result<Option<String>>,
-    /// Reads a profile that can be believed; `None` when there is none.
+    /// Reads a trusted profile; `None` when there is none.
     pub read_profile: fn(&Path) -> io::Result<Option<String>>,
-    /// What profiles must have been measured on.
+    /// The machine on which a valid profile was measured.
     pub machine: fn() -> Machine,
-    /// Whether this process is root's.
+    /// Whether this process runs as root.
     pub root: bool,
 }
 
 /// Where the value of a setting came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// As it was written.
+    /// The value as it was written.
     pub text: String,
     /// `None` for the default.
-    pub place: Option<Place>,
+    pub source: Option<ValueSource>,
 }
 
-/// The settings and their history.
+/// The settings, and where each of them came from.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The result.
+    /// The settings themselves.
     pub config: Config,
-    /// What was ignored.
+    /// Wrong keys and values, which were ignored.
     pub problems: Vec<Problem>,
     /// One for each row of [`SETTINGS`].
     pub origins: Vec<Origin>,
     /// The file that was read.
     pub file: Option<PathBuf>,
-    /// The profile, and where it was not used the reason.
-    pub profile: Found,
+    /// The profile, or the reason why it is not used.
+    pub profile: ProfileLookup,
 }
 
-impl Surroundings {
+impl Config {
+    /// Reads the environment and the file. Never fails: a wrong value stays at its default and is reported in the list.
+    pub fn from_env() -> (Self, Vec<Problem>) {
+        let loaded = Environment::of_this_process().load();
+        (loaded.config, loaded.problems)
+    }
+}
+
+impl Environment {
     /// This process's environment and files.
     pub fn of_this_process() -> Self {
         Self::with(std::env::vars_os())
     }
 
-    /// This environment, and this process's files.
+    /// These environment variables, and this process's files.
     pub fn with(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let ours =
             |name: &str| name.starts_with("MOTET_") || ["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"].contains(&name);
@@ -74,12 +82,12 @@ impl Surroundings {
         }
     }
 
-    /// Puts the settings together.
+    /// Loads the settings.
     pub fn load(&self) -> Loaded {
         let mut loaded = Loaded {
             config: Config::default(),
             problems: Vec::new(),
-            origins: SETTINGS.iter().map(|s| Origin { text: s.default.into(), place: None }).collect(),
+            origins: SETTINGS.iter().map(|s| Origin { text: s.default.into(), source: None }).collect(),
             file: None,
             profile: profile::find(&self.profiles(), self.read_profile, self.machine),
         };
@@ -97,26 +105,26 @@ impl Surroundings {
     fn apply_file(&self, loaded: &mut Loaded) {
         for (path, asked) in self.candidates() {
             let whole =
-                |what: String, fix: &str| Problem { place: Place::File(path.clone(), 0), what, fix: fix.into() };
+                |what: String, fix: &str| Problem { source: ValueSource::File(path.clone(), 0), what, fix: fix.into() };
             match (self.read)(&path) {
                 Ok(Some(text)) => {
                     let (entries, problems) = file::parse(&path, &text);
                     loaded.problems.extend(problems);
                     for entry in entries {
-                        let place = Place::File(path.clone(), entry.line);
+                        let source = ValueSource::File(path.clone(), entry.line);
                         match SETTINGS.iter().position(|s| s.name == entry.key) {
-                            Some(row) => loaded.set(row, &entry.text, place, &entry.key),
-                            None => loaded.problems.push(unknown(&entry.key, place)),
+                            Some(row) => loaded.set(row, &entry.text, source, &entry.key),
+                            None => loaded.problems.push(unknown(&entry.key, source)),
                         }
                     }
                     loaded.file = Some(path);
                     return;
                 }
                 Ok(None) if asked && path != Path::new("/dev/null") => {
-                    loaded.problems.push(whole("there is no such file".into(), "correct or unset MOTET_CONFIG"));
+                    loaded.problems.push(whole("no such file".into(), "correct or unset MOTET_CONFIG"));
                 }
                 Ok(None) => {}
-                // Nobody asked for it: the home folder of a user that this process no longer is, for one.
+                // A default path that cannot be read, such as the home folder of a user that this process has left.
                 Err(e) if !asked && e.raw_os_error().is_some() => {}
                 Err(e) => loaded.problems.push(whole(format!("cannot be read: {e}"), "make it a readable text file")),
             }
@@ -131,55 +139,49 @@ impl Surroundings {
         if let Some(path) = self.variables.get("MOTET_CONFIG") {
             return vec![(path.into(), true)];
         }
-        let own = folder(&self.variables, "XDG_CONFIG_HOME", ".config").map(|f| (f.join("motet.toml"), false));
+        let own = file::folder(&self.variables, "XDG_CONFIG_HOME", ".config").map(|f| (f.join("motet.toml"), false));
         own.into_iter().chain([("/etc/motet.toml".into(), false)]).collect()
     }
 
     fn apply_environment(&self, loaded: &mut Loaded) {
         for (name, value) in self.variables.iter().filter(|(name, _)| name.starts_with("MOTET_")) {
-            let place = Place::Environment(name.clone());
+            let source = ValueSource::Environment(name.clone());
             match (SETTINGS.iter().position(|s| s.env == name), value.to_str()) {
-                (Some(row), Some(text)) => loaded.set(row, text, place, ""),
+                (Some(row), Some(text)) => loaded.set(row, text, source, ""),
                 (Some(_), None) => {
                     let what = "the value is not UTF-8 text".into();
-                    loaded.problems.push(Problem { place, what, fix: "use plain text".into() });
+                    loaded.problems.push(Problem { source, what, fix: "use plain text".into() });
                 }
                 (None, _) if VARIABLES.iter().any(|v| v.env == name) => {}
-                // Other programs and tests have variables of their own: only a misspelt setting is told.
-                (None, _) => loaded.problems.extend(misspelt(name, place)),
+                // Other programs and tests have variables of their own: only a misspelt setting is reported.
+                (None, _) => loaded.problems.extend(misspelt(name, source)),
             }
         }
     }
 }
 
-/// A folder of the XDG base directories: what a variable says, else one below HOME.
-pub(crate) fn folder(variables: &BTreeMap<String, OsString>, variable: &str, below_home: &str) -> Option<PathBuf> {
-    let absolute = |name| variables.get(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    absolute(variable).or_else(|| Some(absolute("HOME")?.join(below_home)))
-}
-
 impl Loaded {
-    /// Sizes that nobody has set, or that are set to 0 (as measured), come from the profile.
+    /// Sizes that are not set, or are set to 0 (as measured), are taken from the profile.
     fn apply_profile(&mut self) {
-        let Found::Valid { path, profile } = &self.profile else { return };
+        let ProfileLookup::Valid { path, profile } = &self.profile else { return };
         let (path, values): (PathBuf, Vec<_>) = (path.clone(), profile.settings().collect());
         for (name, value) in values {
             let Some(row) = SETTINGS.iter().position(|s| s.name == name) else { continue };
             if SETTINGS[row].kind.parse(&self.origins[row].text) == Ok(Value::Number(0)) {
-                self.set(row, &size(value), Place::Profile(path.clone()), name);
+                self.set(row, &size(value), ValueSource::Profile(path.clone()), name);
             }
         }
         self.config.profile = Some(path);
     }
 
-    /// Takes over one value, or tells what is wrong with it. `key` is said where the place does not name it.
-    fn set(&mut self, row: usize, text: &str, place: Place, key: &str) {
+    /// Applies one value, or records a problem. `key` is named in the problem if the source does not name it.
+    fn set(&mut self, row: usize, text: &str, source: ValueSource, key: &str) {
         match SETTINGS[row].kind.parse(text) {
             Ok(value) => {
                 (SETTINGS[row].apply)(&mut self.config, value);
-                self.origins[row] = Origin { text: text.trim().into(), place: Some(place) };
+                self.origins[row] = Origin { text: text.trim().into(), source: Some(source) };
             }
-            Err(mismatch) => self.problems.push(unfit(mismatch, text, place, key)),
+            Err(mismatch) => self.problems.push(unfit(mismatch, text, source, key)),
         }
     }
 }
@@ -188,35 +190,35 @@ impl Setting {
     /// Checks a value as a user writes it.
     ///
     /// # Errors
-    /// What is wrong with it, as said of `place`.
-    pub fn check(&self, text: &str, place: Place) -> Result<(), Problem> {
-        self.kind.parse(text).map(drop).map_err(|m| unfit(m, text, place, self.name))
+    /// The value is wrong; the problem names `source`.
+    pub fn check(&self, text: &str, source: ValueSource) -> Result<(), Problem> {
+        self.kind.parse(text).map(drop).map_err(|m| unfit(m, text, source, self.name))
     }
 
-    /// What to say of a name that is no setting.
-    pub fn unknown(name: &str, place: Place) -> Problem {
-        unknown(name, place)
+    /// The problem for a name that is not a setting.
+    pub fn unknown(name: &str, source: ValueSource) -> Problem {
+        unknown(name, source)
     }
 }
 
-fn unfit(mismatch: Mismatch, text: &str, place: Place, key: &str) -> Problem {
+fn unfit(mismatch: Mismatch, text: &str, source: ValueSource, key: &str) -> Problem {
     let key = if key.is_empty() { String::new() } else { format!("{key} = ") };
-    Problem { place, what: format!("{key}`{text}` {}", mismatch.what), fix: mismatch.fix }
+    Problem { source, what: format!("{key}`{text}` {}", mismatch.what), fix: mismatch.fix }
 }
 
-fn misspelt(name: &str, place: Place) -> Option<Problem> {
+fn misspelt(name: &str, source: ValueSource) -> Option<Problem> {
     let bare = |name: &'static str| name.strip_prefix("MOTET_").unwrap_or(name);
     let known = SETTINGS.iter().map(|s| s.env).chain(VARIABLES.iter().map(|v| v.env)).map(bare);
     let near = nearest(name.strip_prefix("MOTET_").unwrap_or(name), known)?;
-    Some(Problem { place, what: "no such setting".into(), fix: format!("did you mean MOTET_{near}?") })
+    Some(Problem { source, what: "no such setting".into(), fix: format!("did you mean MOTET_{near}?") })
 }
 
-fn unknown(key: &str, place: Place) -> Problem {
+fn unknown(key: &str, source: ValueSource) -> Problem {
     let fix = match nearest(key, SETTINGS.iter().map(|s| s.name)) {
         Some(near) => format!("did you mean {near}?"),
         None => "`motet config` lists all settings".into(),
     };
-    Problem { place, what: format!("no such setting: `{key}`"), fix }
+    Problem { source, what: format!("no such setting: `{key}`"), fix }
 }
 
 #[cfg(test)]
@@ -226,10 +228,10 @@ mod tests {
     fn with(variables: &[(&str, &str)], read: fn(&Path) -> io::Result<Option<String>>) -> Loaded {
         let variables = variables.iter().map(|(k, v)| (k.to_string(), v.into())).collect();
         let here = || Machine { processor: "P".into(), cpus: 2, kernel: "K".into() };
-        Surroundings { variables, read, read_profile: profile_file, machine: here, root: false }.load()
+        Environment { variables, read, read_profile: profile_file, machine: here, root: false }.load()
     }
 
-    /// A profile of two machines, in two places.
+    /// One profile of this machine and one of another.
     fn profile_file(path: &Path) -> io::Result<Option<String>> {
         let text = |cpus: u32| {
             format!("format = 2\nprocessor = \"P\"\ncpus = {cpus}\nkernel = \"K\"\nsingle_copy_min = 524288\n")
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_lies_between_default_and_file() {
+    fn the_profile_ranks_between_default_and_file() {
         fn sets(_: &Path) -> io::Result<Option<String>> {
             Ok(Some("single_copy_min = \"1MiB\"".into()))
         }
@@ -262,13 +264,15 @@ mod tests {
         ];
         for (variables, read, value, from) in cases {
             let loaded = with(variables, *read);
-            let place = loaded.origins[row].place.as_ref().map_or(String::new(), ToString::to_string);
+            let source = loaded.origins[row].source.as_ref().map_or(String::new(), ToString::to_string);
             assert_eq!(loaded.config.single_copy_min, *value, "{variables:?}");
-            assert!(place.starts_with(from) && place.is_empty() == from.is_empty(), "{place} {variables:?}");
+            assert!(source.starts_with(from) && source.is_empty() == from.is_empty(), "{source} {variables:?}");
             assert!(loaded.problems.is_empty(), "a profile is never a problem");
             assert_eq!(loaded.config.profile.is_some(), variables.iter().any(|v| v.1 == "/here"));
         }
-        let Found::Ignored { why, .. } = with(&[("MOTET_PROFILE", "/there")], no_file).profile else { panic!() };
+        let ProfileLookup::Ignored { why, .. } = with(&[("MOTET_PROFILE", "/there")], no_file).profile else {
+            panic!()
+        };
         assert_eq!(why, "measured with 64 CPUs, here are 2");
     }
 
@@ -287,7 +291,7 @@ mod tests {
         assert!(loaded.problems.is_empty());
         assert_eq!(
             loaded.origins[2],
-            Origin { text: "16K".into(), place: Some(Place::Environment("MOTET_RING".into())) }
+            Origin { text: "16K".into(), source: Some(ValueSource::Environment("MOTET_RING".into())) }
         );
     }
 
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_stay_at_their_default_and_are_told() {
+    fn wrong_values_stay_at_their_default_and_are_reported() {
         let loaded = with(
             &[("MOTET_RING", "70000"), ("MOTET_RIGN", "1"), ("MOTET_TEST", "1"), ("MOTET_CONFIG", "/nowhere")],
             no_file,
@@ -312,7 +316,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "/nowhere: there is no such file; correct or unset MOTET_CONFIG",
+                "/nowhere: no such file; correct or unset MOTET_CONFIG",
                 "environment variable MOTET_RIGN: no such setting; did you mean MOTET_RING?",
                 "environment variable MOTET_RING: `70000` is not a power of two; use 64KiB or 128KiB",
             ]
@@ -320,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_of_a_file_are_told_by_number() {
+    fn wrong_lines_of_a_file_are_reported_by_number() {
         fn read(_: &Path) -> io::Result<Option<String>> {
             Ok(Some("hot = 0\n\nstreems = 5\n".into()))
         }
@@ -335,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_nobody_named_and_that_cannot_be_read_counts_as_absent() {
+    fn an_unreadable_default_file_counts_as_absent() {
         fn locked_home(path: &Path) -> io::Result<Option<String>> {
             if path.starts_with("/etc") { Ok(Some("hot = 1".into())) } else { Err(io::Error::from_raw_os_error(13)) }
         }
@@ -351,15 +355,15 @@ mod tests {
     }
 
     #[test]
-    fn settings_come_from_the_environment_that_is_handed_in() {
+    fn settings_come_from_the_given_environment() {
         let variables = [("MOTET_HOT", "3"), ("PATH", "/bin"), ("MOTET_RING", ""), ("MOTET_CONFIG", "/dev/null")];
-        let surroundings = Surroundings::with(variables.map(|(name, value)| (name.into(), value.into())));
-        assert_eq!(surroundings.variables.len(), 2);
-        assert_eq!(surroundings.load().config.hot, 3);
+        let environment = Environment::with(variables.map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(environment.variables.len(), 2);
+        assert_eq!(environment.load().config.hot, 3);
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_told() {
+    fn an_unreadable_named_file_is_reported() {
         let loaded = with(&[("MOTET_CONFIG", "/etc")], file::read);
         assert_eq!(
             loaded.problems[0].to_string(),

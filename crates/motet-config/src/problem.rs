@@ -4,18 +4,18 @@ use std::path::PathBuf;
 
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// In the environment, under this name.
+pub enum ValueSource {
+    /// The environment variable of this name.
     Environment(String),
-    /// In a file, at this line (from 1; 0 the file as a whole).
+    /// A file and a line in it (from 1; 0 stands for the whole file).
     File(PathBuf, usize),
-    /// In the profile of this machine.
+    /// The profile of this machine.
     Profile(PathBuf),
-    /// On the command line.
+    /// The command line.
     CommandLine,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ValueSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Environment(name) => write!(f, "environment variable {name}"),
@@ -30,8 +30,8 @@ impl std::fmt::Display for Place {
 /// A setting that was ignored. Displays as one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
-    pub place: Place,
+    /// Where the value was written.
+    pub source: ValueSource,
     /// What is wrong.
     pub what: String,
     /// What to do about it.
@@ -40,7 +40,7 @@ pub struct Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}; {}", self.place, self.what, self.fix)
+        write!(f, "{}: {}; {}", self.source, self.what, self.fix)
     }
 }
 

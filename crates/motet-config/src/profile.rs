@@ -1,9 +1,9 @@
 //! The profile: what `motet tune` measured on this machine, in one small file.
 //!
-//! What it is: where the file lies ([`candidates`]), its text ([`Profile::parse`], [`Profile::render`]), and whom it is
-//! believed: a regular file of our own or of root's, that nobody else can write, made on a machine like this one
-//! ([`Machine`]: a home folder may be shared over the network). What it is not: needed. Whatever is wrong with it, the
-//! defaults hold and nobody is disturbed; `motet doctor` says why.
+//! What it is: the paths of the file ([`candidates`]), its text ([`Profile::parse`], [`Profile::render`]), and when it is trusted: a
+//! regular file of this user or of root that other users cannot write, measured on a machine like this one ([`Machine`]: a home
+//! folder may be shared over the network). What it is not: required. If anything is wrong with it the defaults hold, without an
+//! error; `motet doctor` gives the reason.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,23 +16,23 @@ use crate::file;
 use crate::kind::Value;
 use crate::settings::setting;
 
-/// The version of the file's meaning. Another one is ignored.
+/// The version of the file's format. A file of another version is ignored.
 pub const FORMAT: u64 = 2;
-/// What root measures serves every user.
+/// The profile that root measures, which every user reads.
 pub const SYSTEM: &str = "/var/cache/motet/profile.toml";
-/// Below $XDG_CACHE_HOME.
+/// The user's own profile, below $XDG_CACHE_HOME.
 const OWN: &str = "motet/profile.toml";
-/// Largest file read.
+/// Largest file that is read, bytes.
 const LIMIT: usize = 4096;
-/// Longest word of a stamp, characters.
+/// Longest name of a processor or kernel release, characters.
 const WORD: usize = 200;
 
-/// What a profile must have been measured on.
+/// The machine on which a profile was measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
-    /// CPUs that are on line, whichever of them this process may use.
+    /// CPUs that are online, including those that this process may not use.
     pub cpus: u64,
     /// Release of the kernel.
     pub kernel: String,
@@ -41,44 +41,44 @@ pub struct Machine {
 /// The content of a profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
-    /// Where it was measured.
+    /// The machine that was measured.
     pub machine: Machine,
-    /// When, seconds since 1970.
+    /// Time of the measurement, seconds since 1970.
     pub measured: u64,
-    /// One way of a cache line between two CPUs when it was last measured, ns; for people.
+    /// Time that a cache line takes from one CPU to the other at the last measurement, ns; shown to users only.
     pub floor: Option<u64>,
-    /// Bytes from which single copy is the better way between CPUs that share a cache.
+    /// Bytes from which single copy is faster between CPUs that share a cache.
     pub single_copy_min: Option<u64>,
-    /// The same between CPUs that share none.
+    /// Bytes from which single copy is faster between CPUs that share no cache.
     pub single_copy_min_far: Option<u64>,
-    /// Bytes from which both sides should make it together.
+    /// Bytes from which both sides together make the single copy faster than one.
     pub half_copy_min: Option<u64>,
 }
 
-/// What became of the search for a profile.
+/// The result of the search for a profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Found {
-    /// There is none.
+pub enum ProfileLookup {
+    /// There is no profile.
     #[default]
     Missing,
-    /// There is one, and it is not used.
+    /// There is a profile, and it is not used.
     Ignored {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why it is not used.
         why: String,
     },
-    /// It is used.
+    /// There is a profile, and it is used.
     Valid {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Its content.
+        /// The content of the file.
         profile: Profile,
     },
 }
 
 impl Machine {
-    /// This machine. What cannot be found out is empty, and equal only to itself.
+    /// This machine. A field that cannot be read is empty.
     pub fn here() -> Self {
         // The first CPU's entry is enough, and a large machine takes long to list them all.
         let info = head("/proc/cpuinfo", 2048);
@@ -97,7 +97,7 @@ impl Machine {
     }
 }
 
-/// How many CPUs a list such as `0-3,6` names; 0 when it is no such list.
+/// Number of CPUs in a list such as `0-3,6`; 0 for any other text.
 fn count_cpus(list: &str) -> u64 {
     let count = |range: &str| -> Option<u64> {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -106,7 +106,7 @@ fn count_cpus(list: &str) -> u64 {
     list.split(',').map(count).sum::<Option<u64>>().unwrap_or(0)
 }
 
-/// The start of a file of the kernel's.
+/// The first `limit` bytes of a file of /proc or /sys; empty if it cannot be read.
 fn head(path: &str, limit: usize) -> String {
     let read = || -> io::Result<String> {
         let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -117,32 +117,32 @@ fn head(path: &str, limit: usize) -> String {
     read().unwrap_or_default()
 }
 
-/// As it can stand between quotes.
+/// The text without characters that a quoted value cannot hold, cut to [`WORD`] characters.
 fn word(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() && !"\"\\".contains(*c)).take(WORD).collect()
 }
 
 impl Profile {
-    /// Takes a profile's text apart; what is wrong with it otherwise. Unknown keys are ignored.
+    /// Parses the text of a profile. Unknown keys are ignored.
     ///
     /// # Errors
-    /// In words, what is wrong.
+    /// The first thing that is wrong with it, as text for users.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.len() > LIMIT {
-            return Err("too long".into());
+            return Err(format!("is larger than {LIMIT} bytes"));
         }
         let (entries, problems) = file::parse(Path::new("profile"), text);
         let find = |key: &str| entries.iter().find(|e| e.key == key).map(|e| e.text.as_str());
         let number = |key: &str| match find(key) {
             None => Ok(None),
-            Some(text) => text.parse::<u64>().map(Some).map_err(|_| format!("{key} is no number")),
+            Some(text) => text.parse::<u64>().map(Some).map_err(|_| format!("{key} is not a number")),
         };
         match number("format")? {
             Some(FORMAT) => {}
-            Some(n) => return Err(format!("of another version ({n}, not {FORMAT})")),
-            None => return Err(problems.first().map_or("without its format".into(), |p| p.what.clone())),
+            Some(n) => return Err(format!("has format {n}, this version of Motet reads format {FORMAT}")),
+            None => return Err(problems.first().map_or("has no format".into(), |p| p.what.clone())),
         }
-        let required = |key: &str| find(key).map(word).ok_or_else(|| format!("without {key}"));
+        let required = |key: &str| find(key).map(word).ok_or_else(|| format!("has no {key}"));
         let size = |key: &str| match find(key) {
             None => Ok(None),
             Some(text) => match setting(key).map(|s| s.kind.parse(text)) {
@@ -153,7 +153,7 @@ impl Profile {
         Ok(Self {
             machine: Machine {
                 processor: required("processor")?,
-                cpus: number("cpus")?.ok_or("without cpus")?,
+                cpus: number("cpus")?.ok_or("has no cpus")?,
                 kernel: required("kernel")?,
             },
             measured: number("measured")?.unwrap_or(0),
@@ -164,11 +164,11 @@ impl Profile {
         })
     }
 
-    /// The text of the file. `notes`: lines for people, such as what was measured.
+    /// The text of the file. `notes` are comment lines, such as the measured values.
     pub fn render(&self, notes: &[String]) -> String {
         let Machine { processor, cpus, kernel } = &self.machine;
         let mut text = format!(
-            "# What `motet tune` measured here. It may be deleted; on another machine it is ignored.\n\
+            "# Measured by `motet tune` on this machine. The file may be deleted; other machines ignore it.\n\
              format = {FORMAT}\nprocessor = \"{}\"\ncpus = {cpus}\nkernel = \"{}\"\nmeasured = {}\n",
             word(processor),
             word(kernel),
@@ -185,7 +185,7 @@ impl Profile {
         text
     }
 
-    /// The settings that it gives values to.
+    /// The settings that the profile has values for.
     pub fn settings(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let values = [
             ("single_copy_min", self.single_copy_min),
@@ -196,25 +196,25 @@ impl Profile {
     }
 }
 
-/// Files that may hold the profile, best first. The first is where `motet tune` writes.
+/// Files that may hold the profile, best first. `motet tune` writes the first.
 ///
-/// `MOTET_PROFILE` alone when it is set (/dev/null: none); else the user's own, then what root measured. Root has but the
-/// latter: a root that kept its caller's HOME leaves nothing there.
+/// Only `MOTET_PROFILE` if that is set (/dev/null: none); otherwise the user's own file, then root's. Root uses only its own, so
+/// that a root shell with the HOME of a user leaves no file there.
 pub fn candidates(variables: &BTreeMap<String, OsString>, root: bool) -> Vec<PathBuf> {
     if let Some(path) = variables.get("MOTET_PROFILE") {
         return if path == "/dev/null" { Vec::new() } else { vec![path.into()] };
     }
-    let own = if root { None } else { crate::load::folder(variables, "XDG_CACHE_HOME", ".cache") };
+    let own = if root { None } else { file::folder(variables, "XDG_CACHE_HOME", ".cache") };
     own.map(|f| f.join(OWN)).into_iter().chain([SYSTEM.into()]).collect()
 }
 
-/// Looks for a profile of this machine; the first valid one, else the first that had to be ignored.
+/// Finds the profile of this machine: the first valid file, else the first that was ignored.
 pub fn find(
     candidates: &[PathBuf],
     read: impl Fn(&Path) -> io::Result<Option<String>>,
     machine: impl Fn() -> Machine,
-) -> Found {
-    let mut found = Found::Missing;
+) -> ProfileLookup {
+    let mut found = ProfileLookup::Missing;
     for path in candidates {
         let valid = match read(path) {
             Ok(None) => continue,
@@ -225,8 +225,8 @@ pub fn find(
             Err(e) => Err(e.to_string()),
         };
         match valid {
-            Ok(profile) => return Found::Valid { path: path.clone(), profile },
-            Err(why) if found == Found::Missing => found = Found::Ignored { path: path.clone(), why },
+            Ok(profile) => return ProfileLookup::Valid { path: path.clone(), profile },
+            Err(why) if found == ProfileLookup::Missing => found = ProfileLookup::Ignored { path: path.clone(), why },
             Err(_) => {}
         }
     }
@@ -243,31 +243,31 @@ fn difference(there: &Machine, here: &Machine) -> String {
     }
 }
 
-/// The text of a profile that can be believed; `None` when there is none. Follows no link in the last place.
+/// The text of a trusted profile; `None` when there is none. A symbolic link is not followed.
 ///
 /// # Errors
-/// It is somebody else's, others can write it, it is no regular file, or the system's.
+/// The file belongs to another user, other users can write it, it is not a regular file, or a system call failed.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
     let Some(file) = file::open(path, OFlags::NOFOLLOW)? else { return Ok(None) };
     let stat = rustix::fs::fstat(&file)?;
     if stat.st_uid != 0 && stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other("somebody else's file"));
+        return Err(io::Error::other("it belongs to another user"));
     }
     if stat.st_mode & 0o022 != 0 {
-        return Err(io::Error::other("others may write it"));
+        return Err(io::Error::other("other users can write it"));
     }
     file::text(&file, LIMIT).map(Some)
 }
 
-/// Puts a profile in its place: a new file, renamed over what was there. Its folder is made when it is missing.
+/// Writes a profile: a new file, renamed over the old one. A missing folder is created.
 ///
 /// # Errors
-/// The system's, or the folder is somebody else's.
+/// A system call failed, or the folder belongs to another user.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let root = is_root();
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::Error::other("not the name of a file"));
+        return Err(io::Error::other("it is not the name of a file"));
     };
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     if !folder.exists() {
@@ -280,15 +280,15 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
     )?;
     let owner = rustix::fs::fstat(&folder)?.st_uid;
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other("the folder is somebody else's"));
+        return Err(io::Error::other("its folder belongs to another user"));
     }
     let temporary = format!(".{}.{}", name.to_string_lossy(), std::process::id());
-    let _ = rustix::fs::unlinkat(&folder, &temporary, AtFlags::empty()); // of a process that died here once
+    let _ = rustix::fs::unlinkat(&folder, &temporary, AtFlags::empty()); // left by a process that died here
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(if root { 0o644 } else { 0o600 });
     let file = rustix::fs::openat(&folder, &temporary, flags, mode)?;
     let whole = || -> io::Result<()> {
-        rustix::fs::fchmod(&file, mode)?; // whatever the umask
+        rustix::fs::fchmod(&file, mode)?; // independent of the umask
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
             match rustix::io::write(&file, rest) {
@@ -305,7 +305,7 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-/// Whether this process is root's.
+/// Whether this process runs as root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

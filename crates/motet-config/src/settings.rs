@@ -1,9 +1,9 @@
-//! The table. One row is all that a new setting needs, besides the field of [`Config`] that it fills.
+//! The table of settings. A new setting needs one row here and the field of [`Config`] that it fills.
 
 use crate::config::{Config, Drivers, Mpi};
-use crate::kind::{Kind, Value};
+use crate::kind::{Value, ValueKind};
 
-/// One thing that can be set.
+/// One setting.
 #[derive(Debug)]
 pub struct Setting {
     /// Key in the file, and name for `motet run --set`.
@@ -11,7 +11,7 @@ pub struct Setting {
     /// Environment variable.
     pub env: &'static str,
     /// What a value looks like.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The value when nothing sets it, as a user would write it.
     pub default: &'static str,
     /// One or two sentences.
@@ -25,24 +25,24 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "disable",
         env: "MOTET_DISABLE",
-        kind: Kind::Bool,
+        kind: ValueKind::Bool,
         default: "false",
-        help: "Keep every connection on plain TCP, as if Motet were not there.",
+        help: "Keep every connection on TCP, as without Motet.",
         apply: |c, v| c.disable = v.flag(),
     },
     Setting {
         name: "drivers",
         env: "MOTET_DRIVERS",
-        kind: Kind::List,
+        kind: ValueKind::List,
         default: "",
         help: "Drivers that may be used, such as `shm,tcp`; or, each with a minus sign, drivers that may not: `-shm`. \
-               Empty means all. TCP is what every stream starts on and is never off.",
+               Empty allows all. Every stream starts on TCP, which is never off.",
         apply: |c, v| c.drivers = Drivers::parse(&v.words()),
     },
     Setting {
         name: "ring",
         env: "MOTET_RING",
-        kind: Kind::Bytes { min: 4096, max: 1 << 24, power_of_two: true },
+        kind: ValueKind::Bytes { min: 4096, max: 1 << 24, power_of_two: true },
         default: "64KiB",
         help: "Shared-memory ring of one direction of a stream. A larger one lets a sender run further ahead.",
         apply: |c, v| c.ring = v.number() as usize,
@@ -50,51 +50,50 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "streams",
         env: "MOTET_STREAMS",
-        kind: Kind::Number { min: 16, max: 1 << 20, unit: "streams" },
+        kind: ValueKind::Number { min: 16, max: 1 << 20, unit: "streams" },
         default: "16384",
-        help: "Streams that a process has room for at one time; further ones stay on TCP. Memory is taken as it is used.",
+        help: "Streams that a process has room for at one time; further streams stay on TCP. Memory is allocated as it is used.",
         apply: |c, v| c.streams = v.number() as usize,
     },
     Setting {
         name: "memory",
         env: "MOTET_MEMORY",
-        kind: Kind::Bytes { min: 0, max: 1 << 46, power_of_two: false },
+        kind: ValueKind::Bytes { min: 0, max: 1 << 46, power_of_two: false },
         default: "4GiB",
-        help: "Most shared memory that the streams of a process may take, each two rings and a page; further ones stay on TCP. \
-               Pages are taken when a stream first receives. Large rings, for streams with bulk data, come on top: 128 MiB \
-               at most.",
+        help: "Most shared memory that the streams of a process may take, two rings and a page each; further streams stay on TCP. \
+               Pages are allocated when a stream first receives. Large rings for bulk data are not counted: 128 MiB at most.",
         apply: |c, v| c.memory = v.number(),
     },
     Setting {
         name: "huge_pages",
         env: "MOTET_HUGE_PAGES",
-        kind: Kind::Choice(&["off", "try"]),
+        kind: ValueKind::Choice(&["off", "try"]),
         default: "off",
-        help: "Ask for huge pages for the large rings of streams with bulk data. They are used where the system gives them to \
+        help: "Ask for huge pages for the large rings of streams with bulk data. They are used where the system allows them for \
                shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled: advise, within_size or always).",
         apply: |c, v| c.huge_pages = v.choice() == 1,
     },
     Setting {
         name: "omniorb",
         env: "MOTET_OMNIORB",
-        kind: Kind::Choice(&["off", "on"]),
+        kind: ValueKind::Choice(&["off", "on"]),
         default: "on",
-        help: "Meet omniORB at its transport (an adapter in the ORB). Off leaves its connections to the sockets voice.",
+        help: "Use the omniORB adapter, a transport inside the ORB. Off leaves its connections to the sockets adapter.",
         apply: |c, v| c.omniorb = v.choice() == 1,
     },
     Setting {
         name: "omniorb_message",
         env: "MOTET_OMNIORB_MESSAGE",
-        kind: Kind::Bytes { min: 0, max: u32::MAX as u64, power_of_two: false },
+        kind: ValueKind::Bytes { min: 0, max: u32::MAX as u64, power_of_two: false },
         default: "256MiB",
-        help: "The largest message that omniORB sends and takes under Motet, where the program and its user set none \
-               (giopMaxMsgSize). 0 leaves the ORB's own limit, 2 MiB.",
+        help: "Largest message that omniORB sends and accepts under Motet, where the program and its user set no limit \
+               (giopMaxMsgSize). 0 keeps the ORB's own limit, 2 MiB.",
         apply: |c, v| c.omniorb_message = v.number(),
     },
     Setting {
         name: "omniorb_huge",
         env: "MOTET_OMNIORB_HUGE",
-        kind: Kind::Choice(&["off", "on"]),
+        kind: ValueKind::Choice(&["off", "on"]),
         default: "on",
         help: "Ask for huge pages where omniORB receives 4 MiB and more at once: fresh memory then takes one page fault for 2 MiB.",
         apply: |c, v| c.omniorb_huge = v.choice() == 1,
@@ -102,35 +101,35 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "mpi",
         env: "MOTET_MPI",
-        kind: Kind::Choice(&["auto", "on", "off"]),
+        kind: ValueKind::Choice(&["auto", "on", "off"]),
         default: "auto",
-        help: "Have MPI libraries use Motet's provider of libfabric, as far as the user's own settings leave them the choice. Auto \
-               does so with MPICH and Intel MPI in jobs over several hosts; within one host, and with Open MPI, the library keeps its \
-               own transport. Off leaves MPI's messages to what the library takes by itself, its sockets to the sockets voice.",
+        help: "Configure MPI libraries for Motet's libfabric provider, where the user's own settings do not choose another. Auto \
+               does so for MPICH and Intel MPI in jobs on several hosts; on one host, and with Open MPI, the library keeps its \
+               own transport. Off never does; the library's sockets then use the sockets adapter.",
         apply: |c, v| c.mpi = Mpi::ALL[v.choice()],
     },
     Setting {
         name: "spin",
         env: "MOTET_SPIN",
-        kind: Kind::Nanoseconds { max: 1_000_000_000 },
+        kind: ValueKind::Nanoseconds { max: 1_000_000_000 },
         default: "60us",
-        help: "How long a waiting call looks at shared memory before it sleeps in the kernel. 0 never spins.",
+        help: "How long a waiting call polls shared memory before it sleeps in the kernel. 0 never spins.",
         apply: |c, v| c.spin = v.number(),
     },
     Setting {
         name: "patience",
         env: "MOTET_PATIENCE",
-        kind: Kind::Nanoseconds { max: 1_000_000_000 },
+        kind: ValueKind::Nanoseconds { max: 1_000_000_000 },
         default: "0",
-        help: "For tests and diagnosis: how long a wait that found nothing goes on looking at shared memory, with rests between the looks, \
-               before it sleeps in the kernel. With 300ms payload takes the ring however busy the machine is; it costs CPU time, \
+        help: "For tests and diagnosis: how long a wait goes on polling shared memory after its spin, with pauses between polls, \
+               before it sleeps in the kernel. With 300ms payload uses the ring even on a busy machine; it costs CPU time, \
                and a signal handler that runs meanwhile does not end a poll, select or epoll_wait.",
         apply: |c, v| c.patience = v.number(),
     },
     Setting {
         name: "single_copy",
         env: "MOTET_SINGLE_COPY",
-        kind: Kind::Choice(&["auto", "off"]),
+        kind: ValueKind::Choice(&["auto", "off"]),
         default: "auto",
         help: "Copy large payload straight from the sender's memory into the receiver's where the kernel permits it.",
         apply: |c, v| c.single_copy = v.choice() == 0,
@@ -138,7 +137,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "single_copy_min",
         env: "MOTET_SINGLE_COPY_MIN",
-        kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
+        kind: ValueKind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
         default: "0",
         help: "Smallest transfer that is tried as a single copy, into a receiver that already waits, between CPUs that share \
                a cache. 0 means as measured by `motet tune`, or 2 MiB.",
@@ -147,16 +146,16 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "single_copy_min_far",
         env: "MOTET_SINGLE_COPY_MIN_FAR",
-        kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
+        kind: ValueKind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
         default: "0",
-        help: "The same between CPUs that share no cache, as far as the sender has found out. 0 means as measured by \
-               `motet tune`, or 512 KiB.",
+        help: "Smallest transfer that is tried as a single copy between CPUs that share no cache, as far as the sender has \
+               found out. 0 means as measured by `motet tune`, or 512 KiB.",
         apply: |c, v| c.single_copy_min_far = v.number(),
     },
     Setting {
         name: "half_copy_min",
         env: "MOTET_HALF_COPY_MIN",
-        kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
+        kind: ValueKind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
         default: "0",
         help: "Smallest single copy that sender and receiver make together, half each; a smaller one is made by one of \
                them. 0 means as measured by `motet tune`, or always together.",
@@ -165,49 +164,40 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "pool",
         env: "MOTET_POOL",
-        kind: Kind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
+        kind: ValueKind::Bytes { min: 0, max: 1 << 40, power_of_two: false },
         default: "64MiB",
-        help: "Most memory that the pool of reusable receive buffers keeps for reuse. 0 keeps none.",
+        help: "Most memory that the pool of receive buffers keeps for reuse. 0 keeps none.",
         apply: |c, v| c.pool = v.number(),
-    },
-    Setting {
-        name: "registration_cache",
-        env: "MOTET_REGISTRATION_CACHE",
-        kind: Kind::Choice(&["off", "on"]),
-        default: "on",
-        help: "Keep registrations of memory for the next message from there, where a driver registers memory. The kernel tells \
-               (userfaultfd) when pages go. Off registers for each message, as is done where the kernel does not permit that.",
-        apply: |c, v| c.registration_cache = v.choice() == 1,
     },
     Setting {
         name: "hot",
         env: "MOTET_HOT",
-        kind: Kind::Number { min: 1, max: 65536, unit: "streams" },
+        kind: ValueKind::Number { min: 1, max: 65536, unit: "streams" },
         default: "64",
-        help: "Streams that one wait watches in shared memory at a time: those active last. The kernel watches the rest.",
+        help: "Streams that one wait polls in shared memory: the most recently active ones. The kernel watches the others.",
         apply: |c, v| c.hot = v.number() as usize,
     },
     Setting {
         name: "stats",
         env: "MOTET_STATS",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         default: "",
-        help: "File that each process appends one line of JSON with its counters to when it exits. `%p` stands for the \
+        help: "File to which each process appends one line of JSON with its counters when it exits. `%p` stands for the \
                process id. Empty writes nothing.",
         apply: |c, v| c.stats = v.path(),
     },
     Setting {
         name: "log",
         env: "MOTET_LOG",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         default: "",
-        help: "File that each process appends a line to for every stream that is upgraded, stays on TCP, is reset or ends, \
+        help: "File to which each process appends a line for every stream that is upgraded, stays on TCP, is reset or ends, \
                with the reason. `%p` stands for the process id. Empty writes nothing.",
         apply: |c, v| c.log = v.path(),
     },
 ];
 
-/// An environment variable that is no setting: it tells where things are, and is never in the file.
+/// An environment variable that is not a setting and is never in the file: a path, or a note from `motet run` to itself.
 #[derive(Debug)]
 pub struct Variable {
     /// Its name.
@@ -216,7 +206,7 @@ pub struct Variable {
     pub help: &'static str,
 }
 
-/// Every such variable.
+/// Every environment variable that is not a setting.
 pub const VARIABLES: &[Variable] = &[
     Variable {
         env: "MOTET_CONFIG",
@@ -234,18 +224,69 @@ pub const VARIABLES: &[Variable] = &[
         help: "Folder of libmotet.so and libmotet_sockets.so for `motet run`, instead of the one the program was \
                built or installed with.",
     },
-    Variable { env: "MOTET_LIBRARY", help: "Full path of libmotet.so for the sockets voice; `motet run` sets it." },
+    Variable { env: "MOTET_LIBRARY", help: "Full path of libmotet.so for the sockets adapter; `motet run` sets it." },
     Variable {
         env: "MOTET_MPI_SET",
-        help: "What `motet run` has told MPI libraries, for one that runs inside; not for users.",
+        help: "Names of the variables that `motet run` has set for MPI libraries; a nested `motet run` reads it. Not for users.",
     },
     Variable {
         env: "MOTET_MPI_LEFT",
-        help: "Why `motet run` has told MPI libraries nothing, for `motet why`; not for users.",
+        help: "Why `motet run` has not configured MPI libraries, for `motet why`. Not for users.",
     },
 ];
 
 /// The setting with this name.
 pub fn setting(name: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|s| s.name == name)
+}
+
+impl Default for Config {
+    /// The defaults of the table.
+    fn default() -> Self {
+        let mut config = Self {
+            disable: false,
+            drivers: Drivers::default(),
+            ring: 0,
+            streams: 0,
+            memory: 0,
+            huge_pages: false,
+            omniorb: false,
+            omniorb_message: 0,
+            omniorb_huge: false,
+            mpi: Mpi::Off,
+            spin: 0,
+            patience: 0,
+            single_copy: false,
+            single_copy_min: 0,
+            single_copy_min_far: 0,
+            half_copy_min: 0,
+            pool: 0,
+            hot: 0,
+            stats: None,
+            log: None,
+            profile: None,
+        };
+        for setting in SETTINGS {
+            // A test parses every default, so none is skipped here.
+            if let Ok(value) = setting.kind.parse(setting.default) {
+                (setting.apply)(&mut config, value);
+            }
+        }
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_fits_its_kind() {
+        for setting in SETTINGS {
+            assert!(setting.kind.parse(setting.default).is_ok(), "{}", setting.name);
+        }
+        let config = Config::default();
+        assert_eq!((config.ring, config.streams, config.spin, config.hot), (65536, 16384, 60000, 64));
+        assert!(config.single_copy && !config.disable);
+    }
 }

@@ -1,17 +1,17 @@
-//! The machine around: kernel, limits, processors, fabrics.
+//! Checks of the machine: kernel, limits, processors, fabrics.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use motet_config::profile::Found;
+use motet_config::profile::ProfileLookup;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, getrlimit};
 
-use super::{Check, Verdict};
+use super::{Check, CheckVerdict};
 use crate::probe::What;
 use crate::procfs;
 
-/// All of them.
+/// All checks of the machine.
 pub fn checks() -> Vec<Check> {
     vec![
         kernel(),
@@ -43,8 +43,13 @@ fn kernel() -> Check {
     let version = (numbers.next().unwrap_or(0u32), numbers.next().unwrap_or(0u32));
     let found = format!("Linux {release} {}", name.machine().to_string_lossy());
     match version {
-        v if v >= (5, 14) => Check::new("kernel", Verdict::Ok, found, "has all that Motet uses"),
-        _ => Check::new("kernel", Verdict::Limited, found, "older than 5.14: network namespaces cannot be told apart"),
+        v if v >= (5, 14) => Check::new("kernel", CheckVerdict::Ok, found, "has everything that Motet uses"),
+        _ => Check::new(
+            "kernel",
+            CheckVerdict::Limited,
+            found,
+            "older than 5.14: Motet cannot distinguish network namespaces",
+        ),
     }
 }
 
@@ -52,10 +57,10 @@ fn sandbox() -> Check {
     let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let seccomp = procfs::field(&own, "Seccomp").unwrap_or("0");
     match seccomp {
-        "0" => Check::new("sandbox", Verdict::Ok, "no system call filter", "nothing is kept from programs"),
+        "0" => Check::new("sandbox", CheckVerdict::Ok, "no system call filter", "programs may make every system call"),
         mode => {
-            let meaning = "a container or sandbox may refuse single copy, io_uring and namespaces; see their lines";
-            Check::new("sandbox", Verdict::Limited, format!("system call filter (seccomp mode {mode})"), meaning)
+            let meaning = "a container or sandbox may refuse single copy, io_uring and namespaces; check their lines";
+            Check::new("sandbox", CheckVerdict::Limited, format!("system call filter (seccomp mode {mode})"), meaning)
         }
     }
 }
@@ -66,14 +71,14 @@ fn namespaces() -> Check {
     match tried {
         Ok(status) if status.success() => Check::new(
             "namespaces",
-            Verdict::Ok,
+            CheckVerdict::Ok,
             format!("user and network, here {own}"),
-            "test hosts can be made on this machine",
+            "test hosts can be created on this machine",
         ),
         _ => Check::new(
             "namespaces",
-            Verdict::Limited,
-            format!("none can be made, here {own}"),
+            CheckVerdict::Limited,
+            format!("none can be created, here {own}"),
             "tests with several hosts are skipped; programs are not affected",
         ),
     }
@@ -86,15 +91,15 @@ fn limit(resource: Resource) -> Option<u64> {
 fn locked_memory() -> Check {
     let name = "locked memory";
     match limit(Resource::Memlock) {
-        None => Check::new(name, Verdict::Ok, "unlimited", "memory can be registered with a fabric"),
+        None => Check::new(name, CheckVerdict::Ok, "unlimited", "memory can be registered with a fabric"),
         Some(n) if n >= 64 << 20 => {
-            Check::new(name, Verdict::Ok, format!("{} MiB", n >> 20), "memory can be registered with a fabric")
+            Check::new(name, CheckVerdict::Ok, format!("{} MiB", n >> 20), "memory can be registered with a fabric")
         }
         Some(n) => Check::new(
             name,
-            Verdict::Limited,
+            CheckVerdict::Limited,
             format!("{} KiB", n >> 10),
-            "too little for fabrics and AF_XDP (ulimit -l); shared memory needs none",
+            "too little for fabrics and AF_XDP; raise ulimit -l (shared memory needs none)",
         ),
     }
 }
@@ -102,14 +107,17 @@ fn locked_memory() -> Check {
 fn descriptors() -> Check {
     let name = "descriptors";
     match limit(Resource::Nofile) {
-        Some(n) if n < 1024 => {
-            Check::new(name, Verdict::Limited, n.to_string(), "few (ulimit -n): when they run out, streams stay on TCP")
-        }
+        Some(n) if n < 1024 => Check::new(
+            name,
+            CheckVerdict::Limited,
+            n.to_string(),
+            "few: when they run out, streams stay on TCP; raise ulimit -n",
+        ),
         n => Check::new(
             name,
-            Verdict::Ok,
+            CheckVerdict::Ok,
             n.map_or("unlimited".into(), |n| n.to_string()),
-            "a pair of processes needs about two, whatever its streams",
+            "a pair of processes needs about two, for any number of streams",
         ),
     }
 }
@@ -121,9 +129,9 @@ fn huge_pages() -> Check {
     let reserved = text("/proc/sys/vm/nr_hugepages").unwrap_or_else(|| "0".into());
     let found = format!("transparent {usual}, for shared memory {shared}, {reserved} reserved");
     if ["always", "madvise"].contains(&usual.as_str()) {
-        Check::new("huge pages", Verdict::Ok, found, "large receive buffers can take them")
+        Check::new("huge pages", CheckVerdict::Ok, found, "large receive buffers can use them")
     } else {
-        Check::new("huge pages", Verdict::Limited, found, "large buffers use small pages")
+        Check::new("huge pages", CheckVerdict::Limited, found, "large buffers use small pages")
     }
 }
 
@@ -134,9 +142,14 @@ fn processors() -> Check {
     let there = text("/sys/devices/system/cpu/online").unwrap_or_default();
     let found = format!("{usable} usable ({list} of {there})");
     if usable > 1 {
-        Check::new("processors", Verdict::Ok, found, "two ends can run at once, so a short spin pays")
+        Check::new("processors", CheckVerdict::Ok, found, "two ends run at the same time, so a short spin pays")
     } else {
-        Check::new("processors", Verdict::Limited, found, "two ends take turns: the kernel switches between them")
+        Check::new(
+            "processors",
+            CheckVerdict::Limited,
+            found,
+            "two ends share one CPU, and the kernel switches between them",
+        )
     }
 }
 
@@ -150,37 +163,47 @@ fn clock() -> Check {
     let steady = flags.contains(&"constant_tsc") || flags.contains(&"nonstop_tsc") || cfg!(target_arch = "aarch64");
     let found = format!("{place}, clock source {source}");
     if steady {
-        Check::new("clock", Verdict::Ok, found, "steady processor clock: spinning is timed without system calls")
+        Check::new(
+            "clock",
+            CheckVerdict::Ok,
+            found,
+            "the processor clock is constant: spins are timed without system calls",
+        )
     } else {
         Check::new(
             "clock",
-            Verdict::Limited,
+            CheckVerdict::Limited,
             found,
-            "no steady processor clock announced: times of spinning are approximate",
+            "no constant processor clock: the length of spins is approximate",
         )
     }
 }
 
 fn profile() -> Check {
-    let (name, fix) = ("profile", "sizes are defaults until `motet tune` has measured this machine");
-    match motet_config::Surroundings::of_this_process().load().profile {
-        Found::Valid { path, profile } => {
+    let (name, fix) = ("profile", "sizes are defaults; run `motet tune` to measure this machine");
+    match motet_config::Environment::of_this_process().load().profile {
+        ProfileLookup::Valid { path, profile } => {
             let found = format!("{}, {}", path.display(), crate::tune::describe(&profile));
-            Check::new(name, Verdict::Ok, found, "large payload is copied as measured on this machine")
+            Check::new(name, CheckVerdict::Ok, found, "large payload is copied as measured on this machine")
         }
-        Found::Ignored { path, why } => Check::new(name, Verdict::Limited, format!("{}: {why}", path.display()), fix),
-        Found::Missing => Check::new(name, Verdict::Limited, "none", fix),
+        ProfileLookup::Ignored { path, why } => {
+            Check::new(name, CheckVerdict::Limited, format!("{}: {why}", path.display()), fix)
+        }
+        ProfileLookup::Missing => Check::new(name, CheckVerdict::Limited, "none", fix),
     }
 }
 
 fn io_uring() -> Check {
     match ::io_uring::IoUring::new(2) {
         Ok(_) => {
-            Check::new("io_uring", Verdict::Ok, "permitted", "programs that use it work; their sockets stay on TCP")
+            Check::new("io_uring", CheckVerdict::Ok, "permitted", "programs can use it; their sockets stay on TCP")
         }
-        Err(e) => {
-            Check::new("io_uring", Verdict::Limited, e.to_string(), "programs cannot use it; Motet does not need it")
-        }
+        Err(e) => Check::new(
+            "io_uring",
+            CheckVerdict::Limited,
+            e.to_string(),
+            "programs cannot use it; Motet does not need it",
+        ),
     }
 }
 
@@ -188,19 +211,19 @@ fn userfaultfd() -> Check {
     let permitted =
         text("/proc/sys/vm/unprivileged_userfaultfd").as_deref() == Some("1") || motet_sys::thread::euid() == 0;
     if permitted || fs::File::open("/dev/userfaultfd").is_ok() {
-        Check::new("userfaultfd", Verdict::Ok, "permitted", "registrations can follow changes of the address space")
+        Check::new("userfaultfd", CheckVerdict::Ok, "permitted", "memory registrations are kept until their pages go")
     } else {
-        Check::new("userfaultfd", Verdict::Limited, "for root only", "registrations are checked instead of followed")
+        Check::new("userfaultfd", CheckVerdict::Limited, "for root only", "memory is registered for each message")
     }
 }
 
 fn xdp() -> Check {
     let xdp = AddressFamily::from_raw(44); // AF_XDP, linux/socket.h
     match socket_with(xdp, SocketType::RAW, SocketFlags::CLOEXEC, None) {
-        Ok(_) => Check::new("AF_XDP", Verdict::Ok, "sockets can be made", "user-level Ethernet is possible"),
+        Ok(_) => Check::new("AF_XDP", CheckVerdict::Ok, "sockets can be created", "user-level Ethernet is possible"),
         Err(e) => Check::new(
             "AF_XDP",
-            Verdict::Limited,
+            CheckVerdict::Limited,
             e.to_string(),
             "no user-level Ethernet (needs CAP_NET_RAW and CONFIG_XDP_SOCKETS)",
         ),
@@ -211,18 +234,21 @@ fn rdma() -> Check {
     let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let names: Vec<String> = devices.map(|d| d.file_name().to_string_lossy().into_owned()).collect();
     if names.is_empty() {
-        Check::new("RDMA", Verdict::Limited, "no device", "other hosts are reached over TCP")
+        Check::new("RDMA", CheckVerdict::Limited, "no device", "other hosts are reached over TCP")
     } else {
-        Check::new("RDMA", Verdict::Ok, names.join(", "), "a fabric to other hosts")
+        Check::new("RDMA", CheckVerdict::Ok, names.join(", "), "a fabric to other hosts")
     }
 }
 
 fn library(name: &'static str, file: &str, purpose: &str) -> Check {
     match find_library(file) {
-        Some(path) => Check::new(name, Verdict::Ok, path.display().to_string(), purpose),
-        None => {
-            Check::new(name, Verdict::Limited, format!("{file} is not installed"), format!("only needed for {purpose}"))
-        }
+        Some(path) => Check::new(name, CheckVerdict::Ok, path.display().to_string(), purpose),
+        None => Check::new(
+            name,
+            CheckVerdict::Limited,
+            format!("{file} is not installed"),
+            format!("only needed for {purpose}"),
+        ),
     }
 }
 

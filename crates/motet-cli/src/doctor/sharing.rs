@@ -1,4 +1,4 @@
-//! What a shared-memory path between two processes needs, and what makes it faster.
+//! Checks of what a shared-memory path between two processes needs, and of what makes it faster.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -10,17 +10,17 @@ use motet_wire::stream::segment::Geometry;
 use motet_wire::stream::stats;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
-use super::{Check, Verdict, squatters};
+use super::{Check, CheckVerdict, squatters};
 use crate::libraries;
 use crate::probe::What;
 
-/// All of them.
+/// All checks of shared memory.
 pub fn checks() -> Vec<Check> {
     vec![
         libraries_found(),
-        orb_voice(),
+        omniorb_adapter(),
         memfd(),
-        limits_given(),
+        inherited_limits(),
         rendezvous(),
         sock_diag(),
         cookies(),
@@ -32,11 +32,11 @@ pub fn checks() -> Vec<Check> {
 fn libraries_found() -> Check {
     let found = libraries::find();
     let good = found.as_ref().map_or(String::new(), |l| format!("{}, {}", l.shim.display(), l.engine.display()));
-    Check::essential("libraries", found.map_err(|f| f.message), &good, "what `motet run` loads into programs")
+    Check::essential("libraries", found.map_err(|f| f.message), &good, "`motet run` loads them into programs")
 }
 
-/// The adapters that lie beside the preload object of the omniORB voice, by the version that they are made for.
-fn orb_voice() -> Check {
+/// The versions of omniORB with an adapter beside the preload object.
+fn omniorb_adapter() -> Check {
     let shim = libraries::find().ok().and_then(|libraries| libraries.orb_shim);
     let built = |minor: &u32| {
         let file = shim.as_ref().map(|shim| shim.with_file_name(format!("libmotet_omniorb4{minor}.so")));
@@ -44,34 +44,35 @@ fn orb_voice() -> Check {
     };
     let versions: Vec<String> = [2, 3].iter().filter(|minor| built(minor)).map(|minor| format!("4.{minor}")).collect();
     if versions.is_empty() {
-        Check::new("omniORB adapter", Verdict::Limited, "not built", "CORBA programs are served as any sockets program")
+        Check::new("omniORB adapter", CheckVerdict::Limited, "not built", "CORBA programs use the sockets adapter")
     } else {
         Check::new(
             "omniORB adapter",
-            Verdict::Ok,
+            CheckVerdict::Ok,
             format!("for {}", versions.join(", ")),
-            "streams under the ORB itself",
+            "CORBA programs use Motet inside the ORB",
         )
     }
 }
 
 fn memfd() -> Check {
-    let tried = memory::create("motet-doctor", 1 << 16, &[], 1 << 16).and_then(|(fd, _)| match memory::inspect(&fd)? {
-        (65536, true, true) => Ok(()),
-        _ => Err(rustix::io::Errno::INVAL),
-    });
-    Check::essential("memfd", tried, "sealed and preallocated", "holds the rings, and nothing of it stays behind")
+    let tried =
+        memory::create_mapped("motet-doctor", 1 << 16, &[], 1 << 16).and_then(|(fd, _)| match memory::inspect(&fd)? {
+            (65536, true, true) => Ok(()),
+            _ => Err(rustix::io::Errno::INVAL),
+        });
+    Check::essential("memfd", tried, "sealed and preallocated", "holds the rings, and leaves no file behind")
 }
 
-/// What programs inherit from here: `ulimit`, and the control groups.
-fn limits_given() -> Check {
+/// Limits that programs inherit: `ulimit` and the control groups.
+fn inherited_limits() -> Check {
     const NAME: &str = "limits";
-    let (file, space) = (limits::file_size(), limits::address_space());
+    let (file, space) = (limits::max_file_size(), limits::max_address_space());
     let segment = |bulk| Geometry { slots: 1, ring: 64 << 10, bulk }.bytes();
     let least = segment(0).max(stats::bytes(64)) as u64;
     let failed = if file < least {
-        Some(format!("files of at most {} KiB (ulimit -f), and shared memory is a file", file >> 10))
-    } else if !limits::group_has(1 << 20) {
+        Some(format!("files of at most {} KiB, and shared memory is a file; raise ulimit -f", file >> 10))
+    } else if !limits::cgroup_has_room(1 << 20) {
         Some("the memory control group is full".to_owned())
     } else {
         None
@@ -84,14 +85,14 @@ fn limits_given() -> Check {
         found.push(format!("files of at most {} KiB (ulimit -f): no large rings", file >> 10));
     }
     if space != usize::MAX {
-        let share = limits::address_share(usize::MAX) >> 20;
+        let share = limits::address_space_share(usize::MAX) >> 20;
         found.push(format!("{} MiB of address space (ulimit -v): {share} MiB of it for shared memory", space >> 20));
     }
     let purpose = "connections beyond a limit stay on TCP";
     if found.is_empty() {
-        Check::new(NAME, Verdict::Ok, "none on file size, address space or memory that matters", purpose)
+        Check::new(NAME, CheckVerdict::Ok, "no limit of file size, address space or memory that matters", purpose)
     } else {
-        Check::new(NAME, Verdict::Limited, found.join(", "), purpose)
+        Check::new(NAME, CheckVerdict::Limited, found.join(", "), purpose)
     }
 }
 
@@ -100,10 +101,10 @@ fn rendezvous() -> Check {
         let name = format!("motet-doctor-{}", std::process::id());
         bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)
     });
-    Check::essential("unix sockets", tried, "abstract names", "two processes meet there and pass the memory on")
+    Check::essential("unix sockets", tried, "abstract names", "two processes connect there and pass the memory")
 }
 
-/// A TCP connection of this process to itself.
+/// Both ends of a TCP connection of this process to itself.
 fn connection() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let near = TcpStream::connect(listener.local_addr()?)?;
@@ -113,11 +114,21 @@ fn connection() -> io::Result<(TcpStream, TcpStream)> {
 fn sock_diag() -> Check {
     let raw = io::Error::from_raw_os_error;
     let tried = connection().and_then(|(near, far)| {
-        let found = sock_diag::Diag::open().map_err(raw)?.find(far.local_addr()?, near.local_addr()?).map_err(raw)?;
+        let found =
+            sock_diag::SockDiag::open().map_err(raw)?.find(far.local_addr()?, near.local_addr()?).map_err(raw)?;
         let cookie = socket::cookie(far.as_raw_fd()).map_err(raw)?;
-        if found.is_some_and(|f| f.cookie == cookie) { Ok(()) } else { Err(io::Error::other("finds no socket")) }
+        if found.is_some_and(|f| f.cookie == cookie) {
+            Ok(())
+        } else {
+            Err(io::Error::other("it does not find the peer's socket"))
+        }
     });
-    Check::essential("sock_diag", tried, "finds the peer's socket", "tells who is at the other end of a connection")
+    Check::essential(
+        "sock_diag",
+        tried,
+        "finds the peer's socket",
+        "identifies the process at the other end of a connection",
+    )
 }
 
 fn cookies() -> Check {
@@ -130,7 +141,7 @@ fn cookies() -> Check {
         "socket cookies",
         tried,
         "SO_COOKIE, SO_NETNS_COOKIE",
-        "no other process is taken for the peer, and no other host for this one",
+        "identify a connection and this host's network namespace",
     )
 }
 
@@ -142,37 +153,37 @@ fn single_copy() -> Check {
     match (child, scope) {
         (Ok(()), None | Some(0)) => Check::new(
             name,
-            Verdict::Ok,
+            CheckVerdict::Ok,
             "process_vm_readv",
             "large payload is copied once, between processes of one user",
         ),
         (Ok(()), Some(scope)) => {
-            let meaning = "only a process's own children: between others large payload goes through the ring (kernel.yama.ptrace_scope=0 permits it)";
-            Check::new(name, Verdict::Limited, format!("process_vm_readv, ptrace_scope {scope}"), meaning)
+            let meaning = "for children of a process only; other large payload goes through the ring (allow it with kernel.yama.ptrace_scope=0)";
+            Check::new(name, CheckVerdict::Limited, format!("process_vm_readv, ptrace_scope {scope}"), meaning)
         }
         (Err(e), _) => Check::new(
             name,
-            Verdict::Limited,
+            CheckVerdict::Limited,
             e.to_string(),
-            "large payload goes through the ring (a sandbox forbids more)",
+            "large payload goes through the ring; check for a sandbox",
         ),
     }
 }
 
-/// Reads the start of a child's program out of its memory.
+/// Reads the start of a child's program from its memory.
 fn copy_from_child() -> io::Result<()> {
     let mut child = start(What::Wait)?;
     let read = first_mapping(child.id()).and_then(|address| {
         let mut bytes = [0; 4];
         let n = process_vm::read_from(child.id(), address, &mut bytes).map_err(io::Error::from_raw_os_error)?;
-        if n == 4 { Ok(()) } else { Err(io::Error::other("read too little")) }
+        if n == 4 { Ok(()) } else { Err(io::Error::other("short read")) }
     });
     let _ = child.kill();
     let _ = child.wait();
     read
 }
 
-/// Starts this program again, to try something.
+/// Starts this program again, to run a check in a process of its own.
 pub fn start(what: What) -> io::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["probe", what.name()]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -183,5 +194,5 @@ fn first_mapping(pid: u32) -> io::Result<u64> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let line = maps.lines().find(|line| line.contains(" r")).unwrap_or_default();
     let address = line.split('-').next().and_then(|a| u64::from_str_radix(a, 16).ok());
-    address.ok_or_else(|| io::Error::other("no memory map"))
+    address.ok_or_else(|| io::Error::other("/proc/PID/maps has no readable mapping"))
 }

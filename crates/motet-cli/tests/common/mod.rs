@@ -1,10 +1,10 @@
-//! What the tests of the command share: a clean environment, folders of their own, stand-ins for the libraries.
+//! Helpers of the tests of the command: a clean environment, temporary folders, dummy libraries.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A folder that is removed at the end.
+/// A folder that is removed when dropped.
 pub struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -38,13 +38,13 @@ impl Folder {
 
     /// Empty shared objects under the names of Motet's libraries: `motet run` only finds and preloads them.
     pub fn libraries(&self) -> &Path {
-        self.compile("libmotet_sockets.so", "int motet_stand_in;", &["-shared", "-fPIC"]);
-        self.compile("libmotet.so.0", "int motet_stand_in;", &["-shared", "-fPIC"]);
+        self.compile("libmotet_sockets.so", "int motet_dummy;", &["-shared", "-fPIC"]);
+        self.compile("libmotet.so.0", "int motet_dummy;", &["-shared", "-fPIC"]);
         self.path()
     }
 }
 
-/// The command, with no setting of the tester's own.
+/// The command, without any setting of the tester.
 pub fn motet<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_motet"));
     for (name, _) in std::env::vars_os() {
@@ -61,7 +61,7 @@ pub fn motet<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) 
     command
 }
 
-/// Output and exit code; -N when a signal N ended it.
+/// Exit code (-N for signal N), standard output and standard error.
 pub fn finish(command: &mut Command) -> (i32, String, String) {
     use std::os::unix::process::ExitStatusExt;
     let Output { status, stdout, stderr } = command.output().unwrap();

@@ -1,4 +1,4 @@
-//! Profiles that are missing, whole, foreign, garbage, not ours.
+//! Tests of profiles that are missing, valid, of another machine, malformed, or of another user.
 
 use super::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +14,7 @@ fn profile() -> Profile {
     }
 }
 
-/// Removed at the end.
+/// A folder that is removed when dropped.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -49,32 +49,32 @@ fn the_first_valid_one_is_used() {
         };
         find(&paths, read, || here.clone())
     };
-    let valid = |path: &PathBuf| Found::Valid { path: path.clone(), profile: profile() };
+    let valid = |path: &PathBuf| ProfileLookup::Valid { path: path.clone(), profile: profile() };
     assert_eq!(search(None, profile().machine), valid(&paths[1]));
     assert_eq!(search(Some(&profile().render(&[])), profile().machine), valid(&paths[0]));
     assert_eq!(search(Some("garbage"), profile().machine), valid(&paths[1]));
-    assert_eq!(find(&[], |_| Ok(None), || profile().machine), Found::Missing);
-    assert_eq!(find(&paths, |_| Ok(None), || profile().machine), Found::Missing);
+    assert_eq!(find(&[], |_| Ok(None), || profile().machine), ProfileLookup::Missing);
+    assert_eq!(find(&paths, |_| Ok(None), || profile().machine), ProfileLookup::Missing);
     let here = profile().machine;
     for (other, why) in [
         (Machine { processor: "B".into(), ..here.clone() }, "measured on another machine (A (R) 9000 @ 3 GHz, here B)"),
         (Machine { cpus: 2, ..here.clone() }, "measured with 8 CPUs, here are 2"),
         (Machine { kernel: "7".into(), ..here }, "measured under kernel 6.1.0-13-amd64, here is 7"),
     ] {
-        assert_eq!(search(None, other), Found::Ignored { path: paths[1].clone(), why: why.into() });
+        assert_eq!(search(None, other), ProfileLookup::Ignored { path: paths[1].clone(), why: why.into() });
     }
 }
 
 #[test]
-fn garbage_is_refused_in_words() {
+fn malformed_profiles_are_refused_with_the_reason() {
     let good = profile().render(&[]);
     let with = |from: &str, to: &str| Profile::parse(&good.replace(from, to));
     for (from, to, what) in [
-        ("format = 2", "format = 1", "of another version (1, not 2)"),
-        ("format = 2\n", "", "without its format"),
-        ("cpus = 8", "cpus = \"many\"", "cpus is no number"),
-        ("cpus = 8\n", "", "without cpus"),
-        ("kernel", "kernels", "without kernel"),
+        ("format = 2", "format = 1", "has format 1, this version of Motet reads format 2"),
+        ("format = 2\n", "", "has no format"),
+        ("cpus = 8", "cpus = \"many\"", "cpus is not a number"),
+        ("cpus = 8\n", "", "has no cpus"),
+        ("kernel", "kernels", "has no kernel"),
         ("single_copy_min = 4194304", "single_copy_min = -1", "single_copy_min is out of range"),
         ("single_copy_min = 4194304", "single_copy_min = 0", "single_copy_min is out of range"),
         ("single_copy_min = 4194304", "single_copy_min = 99999999999999999999", "single_copy_min is out of range"),
@@ -93,13 +93,13 @@ fn garbage_is_refused_in_words() {
 }
 
 #[test]
-fn only_what_nobody_else_can_write_is_believed() {
+fn only_files_that_other_users_cannot_write_are_trusted() {
     let folder = Folder::new("believed");
     let path = folder.0.path().join("profile.toml");
     write(&path, &profile().render(&[])).unwrap();
     for mode in [0o620, 0o602, 0o666] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        assert_eq!(read(&path).unwrap_err().to_string(), "others may write it");
+        assert_eq!(read(&path).unwrap_err().to_string(), "other users can write it");
     }
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert!(read(&path).unwrap().is_some());
@@ -113,23 +113,23 @@ fn only_what_nobody_else_can_write_is_believed() {
     assert!(read(folder.0.path()).is_err() && write(&path.join("below"), "x").is_err());
     if is_root() {
         std::os::unix::fs::chown(&path, Some(65533), None).unwrap();
-        assert_eq!(read(&path).unwrap_err().to_string(), "somebody else's file");
+        assert_eq!(read(&path).unwrap_err().to_string(), "it belongs to another user");
         std::os::unix::fs::chown(&folder.0, Some(65533), None).unwrap();
-        assert_eq!(write(&path, "x").unwrap_err().to_string(), "the folder is somebody else's");
+        assert_eq!(write(&path, "x").unwrap_err().to_string(), "its folder belongs to another user");
     } else {
         eprintln!("SKIPPED: files of another user need root");
     }
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_an_error_and_no_more() {
+fn a_path_that_cannot_be_written_is_an_error() {
     // Not even root may write there.
     assert!(write(Path::new("/proc/motet/profile.toml"), "x").is_err());
     assert!(write(Path::new("/proc/profile.toml"), "x").is_err());
 }
 
 #[test]
-fn root_keeps_to_its_own_place() {
+fn root_uses_only_its_own_file() {
     let variables = |list: &[(&str, &str)]| list.iter().map(|(k, v)| (k.to_string(), OsString::from(v))).collect();
     let system = PathBuf::from(SYSTEM);
     let home = variables(&[("HOME", "/home/a")]);
