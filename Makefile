@@ -26,8 +26,8 @@ setup: ## install what is missing: Debian packages, crates (Rust itself is expec
 build: setup ## build all into target/release; then `target/release/motet run -- CMD` works
 	@scripts/build
 
-test: ## every check and test
-	@scripts/setup --tests && scripts/test
+test: ## every check and test; FAST=1: unit and protocol tests and one program for each adapter
+	@scripts/setup --tests && scripts/test $(if $(FAST),--fast)
 
 torture: setup ## whatever programs do to sockets, for TORTURE_SECONDS (60) of random schedules
 	@scripts/build --core && scripts/torture
@@ -52,7 +52,7 @@ man: ## write the manual pages to target/man
 fmt: ## format the Rust code
 	@cargo fmt --all
 
-lint: ## formatting, clippy, the layers, retired words and stack use, without tests
+lint: ## formatting, clippy, layers, module cycles, retired words and stack use, without tests
 	@scripts/test --lint
 
 clean: ## remove what was built
