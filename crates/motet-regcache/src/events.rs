@@ -6,7 +6,7 @@
 //!
 //! Edges (both ends carry the label): **E1** an event's words before its stamp; **E2** all of it before the count.
 
-use motet_sys::userfaultfd::Taken;
+use motet_sys::userfaultfd::MappingEvent;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
@@ -46,7 +46,7 @@ impl Events {
     }
 
     /// Adds one. For one thread alone; allocates and waits for nothing.
-    pub fn add(&self, taken: Taken) {
+    pub fn add(&self, taken: MappingEvent) {
         let number = self.count.load(Relaxed);
         let slot = &self.slots[(number % KEPT) as usize];
         slot.stamp.store(0, Relaxed);
@@ -78,7 +78,7 @@ mod tests {
         let events = Events::default();
         for at in 0..3 * KEPT {
             assert_eq!(events.count(), at);
-            events.add(Taken { start: at, end: at + 1, moved_to: 0 });
+            events.add(MappingEvent { start: at, end: at + 1, moved_to: 0 });
         }
         for at in 0..3 * KEPT {
             let expected = if at < 2 * KEPT { Err(Missed) } else { Ok((at, at + 1)) };
@@ -92,7 +92,7 @@ mod tests {
         let seen = std::thread::scope(|scope| {
             scope.spawn(|| {
                 for at in 0..200_000 {
-                    events.add(Taken { start: at, end: at + 7, moved_to: 0 });
+                    events.add(MappingEvent { start: at, end: at + 7, moved_to: 0 });
                 }
             });
             let (mut next, mut seen) = (0, 0);

@@ -33,7 +33,7 @@ use counts::{Count, Counters};
 use entries::Entries;
 pub use entries::Range;
 pub use lease::Lease;
-use motet_sys::lineage::Lineage;
+use motet_sys::fork_detect::ForkMark;
 use shared::{Kept, Made, Shared};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use watch::Watch;
@@ -127,15 +127,15 @@ impl<R: Register> Cache<R> {
         let watch = if on { Watch::shared().map_err(Standing::NotPermitted) } else { Err(Standing::Off) };
         let next = watch.map_or(0, |watch| watch.events().count());
         let kept = Mutex::new(Kept { entries: Entries::default(), next });
-        let (counters, lineage) = (Counters::default(), Lineage::begin()?);
-        Ok(Self(Arc::new(Shared { driver, limits, watch, kept, counters, lineage })))
+        let (counters, fork_mark) = (Counters::default(), ForkMark::of_this_process()?);
+        Ok(Self(Arc::new(Shared { driver, limits, watch, kept, counters, fork_mark })))
     }
 
     /// A lease on a registration of the pages that hold these bytes. All of them must be mapped by now.
     pub fn acquire(&self, address: u64, length: u64) -> Result<Lease<R>, Refused> {
         let shared = &self.0;
         let range = Range::of_pages(address, length).ok_or(Refused::Range)?;
-        if !shared.lineage.is_own() {
+        if !shared.fork_mark.is_own() {
             return Err(Refused::Forked);
         }
         let Ok(watch) = shared.watch.as_ref() else { return self.once(range, Count::NotKeeping) };
@@ -165,7 +165,7 @@ impl<R: Register> Cache<R> {
     pub fn tidy(&self) {
         let shared = &self.0;
         let Ok(watch) = shared.watch.as_ref() else { return };
-        if !shared.lineage.is_own() {
+        if !shared.fork_mark.is_own() {
             return;
         }
         watch.hear();
@@ -176,7 +176,7 @@ impl<R: Register> Cache<R> {
 
     /// As if these pages had been taken away: for those that the kernel does not tell of.
     pub fn forget(&self, address: u64, length: u64) {
-        let Some(range) = Range::of_pages(address, length).filter(|_| self.0.lineage.is_own()) else { return };
+        let Some(range) = Range::of_pages(address, length).filter(|_| self.0.fork_mark.is_own()) else { return };
         let mut graves = Vec::new();
         let gone = lock(&self.0.kept).entries.take_away(&range, &mut graves);
         self.0.counters.add(Count::Stale, gone);
@@ -185,7 +185,7 @@ impl<R: Register> Cache<R> {
 
     /// Registrations that are kept, and their bytes.
     pub fn size(&self) -> (usize, u64) {
-        if self.0.lineage.is_own() { lock(&self.0.kept).entries.size() } else { (0, 0) }
+        if self.0.fork_mark.is_own() { lock(&self.0.kept).entries.size() } else { (0, 0) }
     }
 
     /// Whether registrations are kept, or why not.

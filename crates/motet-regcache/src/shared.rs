@@ -9,7 +9,7 @@ use super::events::{self, Missed};
 use super::watch::Watch;
 use super::{AGAIN, Limits, NO_MEMORY, Refused, Register, Standing};
 use crate::lock;
-use motet_sys::lineage::Lineage;
+use motet_sys::fork_detect::ForkMark;
 use std::sync::Mutex;
 
 /// All of it.
@@ -20,7 +20,7 @@ pub struct Shared<R: Register> {
     pub(super) watch: Result<&'static Watch, Standing>,
     pub(super) kept: Mutex<Kept<R::Token>>,
     pub(super) counters: Counters,
-    pub(super) lineage: Lineage,
+    pub(super) fork_mark: ForkMark,
 }
 
 /// What is under the lock. Nobody registers, or waits for anybody, while holding it; memory may be freed under it, as the thread
@@ -150,7 +150,7 @@ impl<R: Register> Shared<R> {
 
     /// A lease on what is kept at `at`, or on a registration of its own, has ended.
     pub(super) fn leave(&self, range: Range, token: R::Token, at: Option<u32>) {
-        if !self.lineage.is_own() {
+        if !self.fork_mark.is_own() {
             return;
         }
         let Some(at) = at else { return self.driver.deregister(range, token) };
@@ -164,7 +164,7 @@ impl<R: Register> Shared<R> {
 
 impl<R: Register> Drop for Shared<R> {
     fn drop(&mut self) {
-        if self.lineage.is_own() {
+        if self.fork_mark.is_own() {
             let mut graves = Vec::new();
             lock(&self.kept).entries.take_all_away(&mut graves);
             self.bury(graves);

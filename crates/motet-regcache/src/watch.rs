@@ -15,10 +15,10 @@
 use super::events::Events;
 use super::watched::Watched;
 use crate::lock;
-use motet_sys::fork_safe_mutex::Forkable;
-use motet_sys::lineage::Lineage;
+use motet_sys::fork_detect::ForkMark;
+use motet_sys::fork_safe_mutex::ForkSafeMutex;
 use motet_sys::thread;
-use motet_sys::userfaultfd::{BATCH, Faults, Taken};
+use motet_sys::userfaultfd::{EVENTS_PER_READ, MappingEvent, Userfaultfd};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 /// The watch.
 #[derive(Debug)]
 pub struct Watch {
-    faults: Faults,
+    uffd: Userfaultfd,
     events: Events,
     /// Odd while events are read: W2.
     round: AtomicU64,
@@ -35,10 +35,10 @@ pub struct Watch {
     /// The kernel's count was above zero for so long that nobody waits for it any more.
     stuck: AtomicBool,
     watched: Mutex<Watched>,
-    lineage: Lineage,
+    fork_mark: ForkMark,
 }
 
-static SHARED: Forkable<Option<&'static Watch>> = Forkable::new(None);
+static SHARED: ForkSafeMutex<Option<&'static Watch>> = ForkSafeMutex::new(None);
 
 /// Looks before a waiting thread lets others run, and turns of that before it sleeps a little each time; sleeps before it gives up.
 const LOOKS: u32 = 64;
@@ -52,17 +52,17 @@ impl Watch {
     /// This process's. An error (of the system) when it may not have one.
     pub fn shared() -> Result<&'static Self, i32> {
         let mut shared = SHARED.lock();
-        if let Some(watch) = shared.filter(|watch| watch.lineage.is_own() && !watch.is_lost()) {
+        if let Some(watch) = shared.filter(|watch| watch.fork_mark.is_own() && !watch.is_lost()) {
             return Ok(watch);
         }
         let watch: &'static Self = Box::leak(Box::new(Self {
-            faults: Faults::open()?,
+            uffd: Userfaultfd::open()?,
             events: Events::default(),
             round: AtomicU64::new(0),
             lost: AtomicBool::new(false),
             stuck: AtomicBool::new(false),
             watched: Mutex::new(Watched::default()),
-            lineage: Lineage::begin()?,
+            fork_mark: ForkMark::of_this_process()?,
         }));
         // Without its thread it watches nothing; what is left is a descriptor that hears of nothing.
         thread::spawn_without_signals("motet-watch", STACK, move || watch.run())
@@ -73,16 +73,16 @@ impl Watch {
 
     /// The reader: W1.
     fn run(&self) {
-        let mut taken = [Taken::default(); BATCH];
-        while self.faults.wait() {
+        let mut taken = [MappingEvent::default(); EVENTS_PER_READ];
+        while self.uffd.wait() {
             // A program may have closed all descriptors, and the number be another file's: that would answer otherwise.
-            match self.faults.is_changing() {
+            match self.uffd.is_mmap_changing() {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(_) => break,
             }
             self.round.fetch_add(1, Release); // W2
-            let count = self.faults.read(&mut taken);
+            let count = self.uffd.read_events(&mut taken);
             for event in &taken[..count.unwrap_or(0)] {
                 self.events.add(*event);
             }
@@ -90,7 +90,7 @@ impl Watch {
             if count.is_err() {
                 // Whatever it is: who waits for us must not wait for ever, and what we know is not complete any more.
                 self.lost.store(true, Release);
-                thread::nap(NAP);
+                thread::sleep_ns(NAP);
             }
         }
         self.lost.store(true, Release);
@@ -111,7 +111,7 @@ impl Watch {
     /// Waits until the ring is up to date (W3); false when that cannot be said.
     #[inline]
     pub fn settle(&self) -> bool {
-        match self.faults.is_changing() {
+        match self.uffd.is_mmap_changing() {
             Ok(false) => {}
             Ok(true) => {
                 if !self.wait_for_others() {
@@ -138,17 +138,17 @@ impl Watch {
     /// Should a kernel never count back (older ones may not, when an mremap of watched memory fails): nobody waits a second time.
     #[cold]
     fn wait_for_others(&self) -> bool {
-        let quiet = || self.faults.is_changing() != Ok(true);
+        let quiet = || self.uffd.is_mmap_changing() != Ok(true);
         let settled = if self.stuck.load(Relaxed) { quiet() } else { patiently(quiet) };
         self.stuck.store(!settled, Relaxed);
-        settled && self.faults.is_changing().is_ok()
+        settled && self.uffd.is_mmap_changing().is_ok()
     }
 
     /// Watches whole pages from `start` to `end`.
     pub fn watch(&self, start: u64, end: u64) -> Result<(), i32> {
         // The same lock for the kernel's state and ours: another thread may be giving up a part.
         let mut watched = lock(&self.watched);
-        self.faults.watch(start, end)?;
+        self.uffd.watch(start, end)?;
         watched.add(start, end);
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Watch {
     pub fn unwatch(&self, start: u64, end: u64) {
         lock(&self.watched).remove(start, end, |start, end| {
             if !self.is_lost() {
-                let _ = self.faults.unwatch(start, end);
+                let _ = self.uffd.unwatch(start, end);
             }
         });
     }
@@ -178,7 +178,7 @@ fn patiently(done: impl Fn() -> bool) -> bool {
         }
     }
     for _ in 0..NAPS {
-        thread::nap(NAP);
+        thread::sleep_ns(NAP);
         if done() {
             return true;
         }

@@ -1,5 +1,6 @@
-//! A file that lines are appended to without the program noticing: no signal, no descriptor in its way, never its own output; and never
-//! one that somebody else has put there: no link is followed, nothing is waited for, and a file that is made is its owner's alone.
+//! Appends lines to a file without side effects on the program: no signal, no descriptor in its usual range, never its own output.
+//!
+//! A file that another user has prepared is refused: no symbolic link is followed, no open blocks, and a new file has mode 0600.
 
 use crate::private_fds::{PrivateFd, borrow};
 use crate::{Errno, rustix};
@@ -14,19 +15,22 @@ use std::path::Path;
 /// EBUSY: the file is this process's standard output or error.
 pub const OWN_OUTPUT: Errno = 16;
 
-/// An open file.
+/// A file that is open for appending.
 #[derive(Debug)]
 pub struct Appender {
     file: PrivateFd,
-    is: (u64, u64),
+    /// Device and inode of the file that was opened.
+    identity: (u64, u64),
 }
 
-/// The descriptor is no longer ours: the program closed it behind our back.
+/// The descriptor refers to another file, or to none: the program closed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lost;
+pub struct DescriptorLost;
 
 impl Appender {
-    /// Opens a file, made when it is missing. Never waits. Not in another root than the process began with.
+    /// Opens a file for appending; makes it if it is missing. Never blocks.
+    ///
+    /// Errors: XDEV after a chroot, [`OWN_OUTPUT`], INVAL for anything but a regular file or a character device, and the system's.
     pub fn open(path: &Path) -> Result<Self, Errno> {
         if !crate::process_root::is_unchanged() {
             return Err(E::XDEV.raw_os_error());
@@ -35,14 +39,14 @@ impl Appender {
         if [1, 2].iter().any(|&fd| rustix::fs::fstat(borrow(fd)).is_ok_and(|own| identity(&own) == identity(&stat))) {
             return Err(OWN_OUTPUT);
         }
-        Ok(Self { file: PrivateFd::new(file), is: identity(&stat) })
+        Ok(Self { file: PrivateFd::new(file), identity: identity(&stat) })
     }
 
-    /// Appends a line with one write; what the system does not take is lost.
-    pub fn append(&self, line: &[u8]) -> Result<(), Lost> {
-        let stat = rustix::fs::fstat(&self.file).map_err(|_| Lost)?;
-        if identity(&stat) != self.is {
-            return Err(Lost);
+    /// Appends a line with one write. A write that fails is ignored, and so is a line beyond the process's limit on file sizes.
+    pub fn append(&self, line: &[u8]) -> Result<(), DescriptorLost> {
+        let stat = rustix::fs::fstat(&self.file).map_err(|_| DescriptorLost)?;
+        if identity(&stat) != self.identity {
+            return Err(DescriptorLost);
         }
         if has_room(&stat, line) {
             let _ = rustix::io::write(&self.file, line);
@@ -50,13 +54,13 @@ impl Appender {
         Ok(())
     }
 
-    /// Forgets the descriptor without closing it, after [`Lost`]: its number may be the program's by now.
+    /// Drops the appender without closing its descriptor. For use after [`DescriptorLost`]: the number may belong to a file of the program.
     pub fn abandon(self) {
         self.file.abandon();
     }
 }
 
-/// Whether this names a descriptor of a process (`/proc/PID/fd/NUMBER`): a link that the kernel has made, not another user.
+/// Whether a path is `/proc/PID/fd/NUMBER`: a link that the kernel has made, not another user.
 fn is_descriptor(path: &[u8]) -> bool {
     let number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let mut words = path.split(|byte| *byte == b'/');
@@ -69,7 +73,7 @@ fn is_descriptor(path: &[u8]) -> bool {
         && words.next().is_none()
 }
 
-/// Opens a file for lines.
+/// Opens a regular file or a character device for appending.
 fn open<P: rustix::path::Arg>(path: P, name: &[u8]) -> Result<(OwnedFd, Stat), E> {
     let mut flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     flags |= OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -82,13 +86,13 @@ fn open<P: rustix::path::Arg>(path: P, name: &[u8]) -> Result<(OwnedFd, Stat), E
     }
 }
 
-/// Beyond its limit on file sizes the program would get a signal.
+/// Whether a line fits below the process's limit on file sizes: a write beyond it raises SIGXFSZ.
 fn has_room(stat: &Stat, line: &[u8]) -> bool {
     let end = stat.st_size as u64 + line.len() as u64;
-    getrlimit(Resource::Fsize).current.is_none_or(|most| end <= most)
+    getrlimit(Resource::Fsize).current.is_none_or(|limit| end <= limit)
 }
 
-/// Appends one line, and leaves the file again. Does not allocate.
+/// Opens a file, appends one line and closes it. Does not allocate. A line beyond the process's limit on file sizes is not written.
 pub fn append_once(path: &CStr, line: &[u8]) -> Result<(), Errno> {
     let (file, stat) = open(path, path.to_bytes()).map_err(|e| e.raw_os_error())?;
     if has_room(&stat, line) {
@@ -113,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_appended_and_a_stolen_descriptor_is_noticed() {
+    fn appender_reports_a_descriptor_that_was_replaced() {
         let folder = folder();
         let path = folder.path().join("log");
         let (one, two) = (Appender::open(&path).unwrap(), Appender::open(&path).unwrap());
@@ -123,18 +127,18 @@ mod tests {
         }
         let number = one.file.as_fd().as_raw_fd();
         assert!(is_private(number));
-        // As a program that closes every number and opens files of its own.
+        // A program may close every descriptor and then open files of its own.
         let other = std::fs::File::create(folder.path().join("other")).unwrap();
         rustix::io::dup3(&other, &mut crate::private_fds::own(number), rustix::io::DupFlags::CLOEXEC).unwrap();
-        // `own` has closed it by now.
-        assert_eq!(one.append(b"c\n"), Err(Lost));
+        // `own` closed the number when it was dropped.
+        assert_eq!(one.append(b"c\n"), Err(DescriptorLost));
         one.abandon();
         assert!(!is_private(number));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "a\na\nb\nb\n");
     }
 
     #[test]
-    fn what_others_have_put_there_is_left_alone() {
+    fn links_and_pipes_of_other_users_are_refused() {
         use std::os::unix::fs::PermissionsExt;
         let made = folder();
         let folder = made.path();
@@ -152,7 +156,7 @@ mod tests {
         }
         assert_eq!(std::fs::read_to_string(path("victim")).unwrap(), "whole\n");
         assert!(!path("new").exists());
-        // A pipe that somebody reads is none, either.
+        // A pipe with a reader is refused, too.
         let reader = rustix::fs::open(path("fifo"), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
         assert!(Appender::open(&path("fifo")).is_err() && append("fifo").is_err());
         drop(reader);
@@ -161,7 +165,7 @@ mod tests {
             assert_eq!(std::fs::metadata(path(name)).unwrap().permissions().mode() & 0o7777, 0o600);
         }
         assert_eq!(std::fs::read_to_string(path("own")).unwrap(), "a line\na line\n");
-        // But for a descriptor of a process, which the kernel names so.
+        // A link below /proc/PID/fd is the kernel's and is followed.
         let open = std::fs::File::options().append(true).open(path("own")).unwrap();
         let name = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&open));
         append_once(&std::ffi::CString::new(name).unwrap(), b"by number\n").unwrap();
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_disturb_the_program_is_refused() {
+    fn folders_and_own_output_are_refused() {
         for path in ["/", "/proc/no/such/folder", "/proc/self/fd/1", "/proc/self/fd/2"] {
             assert!(Appender::open(Path::new(path)).is_err(), "{path}");
         }

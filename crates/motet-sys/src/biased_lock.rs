@@ -1,11 +1,27 @@
-//! The lock of one node: cheap when nobody else wants it, held through long waits, and handed over when somebody does.
+//! The lock of one node: a mutex that can be biased to one user, that can be held through long waits, and that yields to waiters.
 //!
-//! Taking it is one exchange; giving it back a store, as whoever goes to sleep for it first reaches every CPU with a barrier
-//! (`membarrier`) and then looks again. In the single-threaded mode both are plain loads and stores.
+//! What it is not: fair, recursive or poisoned by a panic.
 //!
-//! The lock can be *biased* to one user (biased locking), which takes it by a store and a load instead of an exchange. Any other user revokes
-//! the bias first: it takes the word, announces the revocation, reaches every CPU with a barrier, and waits until the biased user is out. The
-//! bias is restored after a number of turns in which the biased user was alone, so many that the cost of the barrier does not count.
+//! **Unbiased.** To lock is one compare-exchange on the lock word, to unlock one store. Unlock needs no fence, because a thread that is about
+//! to sleep pays for both sides: it announces itself in `sleeper`, executes a barrier on every CPU of the process ([`membarrier`]), and
+//! reads the word again. In the single-threaded mode lock and unlock are plain loads and stores.
+//!
+//! **Biased.** One user, the holder of the [`BiasToken`], locks by a store and a load instead of an exchange (biased locking). `bias_state` is
+//! written only by holders of the lock word and has three values:
+//!
+//! | state | the biased user locks by | any other user locks by |
+//! | --- | --- | --- |
+//! | UNBIASED | the word (there is no biased user) | the word |
+//! | REVOKED | the word; after `TURNS_TO_RESTORE_BIAS` turns it sets BIASED | the word |
+//! | BIASED | `biased_held` alone | the word, then revokes the bias |
+//!
+//! The biased user sets `biased_held`, then reads `bias_state`. If that is BIASED it has the lock; else it clears `biased_held` and takes the
+//! word. A revoker, which has the word, sets REVOKED, executes the barrier, and waits until `biased_held` is clear. Either the biased
+//! user's store was before the barrier, and the revoker sees `biased_held`, or its load is after the barrier, and the biased user sees
+//! REVOKED. So the two never have the lock at the same time.
+//!
+//! A revocation costs a barrier (microseconds). The bias is restored only after so many turns without another user that this cost does not
+//! count.
 
 use crate::{membarrier, thread};
 use rustix::thread::futex;
@@ -14,236 +30,263 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
-/// Looks at the lock before a sleep for it.
-const PATIENCE: u32 = 200;
-/// Turns of the biased user by the word before the bias is restored.
-const TURNS: u32 = 1000;
-/// Looks at a biased user inside before a nap, and how long that is, ns: it may have lost its CPU there.
-const LOOKS: u32 = 1000;
-const MOMENT: u64 = 20_000;
-/// No store stays unseen by other CPUs for so long, ns, where the system makes no barrier any more.
-const REFUSED: u64 = 1_000_000;
-/// States of the biased user's way.
-const NO_WAY: u32 = 0;
-const CLOSED: u32 = 1;
-const OPEN: u32 = 2;
-/// A sleep ends by itself after so long (ns), where the system has no barrier.
-const NAP: i64 = 200_000;
+/// Polls of the word before a waiter sleeps.
+const SPINS_BEFORE_SLEEP: u32 = 200;
+/// Locks by the biased user that find the bias revoked before the bias is restored.
+const TURNS_TO_RESTORE_BIAS: u32 = 1000;
+/// Polls of `biased_held` by a revoker before it sleeps between polls: the biased user may have been preempted.
+const SPINS_BEFORE_REVOKER_SLEEPS: u32 = 1000;
+/// One sleep of a revoker, ns.
+const REVOKER_SLEEP_NS: u64 = 20_000;
+/// Every store is visible to other CPUs after this time, ns. A revoker waits so long where the system refuses the barrier.
+const STORE_VISIBLE_NS: u64 = 1_000_000;
+/// Longest sleep of a waiter where the system has no barrier, ns: an unlock may not see that it sleeps.
+const MAX_SLEEP_NS: i64 = 200_000;
 
-/// The lock.
+/// Values of `bias_state`.
+const UNBIASED: u32 = 0;
+const REVOKED: u32 = 1;
+const BIASED: u32 = 2;
+
+/// A mutex that can be biased to one user.
 #[derive(Debug)]
-pub struct Lock<T> {
-    /// 1: held.
+pub struct BiasedLock<T> {
+    /// 1: held by a user other than the biased one, or by the biased user while the bias is revoked.
     word: AtomicU32,
-    /// Threads that want it.
-    wanted: AtomicU32,
-    /// One of them may sleep.
-    asleep: AtomicU32,
-    /// In the single-threaded mode the one thread ([`thread::here`]); otherwise 0.
+    /// Threads that wait for the lock.
+    waiters: AtomicU32,
+    /// 1: a waiter may sleep.
+    sleeper: AtomicU32,
+    /// In the single-threaded mode the one thread ([`thread::id_in_process`]); otherwise 0.
     owner: usize,
-    /// Whether the biased user's way is open, and the number of its [`BiasToken`]; 0: there is none. Written by holders of the word only.
-    way: AtomicU32,
-    biased: AtomicU64,
-    /// It has the lock by that way, or is about to find out that it is closed.
-    inside: AtomicBool,
-    /// Its turns by the word until the way is opened. Of holders of the word.
-    turns: AtomicU32,
-    /// Giving it back needs no fence.
-    barrier: bool,
-    /// Never dropped.
+    /// UNBIASED, REVOKED or BIASED. Written by holders of the word only.
+    bias_state: AtomicU32,
+    /// The number of the [`BiasToken`]; 0: none. Written by holders of the word only.
+    token: AtomicU64,
+    /// The biased user has the lock without the word, or is about to read `bias_state`.
+    biased_held: AtomicBool,
+    /// Turns of the biased user until the bias is restored. Used by holders of the word only.
+    turns_to_bias: AtomicU32,
+    /// The system has the barrier, so unlock needs no fence.
+    has_barrier: bool,
+    /// The value is not dropped.
     abandoned: bool,
     value: UnsafeCell<ManuallyDrop<T>>,
 }
 
-// SAFETY: as for any mutex, a guard is exclusive; in the single-threaded mode as no other thread ever gets one.
-unsafe impl<T: Send> Sync for Lock<T> {}
+// SAFETY: a guard is exclusive, as in any mutex. In the single-threaded mode no other thread ever gets one.
+unsafe impl<T: Send> Sync for BiasedLock<T> {}
 
-/// The value, while it is ours.
+/// Access to the value; unlocks when dropped.
 #[derive(Debug)]
-pub struct Guard<'a, T> {
-    lock: &'a Lock<T>,
-    /// Taken by the biased user's way.
+pub struct BiasedLockGuard<'a, T> {
+    lock: &'a BiasedLock<T>,
+    /// Held by `biased_held`, without the word.
     biased: bool,
 }
 
-/// The right to take the lock by the biased way, for one turn at a time. Its number is given once.
+/// The right to lock as the biased user ([`BiasedLock::lock_biased`]). Its number is unique in the process.
 #[derive(Debug)]
 pub struct BiasToken(u64);
 
-/// Whoever else waits for the lock.
+/// The number of threads that wait for a lock. It does not borrow the guard, so it can be read while the value is borrowed.
 #[derive(Debug, Clone, Copy)]
-pub struct Others<'a>(&'a AtomicU32);
+pub struct LockWaiters<'a>(&'a AtomicU32);
 
-impl Others<'_> {
-    /// Whether somebody does.
+impl LockWaiters<'_> {
+    /// Whether a thread waits.
     #[inline(always)]
     pub fn are_waiting(self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
 }
 
-impl<T> Lock<T> {
-    /// For any number of threads.
+impl<T> BiasedLock<T> {
+    /// A lock for any number of threads, without a bias.
     pub fn new(value: T) -> Self {
         Self::with(value, 0)
     }
 
     fn with(value: T, owner: usize) -> Self {
         let zero = || AtomicU32::new(0);
-        let barrier = owner == 0 && membarrier::join_threads();
+        let has_barrier = owner == 0 && membarrier::register_private();
         let value = UnsafeCell::new(ManuallyDrop::new(value));
-        let (word, wanted, asleep, way, turns) = (zero(), zero(), zero(), zero(), zero());
-        let (inside, biased) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { biased, word, wanted, asleep, owner, way, inside, turns, barrier, abandoned: false, value }
+        let (word, waiters, sleeper, bias_state, turns_to_bias) = (zero(), zero(), zero(), zero(), zero());
+        let (biased_held, token) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self {
+            token,
+            word,
+            waiters,
+            sleeper,
+            owner,
+            bias_state,
+            biased_held,
+            turns_to_bias,
+            has_barrier,
+            abandoned: false,
+            value,
+        }
     }
 
-    /// For this thread alone: nobody else gets the value.
-    pub fn single(value: T) -> Self {
-        Self::with(value, thread::here())
+    /// A lock for the calling thread alone. Lock calls of another thread panic.
+    pub fn single_threaded(value: T) -> Self {
+        Self::with(value, thread::id_in_process())
     }
 
-    /// The value, which nobody else can have now.
+    /// The value, without locking: the exclusive borrow shows that no guard exists.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
 
-    /// Has the value not be dropped: in a forked child it may be half changed by a thread that is not there, and its descriptors'
-    /// numbers somebody else's.
+    /// Leaks the value: it will not be dropped. For a forked child, where a thread that does not exist there may have left the value half
+    /// changed, and where the numbers of its descriptors may belong to other files.
     pub fn abandon(&mut self) {
         self.abandoned = true;
     }
 
-    /// Waits for the value. A thread that has it already waits for ever; in the single-threaded mode it panics, as does a thread that
-    /// the lock is not for.
+    /// Locks; waits as long as another user has the lock. A thread that has it already waits for ever. In the single-threaded mode a
+    /// second lock panics, and so does a lock by another thread.
     #[inline(always)]
-    pub fn lock(&self) -> Guard<'_, T> {
+    pub fn lock(&self) -> BiasedLockGuard<'_, T> {
         self.take_word();
-        Guard { lock: self, biased: false }
+        BiasedLockGuard { lock: self, biased: false }
     }
 
-    /// Locks as [`Lock::lock`] does, by the biased way.
+    /// Locks as the biased user. With the token of another lock this is [`BiasedLock::lock`].
     #[inline(always)]
-    pub fn lock_biased(&self, bias: &mut BiasToken) -> Guard<'_, T> {
-        // That it is exclusive is the borrow's doing: nobody else is on this way.
-        if bias.0 != self.biased.load(Ordering::Relaxed) {
-            return self.lock(); // another lock's
+    pub fn lock_biased(&self, bias: &mut BiasToken) -> BiasedLockGuard<'_, T> {
+        // The exclusive borrow of the token shows that there is one biased user at a time.
+        if bias.0 != self.token.load(Ordering::Relaxed) {
+            return self.lock();
         }
-        self.inside.store(true, Ordering::Relaxed);
-        // Whoever closes the way makes a barrier here, between the two: see `close`.
+        self.biased_held.store(true, Ordering::Relaxed);
+        // A revoker's barrier orders this store before the load that follows (see `revoke_bias`): the CPU needs no fence, only the compiler.
         compiler_fence(Ordering::SeqCst);
-        // edge: inside <-> way; edge: revoke -> biased
-        let biased = self.way.load(Ordering::Acquire) == OPEN;
+        // edge: biased_held <-> bias_state; edge: revoke -> biased
+        let biased = self.bias_state.load(Ordering::Acquire) == BIASED;
         if !biased {
-            self.take_otherwise();
+            self.lock_biased_slow();
         }
-        Guard { lock: self, biased }
+        BiasedLockGuard { lock: self, biased }
     }
 
     /// Biases the lock to the holder of the token that this returns. `None`: it is biased already, or the system has no barrier.
+    ///
+    /// The state is REVOKED at first: the user has to show that it is alone.
     pub fn bias(&self) -> Option<BiasToken> {
         let _word = self.lock();
-        if !self.barrier || self.way.load(Ordering::Relaxed) != NO_WAY {
+        if !self.has_barrier || self.bias_state.load(Ordering::Relaxed) != UNBIASED {
             return None;
         }
-        self.turns.store(TURNS, Ordering::Relaxed);
-        self.way.store(CLOSED, Ordering::Relaxed);
-        static GIVEN: AtomicU64 = AtomicU64::new(0);
-        let number = GIVEN.fetch_add(1, Ordering::Relaxed) + 1;
-        self.biased.store(number, Ordering::Relaxed);
+        self.turns_to_bias.store(TURNS_TO_RESTORE_BIAS, Ordering::Relaxed);
+        self.bias_state.store(REVOKED, Ordering::Relaxed);
+        static TOKENS_GIVEN: AtomicU64 = AtomicU64::new(0);
+        let number = TOKENS_GIVEN.fetch_add(1, Ordering::Relaxed) + 1;
+        self.token.store(number, Ordering::Relaxed);
         Some(BiasToken(number))
     }
 
-    /// Ends the bias.
+    /// Ends the bias. The token of another lock changes nothing.
     pub fn end_bias(&self, bias: BiasToken) {
-        let _word = self.lock(); // which closes the way
-        if bias.0 == self.biased.load(Ordering::Relaxed) {
-            self.biased.store(0, Ordering::Relaxed);
-            self.way.store(NO_WAY, Ordering::Relaxed);
+        let _word = self.lock(); // this revokes the bias
+        if bias.0 == self.token.load(Ordering::Relaxed) {
+            self.token.store(0, Ordering::Relaxed);
+            self.bias_state.store(UNBIASED, Ordering::Relaxed);
         }
     }
 
-    /// The biased user takes the word, and restores the bias when no other user has come for long.
+    /// Locks by the word for the biased user, and restores the bias after enough turns.
     #[cold]
-    fn take_otherwise(&self) {
-        self.inside.store(false, Ordering::Release);
+    fn lock_biased_slow(&self) {
+        self.biased_held.store(false, Ordering::Release);
         self.take_word();
-        let turns = self.turns.load(Ordering::Relaxed).saturating_sub(1);
-        self.turns.store(turns, Ordering::Relaxed);
+        let turns = self.turns_to_bias.load(Ordering::Relaxed).saturating_sub(1);
+        self.turns_to_bias.store(turns, Ordering::Relaxed);
         if turns == 0 {
-            self.way.store(OPEN, Ordering::Relaxed); // for its next turn: it has the word, and is the only one on that way
+            // From its next turn on. It has the word, and no other thread uses the token.
+            self.bias_state.store(BIASED, Ordering::Relaxed);
         }
     }
 
-    /// Revokes the bias. The caller has the word.
+    /// Revokes the bias and waits until the biased user has unlocked. The caller has the word.
     #[cold]
-    fn close(&self) {
-        self.way.store(CLOSED, Ordering::Release); // edge: revoke -> biased
-        // Either the biased user has said that it is inside before the barrier, which is seen below, or it looks at the way behind it.
-        // edge: inside <-> way
-        let reached = membarrier::among_threads();
+    fn revoke_bias(&self) {
+        self.bias_state.store(REVOKED, Ordering::Release); // edge: revoke -> biased
+        // After this barrier either the biased user's store of `biased_held` is visible here, or its load of `bias_state` reads REVOKED.
+        // edge: biased_held <-> bias_state
+        let has_reached_all = membarrier::private_barrier();
         fence(Ordering::SeqCst);
-        self.turns.store(if reached { TURNS } else { u32::MAX }, Ordering::Relaxed);
-        if !reached {
-            thread::nap(REFUSED); // by a filter that the program has put on itself since: this time, and hardly ever again
+        // Where the barrier is refused, 2^32 turns: the bias is hardly ever restored.
+        self.turns_to_bias.store(if has_reached_all { TURNS_TO_RESTORE_BIAS } else { u32::MAX }, Ordering::Relaxed);
+        if !has_reached_all {
+            // A seccomp filter that the program has installed since refuses the call.
+            thread::sleep_ns(STORE_VISIBLE_NS);
         }
-        self.wanted.fetch_add(1, Ordering::Relaxed);
-        let mut looks = 0;
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let mut spins = 0;
         // edge: biased -> revoke
-        while self.inside.load(Ordering::Acquire) {
-            looks += 1;
-            if looks < LOOKS { std::hint::spin_loop() } else { thread::nap(MOMENT) }
+        while self.biased_held.load(Ordering::Acquire) {
+            spins += 1;
+            if spins < SPINS_BEFORE_REVOKER_SLEEPS {
+                std::hint::spin_loop();
+            } else {
+                thread::sleep_ns(REVOKER_SLEEP_NS);
+            }
         }
-        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Takes the word, and revokes the bias if there is one.
     #[inline(always)]
     fn take_word(&self) {
         if self.owner != 0 {
-            let mine = thread::here() == self.owner && self.word.load(Ordering::Relaxed) == 0;
-            assert!(mine, "made for one thread, used by another or from within");
+            let is_free = thread::id_in_process() == self.owner && self.word.load(Ordering::Relaxed) == 0;
+            assert!(is_free, "a single-threaded lock is used by another thread, or is locked twice");
             self.word.store(1, Ordering::Relaxed);
             return;
         }
         if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.wait();
+            self.take_word_slow();
         }
-        if self.way.load(Ordering::Relaxed) == OPEN {
-            self.close();
+        if self.bias_state.load(Ordering::Relaxed) == BIASED {
+            self.revoke_bias();
         }
     }
 
+    /// Waits for the word: polls it for a while, then sleeps.
     #[cold]
-    fn wait(&self) {
-        self.wanted.fetch_add(1, Ordering::Relaxed);
-        let mut looks = 0;
+    fn take_word_slow(&self) {
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let mut spins = 0;
         loop {
             if self.word.load(Ordering::Relaxed) == 0
                 && self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 break;
             }
-            looks += 1;
-            if looks < PATIENCE {
+            spins += 1;
+            if spins < SPINS_BEFORE_SLEEP {
                 std::hint::spin_loop();
                 continue;
             }
-            // edge: asleep <-> word
-            self.asleep.store(1, Ordering::Relaxed);
-            let all_see = self.barrier && membarrier::among_threads();
+            // After this barrier either an unlock sees `sleeper`, or its store of the word is visible here.
+            // edge: sleeper <-> word
+            self.sleeper.store(1, Ordering::Relaxed);
+            let has_reached_all = self.has_barrier && membarrier::private_barrier();
             fence(Ordering::SeqCst);
-            let nap = (!all_see).then_some(rustix::time::Timespec { tv_sec: 0, tv_nsec: NAP });
+            let limit = (!has_reached_all).then_some(rustix::time::Timespec { tv_sec: 0, tv_nsec: MAX_SLEEP_NS });
             if self.word.load(Ordering::Relaxed) == 1 {
-                let _ = futex::wait(&self.asleep, futex::Flags::PRIVATE, 1, nap.as_ref());
+                let _ = futex::wait(&self.sleeper, futex::Flags::PRIVATE, 1, limit.as_ref());
             }
-            looks = PATIENCE / 2;
+            spins = SPINS_BEFORE_SLEEP / 2;
         }
-        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 
     #[inline(always)]
     fn unlock(&self, biased: bool) {
         if biased {
-            self.inside.store(false, Ordering::Release); // edge: biased -> revoke
+            self.biased_held.store(false, Ordering::Release); // edge: biased -> revoke
             return;
         }
         if self.owner != 0 {
@@ -251,72 +294,72 @@ impl<T> Lock<T> {
             return;
         }
         self.word.store(0, Ordering::Release);
-        // The sleeper's barrier stands for a fence here: see `wait`.
+        // The sleeper's barrier orders this store before the load that follows (see `take_word_slow`): only the compiler needs a fence.
         compiler_fence(Ordering::SeqCst);
-        // edge: asleep <-> word
-        if self.asleep.load(Ordering::Relaxed) != 0 {
-            self.wake();
+        // edge: sleeper <-> word
+        if self.sleeper.load(Ordering::Relaxed) != 0 {
+            self.wake_sleepers();
         }
     }
 
     #[cold]
-    fn wake(&self) {
-        self.asleep.store(0, Ordering::Relaxed);
-        // All of them, as the word says no more that any sleeps. (The kernel reads the number as signed: more than this is one.)
-        let _ = futex::wake(&self.asleep, futex::Flags::PRIVATE, i32::MAX as u32);
+    fn wake_sleepers(&self) {
+        self.sleeper.store(0, Ordering::Relaxed);
+        // All of them, as `sleeper` does not count. (The kernel reads the number as signed.)
+        let _ = futex::wake(&self.sleeper, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 }
 
-impl<T> Drop for Lock<T> {
+impl<T> Drop for BiasedLock<T> {
     fn drop(&mut self) {
         if !self.abandoned {
-            // SAFETY: once, at the end, and nobody else refers to it.
+            // SAFETY: dropped once, here; `&mut self` shows that no guard refers to the value.
             unsafe { ManuallyDrop::drop(self.value.get_mut()) }
         }
     }
 }
 
-impl<'a, T> Guard<'a, T> {
-    /// Whether another thread waits for it.
+impl<'a, T> BiasedLockGuard<'a, T> {
+    /// Whether another thread waits for the lock.
     #[inline(always)]
-    pub fn is_wanted(&self) -> bool {
-        self.others().are_waiting()
+    pub fn has_waiters(&self) -> bool {
+        self.waiters().are_waiting()
     }
 
-    /// Gives it back right here: to drop it does the same, by a call.
+    /// Unlocks, inlined into the caller. To drop the guard unlocks by a call.
     #[inline(always)]
     pub fn release(self) {
         self.lock.unlock(self.biased);
         std::mem::forget(self);
     }
 
-    /// To ask the same while the value is borrowed.
+    /// The lock's waiters, for use while the value is borrowed.
     #[inline(always)]
-    pub fn others(&self) -> Others<'a> {
-        Others(&self.lock.wanted)
+    pub fn waiters(&self) -> LockWaiters<'a> {
+        LockWaiters(&self.lock.waiters)
     }
 
-    /// Runs `f` without the lock.
+    /// Runs `f` without the lock, and locks again, also when `f` panics. The lock is taken again by the word, without the bias.
     pub fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
-        struct Again<'a, T>(&'a Lock<T>);
-        impl<T> Drop for Again<'_, T> {
+        struct Relock<'a, T>(&'a BiasedLock<T>);
+        impl<T> Drop for Relock<'_, T> {
             fn drop(&mut self) {
                 std::mem::forget(self.0.lock());
             }
         }
-        self.lock.unlock(std::mem::take(&mut self.biased)); // it comes back as anybody
-        let again = Again(self.lock);
+        self.lock.unlock(std::mem::take(&mut self.biased));
+        let relock = Relock(self.lock);
         let result = f();
-        drop(again);
+        drop(relock);
         result
     }
 
-    /// Lets those who wait for it have it.
+    /// Unlocks for long enough that a waiter can take the lock, then locks again.
     #[cold]
-    pub fn lend(&mut self) {
+    pub fn yield_to_waiters(&mut self) {
         self.unlocked(|| {
-            // Until somebody has come: a lock that is free for two instructions only is free for nobody.
-            for _ in 0..PATIENCE {
+            // A lock that is free for two instructions only is never seen free.
+            for _ in 0..SPINS_BEFORE_SLEEP {
                 std::hint::spin_loop();
             }
             thread::yield_now();
@@ -324,24 +367,24 @@ impl<'a, T> Guard<'a, T> {
     }
 }
 
-impl<T> Deref for Guard<'_, T> {
+impl<T> Deref for BiasedLockGuard<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held.
+        // SAFETY: the guard exists, so its user has the lock.
         unsafe { &*self.lock.value.get() }
     }
 }
 
-impl<T> DerefMut for Guard<'_, T> {
+impl<T> DerefMut for BiasedLockGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, and the guard borrowed mutably.
+        // SAFETY: the guard exists, so its user has the lock; it is borrowed exclusively, so there is one reference.
         unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T> Drop for Guard<'_, T> {
+impl<T> Drop for BiasedLockGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         self.lock.unlock(self.biased);

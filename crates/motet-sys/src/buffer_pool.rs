@@ -1,36 +1,37 @@
-//! Reusable, pre-faulted blocks of memory.
+//! A pool of reusable, pre-faulted receive buffers.
 //!
-//! Receiving into fresh memory takes a page fault for every page, which costs more than the copy (the receive allocator of
-//! HP-CORBA, section 4.5, exists for that reason). Blocks come in powers of two, every page is touched when a block is
-//! made, and a block that is given back is kept for the next one, up to a limit.
+//! A receive into fresh memory takes a page fault for every page, which costs more than the copy (the receive allocator of HP-CORBA,
+//! section 4.5, exists for that reason). Buffer sizes are powers of two. All pages of a buffer are touched when it is made. A released
+//! buffer is kept for reuse, up to a limit on the bytes of idle buffers.
 
 use crate::memory;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Smallest block.
-const SMALLEST: usize = 4096;
+/// Smallest buffer, bytes.
+const MIN_BUFFER_BYTES: usize = 4096;
 
-/// A block; its memory goes back to the pool when it is dropped.
+/// A buffer of the pool; released when it is dropped.
 #[derive(Debug)]
-pub struct Block {
+pub struct PooledBuffer {
     base: *mut u8,
     size: usize,
 }
 
-// SAFETY: a block owns its memory.
-unsafe impl Send for Block {}
-// SAFETY: shared access only reads.
-unsafe impl Sync for Block {}
+// SAFETY: a buffer owns its memory.
+unsafe impl Send for PooledBuffer {}
+// SAFETY: `&PooledBuffer` gives shared slices only.
+unsafe impl Sync for PooledBuffer {}
 
 #[derive(Default)]
 struct Pool {
-    /// Blocks that wait, by size.
-    idle: HashMap<usize, Vec<Block>>,
-    kept: usize,
+    /// Idle buffers by size.
+    idle: HashMap<usize, Vec<PooledBuffer>>,
+    /// Bytes of idle buffers, and the most that are kept.
+    idle_bytes: usize,
     limit: usize,
-    /// Size of every block handed out by [`lend`].
-    lent: HashMap<usize, usize>,
+    /// Size of each buffer that [`take_raw`] handed out, by address.
+    raw: HashMap<usize, usize>,
 }
 
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
@@ -41,71 +42,71 @@ fn pool() -> MutexGuard<'static, Option<Pool>> {
     pool
 }
 
-/// For the time of a fork: a child finds the pool whole.
-pub fn quiet() -> impl Sized {
+/// Locks the pool until the returned guard is dropped: a child that is forked meanwhile finds the pool consistent.
+pub fn lock_for_fork() -> impl Sized {
     pool()
 }
 
-/// Keeps at most `bytes` of blocks that nobody uses.
-pub fn limit(bytes: usize) {
+/// Sets the most bytes of idle buffers that are kept.
+pub fn set_limit(bytes: usize) {
     if let Some(pool) = pool().as_mut() {
         pool.limit = bytes;
     }
 }
 
-/// A block of at least `length` bytes; `None` when memory is exhausted.
-pub fn take(length: usize) -> Option<Block> {
-    let size = length.max(SMALLEST).checked_next_power_of_two()?;
+/// A buffer of at least `length` bytes; `None` when memory is exhausted.
+pub fn take(length: usize) -> Option<PooledBuffer> {
+    let size = length.max(MIN_BUFFER_BYTES).checked_next_power_of_two()?;
     if let Some(pool) = pool().as_mut()
-        && let Some(block) = pool.idle.get_mut(&size).and_then(Vec::pop)
+        && let Some(buffer) = pool.idle.get_mut(&size).and_then(Vec::pop)
     {
-        pool.kept -= size;
-        return Some(block);
+        pool.idle_bytes -= size;
+        return Some(buffer);
     }
-    memory::anonymous(size).ok().map(|base| Block { base, size })
+    memory::map_anonymous(size).ok().map(|base| PooledBuffer { base, size })
 }
 
-/// A block as a bare address, for C; [`give_back`] ends it.
-pub fn lend(length: usize) -> Option<*mut u8> {
-    let block = take(length)?;
-    let base = block.base;
-    pool().as_mut()?.lent.insert(base as usize, block.size);
-    std::mem::forget(block);
+/// A buffer of at least `length` bytes as an address, for C; to be released by [`release_raw`].
+pub fn take_raw(length: usize) -> Option<*mut u8> {
+    let buffer = take(length)?;
+    let base = buffer.base;
+    pool().as_mut()?.raw.insert(base as usize, buffer.size);
+    std::mem::forget(buffer);
     Some(base)
 }
 
-/// Ends a loan. An address that was not lent is left alone.
-pub fn give_back(base: *mut u8) {
-    let size = pool().as_mut().and_then(|pool| pool.lent.remove(&(base as usize)));
+/// Releases a buffer of [`take_raw`]. Any other address is ignored.
+pub fn release_raw(base: *mut u8) {
+    let size = pool().as_mut().and_then(|pool| pool.raw.remove(&(base as usize)));
     if let Some(size) = size {
-        drop(Block { base, size });
+        drop(PooledBuffer { base, size });
     }
 }
 
-impl std::ops::Deref for Block {
+impl std::ops::Deref for PooledBuffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block owns `size` initialised bytes (the kernel's zeroes or earlier contents).
+        // SAFETY: the buffer owns `size` initialised bytes (the kernel's zeroes or earlier contents).
         unsafe { std::slice::from_raw_parts(self.base, self.size) }
     }
 }
 
-impl std::ops::DerefMut for Block {
+impl std::ops::DerefMut for PooledBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed mutably.
+        // SAFETY: the buffer owns `size` initialised bytes, and is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.base, self.size) }
     }
 }
 
-impl Drop for Block {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let mut pool = pool();
         let Some(pool) = pool.as_mut() else { return };
-        if pool.kept + self.size <= pool.limit {
-            pool.kept += self.size;
-            pool.idle.entry(self.size).or_default().push(Block { base: self.base, size: self.size });
+        if pool.idle_bytes + self.size <= pool.limit {
+            pool.idle_bytes += self.size;
+            pool.idle.entry(self.size).or_default().push(PooledBuffer { base: self.base, size: self.size });
         } else {
-            memory::unmap(self.base, self.size);
+            memory::unmap_buffer(self.base, self.size);
         }
     }
 }
@@ -115,18 +116,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_that_comes_back_is_used_again() {
-        let mut block = take(100_000).unwrap();
-        assert_eq!(block.len(), 131_072);
-        block[131_071] = 7;
-        let address = block.as_ptr();
-        drop(block);
+    fn released_buffer_is_reused() {
+        let mut buffer = take(100_000).unwrap();
+        assert_eq!(buffer.len(), 131_072);
+        buffer[131_071] = 7;
+        let address = buffer.as_ptr();
+        drop(buffer);
         let again = take(70_000).unwrap();
         assert_eq!((again.as_ptr(), again[131_071]), (address, 7));
-        let lent = lend(5000).unwrap();
-        give_back(lent);
-        give_back(lent); // once is enough
-        give_back(std::ptr::null_mut());
+        let raw = take_raw(5000).unwrap();
+        release_raw(raw);
+        release_raw(raw); // no buffer any more: ignored
+        release_raw(std::ptr::null_mut());
         assert!(take(usize::MAX).is_none());
     }
 }

@@ -1,10 +1,10 @@
-//! Time in ticks of the processor's counter, and the CPU we are on: both without a system call.
+//! Time in ticks of the processor's counter, and the number of the current CPU: both without a system call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static TICKS_PER_1024NS: AtomicU64 = AtomicU64::new(0);
 
-/// The counter now.
+/// The processor's counter (TSC, CNTVCT), ticks.
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -27,13 +27,13 @@ pub fn nanoseconds() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// CLOCK_REALTIME: seconds since 1970, and nanoseconds.
+/// CLOCK_REALTIME: seconds since 1970 and nanoseconds of the second.
 pub fn wall() -> (u64, u32) {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     (t.tv_sec.max(0) as u64, t.tv_nsec as u32)
 }
 
-/// Ticks in 1024 ns. Measured once per process, over at least 20 us.
+/// Ticks in 1024 ns. Measured on the first call of a process, over at least 20 us.
 #[inline(always)]
 pub fn ticks_per_1024ns() -> u64 {
     let known = TICKS_PER_1024NS.load(Ordering::Relaxed);
@@ -42,9 +42,9 @@ pub fn ticks_per_1024ns() -> u64 {
 
 #[cold]
 fn calibrate() -> u64 {
-    let (t0, n0) = both();
+    let (t0, n0) = read_both();
     let (t1, n1) = loop {
-        let (t, n) = both();
+        let (t, n) = read_both();
         if n - n0 >= 20_000 {
             break (t, n);
         }
@@ -55,9 +55,9 @@ fn calibrate() -> u64 {
     rate
 }
 
-/// Ticks and nanoseconds of the same moment: of several readings the one that took least. The first one of a process takes as long as what is
-/// to be measured, while the clock's page and code are found; any other one may be interrupted.
-fn both() -> (u64, u64) {
+/// Ticks and nanoseconds of the same moment: the shortest of four readings. The first reading of a process includes page faults of the
+/// clock's code and data; any reading may be interrupted.
+fn read_both() -> (u64, u64) {
     let reading = || {
         let before = ticks();
         let now = nanoseconds();
@@ -68,7 +68,7 @@ fn both() -> (u64, u64) {
     (ticks, now)
 }
 
-/// The CPU that this thread runs on.
+/// The number of the CPU that this thread runs on.
 #[inline(always)]
 pub fn cpu() -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -87,11 +87,11 @@ pub fn cpu() -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn ticks_advance_at_the_measured_rate() {
+    fn ticks_advance_at_the_calibrated_rate() {
         let rate = super::calibrate();
-        let (t0, n0) = super::both();
+        let (t0, n0) = super::read_both();
         while super::nanoseconds() - n0 < 2_000_000 {}
-        let (t1, n1) = super::both();
+        let (t1, n1) = super::read_both();
         let ns = (t1 - t0) * 1024 / rate;
         assert!(ns.abs_diff(n1 - n0) < (n1 - n0) / 8, "{ns} ns measured for {} ns", n1 - n0);
     }

@@ -1,112 +1,115 @@
-//! Whether others compute where this process waits.
+//! Detects oversubscribed CPUs: another thread computes on the CPU on which this process waits.
 //!
-//! Whoever spins yields now and then, and a yield that meets somebody who computes lasts as long as that one's slice: milliseconds, where a
-//! sleep and its wake-up take microseconds. So after two such yields soon after each other the process sleeps in its waits for some
-//! time, and longer each time that the next attempt meets the same: what is lost to attempts is bounded by one part in 128.
+//! A thread that spins also yields its CPU from time to time. If another thread computes there, a yield lasts for that thread's time slice:
+//! milliseconds, where a sleep and its wake-up take microseconds. After two long yields in short succession all waits of the process sleep
+//! instead of spinning, for a period that is a multiple of the yield. If the next yield is long again, the period doubles: at most one
+//! part in 128 of the time is lost to trial yields.
 
 use crate::{clock, thread};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// A yield that lasts so long (ns) has met somebody who computes: who does for less comes to an end before a sleep would have paid, too.
-const SLICE: u64 = 1_000_000;
+/// A yield of this length or more is long, ns. A shorter one ends before a sleep would have paid.
+const LONG_YIELD_NS: u64 = 1_000_000;
 
-/// Waits sleep for so many times as long as the yield before them; at first, and at most.
-const FIRST: u64 = 8;
-const MOST: u64 = 128;
-/// Longest time without an attempt, ns.
-const LONGEST: u64 = 1_000_000_000;
+/// Length of a sleep period in lengths of the yield before it: first value and largest value.
+const MIN_SLEEP_FACTOR: u64 = 8;
+const MAX_SLEEP_FACTOR: u64 = 128;
+/// Longest sleep period, ns.
+const MAX_SLEEP_PERIOD_NS: u64 = 1_000_000_000;
 
-/// What is known of it. Threads race here: the worst that comes of it is an attempt too many.
+/// The state of the detector. Threads update it without a lock: a lost update costs one trial yield.
 #[derive(Debug)]
-pub struct Crowd {
-    /// Until when (ticks) nobody spins; 0: they may.
-    until: AtomicU64,
-    /// The last such time: its end, and how many times the yield it was (0: there was but one yield). Another one within `length` ticks
-    /// of its end follows soon.
-    ended: AtomicU64,
-    length: AtomicU64,
-    times: AtomicU64,
+pub struct CpuContention {
+    /// End of the current sleep period, ticks; 0: waits may spin.
+    sleep_until: AtomicU64,
+    /// End of the latest sleep period, or of the latest long yield if none followed, ticks.
+    last_end: AtomicU64,
+    /// A long yield within this time after `last_end` is a repeat, ticks; 0: there was no long yield.
+    repeat_window: AtomicU64,
+    /// Length of the latest sleep period in lengths of its yield; 0: there was one long yield and no sleep period.
+    factor: AtomicU64,
 }
 
-/// This process's.
-static CROWD: Crowd = Crowd::new();
-/// Whether nobody is ever noted.
-static IGNORED: AtomicBool = AtomicBool::new(false);
+/// The detector of this process.
+static THIS_PROCESS: CpuContention = CpuContention::new();
+/// Long yields are not recorded.
+static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// From now on nobody who computes is noted: a setting for tests, whose waits do not depend on who has the CPUs.
-pub fn ignore() {
-    IGNORED.store(true, Relaxed);
+/// Stops recording long yields: for tests, whose waits must not depend on other load.
+pub fn disable() {
+    DISABLED.store(true, Relaxed);
 }
 
-/// Whether to sleep rather than spin.
+/// Whether waits should sleep instead of spinning.
 #[inline(always)]
-pub fn is_here() -> bool {
-    CROWD.is_here(clock::ticks)
+pub fn is_contended() -> bool {
+    THIS_PROCESS.is_contended(clock::ticks)
 }
 
-/// Lets others have this CPU; how long it was gone, ticks. It is noted where that was long. A virtual CPU may also be taken away by its
-/// host, which is no sign of anybody here: where it would count, the kernel is asked who it was.
+/// Yields the CPU; returns how long that took, ticks. A long yield is recorded, unless the CPU was taken away by the host of a virtual
+/// machine: where a long yield would start a sleep period, the kernel's count of involuntary switches tells the two apart.
 pub fn yield_now() -> u64 {
     let began = clock::ticks();
-    let before = CROWD.counts(began).then(thread::displaced).flatten();
+    let before = THIS_PROCESS.is_repeat(began).then(thread::involuntary_switches).flatten();
     thread::yield_now();
     let took = clock::ticks().saturating_sub(began);
     let ticks_per_1024ns = clock::ticks_per_1024ns();
-    if took > (SLICE * ticks_per_1024ns) >> 10
-        && before.is_none_or(|before| thread::displaced() != Some(before))
-        && !IGNORED.load(Relaxed)
+    if took > (LONG_YIELD_NS * ticks_per_1024ns) >> 10
+        && before.is_none_or(|before| thread::involuntary_switches() != Some(before))
+        && !DISABLED.load(Relaxed)
     {
-        CROWD.met(began, began + took, ticks_per_1024ns);
+        THIS_PROCESS.record_long_yield(began, began + took, ticks_per_1024ns);
     }
     took
 }
 
-impl Crowd {
-    /// Nobody has been met.
+impl CpuContention {
+    /// No contention seen.
     pub const fn new() -> Self {
-        let [until, ended, length, times] = [const { AtomicU64::new(0) }; 4];
-        Self { until, ended, length, times }
+        let [sleep_until, last_end, repeat_window, factor] = [const { AtomicU64::new(0) }; 4];
+        Self { sleep_until, last_end, repeat_window, factor }
     }
 
-    /// Whether somebody was met twice lately. `now` is asked only where that may be.
+    /// Whether a sleep period lasts at `now`, ticks. `now` is called only if one was started.
     #[inline(always)]
-    pub fn is_here(&self, now: impl FnOnce() -> u64) -> bool {
-        self.until.load(Relaxed) != 0 && self.was_here(now())
+    pub fn is_contended(&self, now: impl FnOnce() -> u64) -> bool {
+        self.sleep_until.load(Relaxed) != 0 && self.is_contended_slow(now())
     }
 
     #[cold]
-    fn was_here(&self, now: u64) -> bool {
-        if now < self.until.load(Relaxed) {
+    fn is_contended_slow(&self, now: u64) -> bool {
+        if now < self.sleep_until.load(Relaxed) {
             return true;
         }
-        self.until.store(0, Relaxed);
+        self.sleep_until.store(0, Relaxed);
         false
     }
 
-    /// Whether somebody met by a yield that begins now would be the second one.
+    /// Whether a long yield that begins at `now`, ticks, would start a sleep period.
     #[inline(always)]
-    pub fn counts(&self, now: u64) -> bool {
-        let length = self.length.load(Relaxed);
-        length != 0 && now.wrapping_sub(self.ended.load(Relaxed)) < length
+    pub fn is_repeat(&self, now: u64) -> bool {
+        let repeat_window = self.repeat_window.load(Relaxed);
+        repeat_window != 0 && now.wrapping_sub(self.last_end.load(Relaxed)) < repeat_window
     }
 
-    /// A yield that began at `began` and lasted until `now` has met somebody who computes.
+    /// Records a long yield from `began` to `now`, ticks. A second one in short succession starts a sleep period.
     #[cold]
-    pub fn met(&self, began: u64, now: u64, ticks_per_1024ns: u64) {
+    pub fn record_long_yield(&self, began: u64, now: u64, ticks_per_1024ns: u64) {
         let took = now.saturating_sub(began);
-        let Some(since) = began.checked_sub(self.ended.load(Relaxed)) else { return }; // another thread has met the same one
-        let again = since < self.length.load(Relaxed);
-        let times = if again { (self.times.load(Relaxed) * 2).clamp(FIRST, MOST) } else { 0 };
-        let length = (took * times).min((LONGEST * ticks_per_1024ns) >> 10);
-        self.times.store(times, Relaxed);
-        self.length.store(length.max(took * FIRST), Relaxed);
-        self.ended.store(now + length, Relaxed);
-        self.until.store(if again { now + length } else { 0 }, Relaxed);
+        let Some(since) = began.checked_sub(self.last_end.load(Relaxed)) else { return }; // a yield of another thread at the same time
+        let is_repeat = since < self.repeat_window.load(Relaxed);
+        let factor =
+            if is_repeat { (self.factor.load(Relaxed) * 2).clamp(MIN_SLEEP_FACTOR, MAX_SLEEP_FACTOR) } else { 0 };
+        let period = (took * factor).min((MAX_SLEEP_PERIOD_NS * ticks_per_1024ns) >> 10);
+        self.factor.store(factor, Relaxed);
+        self.repeat_window.store(period.max(took * MIN_SLEEP_FACTOR), Relaxed);
+        self.last_end.store(now + period, Relaxed);
+        self.sleep_until.store(if is_repeat { now + period } else { 0 }, Relaxed);
     }
 }
 
-impl Default for Crowd {
+impl Default for CpuContention {
     fn default() -> Self {
         Self::new()
     }
@@ -120,39 +123,42 @@ mod tests {
     const NS: u64 = 1024;
 
     #[test]
-    fn a_yield_that_lasts_is_followed_by_sleeps_and_by_more_of_them_each_time() {
-        let crowd = Crowd::new();
-        assert!(!crowd.is_here(|| unreachable!("nobody was met")));
+    fn repeated_long_yields_double_the_sleep_period() {
+        let contention = CpuContention::new();
+        assert!(!contention.is_contended(|| unreachable!("no long yield")));
         let (mut now, took) = (20_000_000, 4_000_000);
-        crowd.met(now - 10_000_000, now - 6_000_000, NS);
-        assert!(!crowd.is_here(|| unreachable!("met once, maybe by chance")));
-        assert!(crowd.counts(now) && !crowd.counts(now + 50_000_000), "the next one counts, if it comes soon");
-        let mut lasted = Vec::new();
+        contention.record_long_yield(now - 10_000_000, now - 6_000_000, NS);
+        assert!(!contention.is_contended(|| unreachable!("one long yield may be chance")));
+        assert!(
+            contention.is_repeat(now) && !contention.is_repeat(now + 50_000_000),
+            "a repeat is one that follows soon"
+        );
+        let mut factors = Vec::new();
         for _ in 0..7 {
-            crowd.met(now, now + took, NS);
+            contention.record_long_yield(now, now + took, NS);
             now += took;
-            let end = crowd.ended.load(Relaxed);
-            assert!(crowd.is_here(|| end - 1) && !crowd.is_here(|| end));
-            lasted.push((end - now) / took);
+            let end = contention.last_end.load(Relaxed);
+            assert!(contention.is_contended(|| end - 1) && !contention.is_contended(|| end));
+            factors.push((end - now) / took);
             now = end + 10;
         }
-        assert_eq!(lasted, [8, 16, 32, 64, 128, 128, 128]);
+        assert_eq!(factors, [8, 16, 32, 64, 128, 128, 128]);
     }
 
     #[test]
-    fn one_that_is_met_by_chance_costs_little() {
-        let crowd = Crowd::new();
-        crowd.met(0, 300_000, NS);
-        // The next one comes long after.
-        crowd.met(100_000_000, 100_300_000, NS);
-        assert!(!crowd.is_here(|| unreachable!("by chance")));
-        // Two threads that met the same one count once.
-        crowd.met(100_100_000, 100_400_000, NS);
-        assert!(!crowd.is_here(|| unreachable!("the same")));
-        // Soon after each other, for however long.
-        crowd.met(1 << 40, (1 << 40) + 500_000_000, NS);
-        crowd.met((1 << 40) + 600_000_000, (1 << 40) + 1_100_000_000, NS);
-        let end = (1 << 40) + 1_100_000_000 + LONGEST;
-        assert!(crowd.is_here(|| end - 1) && !crowd.is_here(|| end));
+    fn single_long_yields_start_no_sleep_period() {
+        let contention = CpuContention::new();
+        contention.record_long_yield(0, 300_000, NS);
+        // The next one is long after.
+        contention.record_long_yield(100_000_000, 100_300_000, NS);
+        assert!(!contention.is_contended(|| unreachable!("chance")));
+        // Two yields of two threads at the same time count once.
+        contention.record_long_yield(100_100_000, 100_400_000, NS);
+        assert!(!contention.is_contended(|| unreachable!("one contention")));
+        // In short succession, the longest period.
+        contention.record_long_yield(1 << 40, (1 << 40) + 500_000_000, NS);
+        contention.record_long_yield((1 << 40) + 600_000_000, (1 << 40) + 1_100_000_000, NS);
+        let end = (1 << 40) + 1_100_000_000 + MAX_SLEEP_PERIOD_NS;
+        assert!(contention.is_contended(|| end - 1) && !contention.is_contended(|| end));
     }
 }

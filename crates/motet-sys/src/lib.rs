@@ -1,7 +1,7 @@
-//! System calls, made directly: never through symbols of the C library that a preload library could interpose.
+//! System calls of Motet, made directly and never through symbols of the C library, which a preload library could interpose.
 //!
-//! What it is: thin, safe functions over `rustix` (whose Linux backend makes raw calls) and, where it lacks one,
-//! over `syscalls`. What it is not: no policy, no state except the calibration of the [`clock`].
+//! What it is: thin, safe functions over `rustix` (whose Linux backend makes raw calls), and over `syscalls` for calls that `rustix` lacks;
+//! with them locks, memory pools and detectors that need such calls. What it is not: protocol or policy; it knows no peer and no stream.
 
 pub mod append_file;
 pub mod biased_lock;
@@ -12,7 +12,6 @@ pub mod file_region;
 pub mod fork_detect;
 pub mod fork_safe_mutex;
 pub mod limits;
-pub mod lineage;
 pub mod liveness_lock;
 pub mod membarrier;
 pub mod memory;
@@ -24,7 +23,7 @@ pub mod signal_handlers;
 pub mod sock_diag;
 pub mod sock_list;
 pub mod socket;
-#[cfg(feature = "ground")]
+#[cfg(feature = "test-mappings")]
 pub mod test_mappings;
 pub mod thread;
 pub mod user_memory;

@@ -1,10 +1,10 @@
-//! Who is there, by locks on the bytes of a file: a process holds one for as long as it lives and has the file open.
+//! Detects whether a process is alive, by a lock on one byte of a file that the process holds as long as it lives.
 //!
-//! What it is: POSIX record locks. They are a process's own: a forked child does not have them, and no kill, crash or exec leaves
-//! one behind. Unlike a process number they mean the same in every PID namespace, and never somebody else.
+//! What it is: POSIX record locks. A lock belongs to one process: a forked child does not inherit it, and a kill, crash or exec releases
+//! it. Unlike a process number it means the same in every PID namespace, and it is never reused by another process.
 //!
-//! What it is not: mutual exclusion. Nobody ever waits for such a lock. (A process loses its locks when it closes any descriptor
-//! of the file, so it should have but one.)
+//! What it is not: mutual exclusion; no call waits for a lock. A process loses its locks when it closes any descriptor of the file, so it
+//! should have only one.
 
 use crate::{Errno, errno};
 use rustix::fd::{AsFd, AsRawFd};
@@ -32,13 +32,13 @@ fn fcntl(file: impl AsFd, command: usize, at: u64) -> Result<Flock, Errno> {
     Ok(lock)
 }
 
-/// From now on this process is at `at`. An error when another one is, or the file has no locks.
-pub fn enter(file: impl AsFd, at: u64) -> Result<(), Errno> {
+/// Locks byte `at` for this process. Errors: another process has the lock (AGAIN or ACCES), or the file has no locks.
+pub fn acquire(file: impl AsFd, at: u64) -> Result<(), Errno> {
     fcntl(file, F_SETLK, at).map(drop)
 }
 
-/// Whether another process is at `at`. Yes, where the kernel does not say.
-pub fn is_taken(file: impl AsFd, at: u64) -> bool {
+/// Whether another process holds the lock of byte `at`. True if the kernel does not say.
+pub fn is_held_by_other(file: impl AsFd, at: u64) -> bool {
     fcntl(file, F_GETLK, at).map_or(true, |lock| lock.kind != F_UNLCK)
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_process_is_there_until_it_is_killed() {
+    fn lock_is_held_until_its_process_is_killed() {
         let named = tempfile::NamedTempFile::new().unwrap();
         let (path, file) = (named.path(), named.as_file());
         std::io::Write::write_all(&mut &*file, &[0; 64]).unwrap();
@@ -57,12 +57,12 @@ mod tests {
                       print('there',flush=True)\ntime.sleep(100)";
         let mut other = Command::new("python3").args(["-c", script]).arg(path).stdout(Stdio::piped()).spawn().unwrap();
         BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        assert!(is_taken(file, 7) && !is_taken(file, 8));
-        assert!(enter(file, 7).is_err());
+        assert!(is_held_by_other(file, 7) && !is_held_by_other(file, 8));
+        assert!(acquire(file, 7).is_err());
         other.kill().unwrap();
         other.wait().unwrap();
-        assert!(!is_taken(file, 7));
-        enter(file, 7).unwrap();
-        assert!(!is_taken(file, 7), "one's own lock is no other process");
+        assert!(!is_held_by_other(file, 7));
+        acquire(file, 7).unwrap();
+        assert!(!is_held_by_other(file, 7), "the own lock is not another process's");
     }
 }

@@ -1,5 +1,6 @@
-//! A memory barrier on every CPU that runs a process of ours (`membarrier`): what a sleeper pays so that those who wake it need
-//! no fence of their own.
+//! A memory barrier on every CPU that runs a registered process, or a thread of this process (membarrier(2)).
+//!
+//! The rare side of a store-load pair (a sleeper, a revoker) executes it so that the frequent side needs no fence.
 
 use std::sync::OnceLock;
 use syscalls::{Sysno, syscall};
@@ -14,36 +15,42 @@ fn call(command: usize) -> bool {
     unsafe { syscall!(Sysno::membarrier, command, 0, 0) }.is_ok()
 }
 
-/// Lets the barriers of other processes reach the threads of this one. False where the system cannot. Once per process image:
-/// the kernel remembers it, across forks, too.
-pub fn join() -> bool {
-    static JOINED: OnceLock<bool> = OnceLock::new();
-    *JOINED.get_or_init(|| call(REGISTER_GLOBAL_EXPEDITED))
+/// Registers this process for [`global_barrier`]s, those of other processes included. False if the system has none. The kernel keeps the
+/// registration across forks.
+pub fn register_global() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| call(REGISTER_GLOBAL_EXPEDITED))
 }
 
-/// A barrier on this CPU and on all that run a process which has [joined](join). Costs about a microsecond.
-pub fn everywhere() {
+/// A barrier on this CPU and on all CPUs that run a process with a [registration](register_global). Costs about a microsecond.
+/// If the system refuses the call, this is a fence on this CPU only.
+pub fn global_barrier() {
     if !call(GLOBAL_EXPEDITED) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
 }
 
-/// Lets [`among_threads`] work. False where the system cannot.
-pub fn join_threads() -> bool {
-    static JOINED: OnceLock<bool> = OnceLock::new();
-    *JOINED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED))
+/// Registers this process for [`private_barrier`]. False if the system has none.
+pub fn register_private() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED))
 }
 
-/// A barrier on this CPU and on all that run a thread of this process. False: there was none on the others.
-pub fn among_threads() -> bool {
+/// A barrier on this CPU and on all CPUs that run a thread of this process. False: the system refused the call, so there was none.
+pub fn private_barrier() -> bool {
     call(PRIVATE_EXPEDITED)
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_kernel_has_it_and_takes_it_again_and_again() {
-        assert!(super::join() && super::join() && super::join_threads() && super::among_threads());
-        super::everywhere();
+    fn kernel_accepts_repeated_registration_and_barriers() {
+        assert!(
+            super::register_global()
+                && super::register_global()
+                && super::register_private()
+                && super::private_barrier()
+        );
+        super::global_barrier();
     }
 }

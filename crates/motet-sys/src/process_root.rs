@@ -1,21 +1,22 @@
-//! The root that this process had when it was first asked for: paths that mean something else later are not followed.
+//! Detects a changed root directory (chroot): paths of the settings are not followed in another root than the first one.
 
 use rustix::fs::stat;
 use std::sync::OnceLock;
 
-static BEGAN: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+static REMEMBERED: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
-fn now() -> Option<(u64, u64)> {
+/// Device and inode of the root directory.
+fn current() -> Option<(u64, u64)> {
     stat("/").ok().map(|root| (root.st_dev, root.st_ino))
 }
 
-/// Remembers the root, once.
+/// Remembers the current root. Later calls do nothing.
 pub fn remember() {
-    BEGAN.get_or_init(now);
+    REMEMBERED.get_or_init(current);
 }
 
-/// Whether it still is the one that was remembered. A process that has entered a chroot must not write to, or read from, what a stranger
-/// may have put there.
+/// Whether the root is the remembered one; the first call of either function remembers it. In a chroot another user may have prepared the
+/// files at a path, so the process must neither read nor write them.
 pub fn is_unchanged() -> bool {
-    BEGAN.get_or_init(now).is_some_and(|began| now() == Some(began))
+    REMEMBERED.get_or_init(current).is_some_and(|first| current() == Some(first))
 }

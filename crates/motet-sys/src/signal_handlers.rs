@@ -1,39 +1,40 @@
-//! Signal handlers, as far as a voice that keeps them out of the engine says of them.
+//! Callbacks of an adapter that defers the program's signal handlers while a thread is in the engine.
 //!
-//! What it is: two questions to that voice. What it is not: an opinion where there is no such voice: nobody is in a handler then.
+//! What it is: two callbacks that the adapter registers. What it is not: detection of handlers. Without such an adapter no thread counts as
+//! being in a handler.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Whether the calling thread runs a handler.
-pub type Inside = extern "C" fn() -> i32;
-/// Lets handlers run that wait for the thread to leave the engine.
-pub type Pause = extern "C" fn();
+/// Returns non-zero if the calling thread runs a signal handler.
+pub type InHandlerFn = extern "C" fn() -> i32;
+/// Runs the handlers that are deferred until the calling thread leaves the engine.
+pub type RunPendingFn = extern "C" fn();
 
-static INSIDE: AtomicUsize = AtomicUsize::new(0);
-static PAUSE: AtomicUsize = AtomicUsize::new(0);
+static IN_HANDLER: AtomicUsize = AtomicUsize::new(0);
+static RUN_PENDING: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on these answer; false when others do already.
-pub fn answered_by(inside: Inside, pause: Pause) -> bool {
-    let first = PAUSE.compare_exchange(0, pause as usize, Release, Relaxed).is_ok();
+/// Registers the callbacks. False: callbacks are registered already, and stay.
+pub fn register(in_handler: InHandlerFn, run_pending: RunPendingFn) -> bool {
+    let first = RUN_PENDING.compare_exchange(0, run_pending as usize, Release, Relaxed).is_ok();
     if first {
-        INSIDE.store(inside as usize, Release);
+        IN_HANDLER.store(in_handler as usize, Release);
     }
     first
 }
 
-/// Whether the calling thread runs a signal handler, which may have interrupted anything but the engine.
+/// Whether the calling thread runs a signal handler. Such a handler has not interrupted the engine, but may have interrupted other code.
 #[inline]
-pub fn inside() -> bool {
-    let known = INSIDE.load(Acquire);
-    // SAFETY: only an `Inside` is ever stored there.
-    known != 0 && unsafe { std::mem::transmute::<usize, Inside>(known)() } != 0
+pub fn in_handler() -> bool {
+    let known = IN_HANDLER.load(Acquire);
+    // SAFETY: only an `InHandlerFn` is ever stored there.
+    known != 0 && unsafe { std::mem::transmute::<usize, InHandlerFn>(known)() } != 0
 }
 
-/// After a sleep in the middle of an operation, with no lock held.
-pub fn pause() {
-    let known = PAUSE.load(Acquire);
+/// Runs deferred signal handlers. For a thread that has slept in an operation; it must hold no lock.
+pub fn run_pending() {
+    let known = RUN_PENDING.load(Acquire);
     if known != 0 {
-        // SAFETY: only a `Pause` is ever stored there.
-        unsafe { std::mem::transmute::<usize, Pause>(known)() }
+        // SAFETY: only a `RunPendingFn` is ever stored there.
+        unsafe { std::mem::transmute::<usize, RunPendingFn>(known)() }
     }
 }

@@ -1,4 +1,4 @@
-//! sock_diag: which socket is at the other end of a TCP connection on this host (linux/inet_diag.h).
+//! Finds the socket at the other end of a TCP connection on this host, by a sock_diag request (linux/inet_diag.h).
 
 use crate::Errno;
 use crate::private_fds::PrivateFd;
@@ -12,39 +12,39 @@ const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const TCP: u8 = 6;
 const TIME_WAIT: u8 = 6;
-/// States of a socket that a process may have and that is an end of a connection: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK,
-/// CLOSING.
+/// States of a connected socket that a process can have open: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
 const CONNECTED: [u8; 6] = [1, 4, 5, 8, 9, 11];
 
 /// A socket that the kernel found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct SocketInfo {
     /// Its SO_COOKIE.
     pub cookie: u64,
-    /// Its owner.
+    /// The user who owns it.
     pub uid: u32,
-    /// Whether some process may have it open. (One shut down both ways, TIME_WAIT, has left its process as far as this tells.)
+    /// Whether a process may have it open. True also in TIME_WAIT, in which the kernel reports no inode.
     pub open: bool,
-    /// Its inode, as /proc/PID/fd shows it; 0: no process has it open.
+    /// Its inode, as in /proc/PID/fd; 0: no process has it open.
     pub inode: u32,
-    /// It is one end of the connection that was asked for, and a process has it: the owner is that of this end. Of one that was closed
-    /// the kernel says that it is root's, and where there is no such connection it may find a listener instead.
+    /// The socket is an end of the requested connection and a process has it open, so `uid` is the user of this end. Otherwise `uid` means
+    /// nothing: the kernel reports closed sockets as root's, and without such a connection it may return a listener.
     pub attested: bool,
 }
 
-/// A netlink socket for look-ups.
+/// A netlink socket for sock_diag requests.
 #[derive(Debug)]
-pub struct Diag<Fd = PrivateFd>(Fd);
+pub struct SockDiag<Fd = PrivateFd>(Fd);
 
-impl Diag<OwnedFd> {
-    /// One for a single look-up, whose number is not kept from the program: usable in a child of vfork, whose numbers are not its parent's.
-    pub fn once() -> Result<Self, Errno> {
+impl SockDiag<OwnedFd> {
+    /// Opens one for a single request. Its descriptor is not recorded as private, so this works in a child of vfork, which shares the record with
+    /// its parent but not the descriptors.
+    pub fn open_untracked() -> Result<Self, Errno> {
         open().map(Self)
     }
 }
 
-impl Diag {
-    /// Opens one.
+impl SockDiag {
+    /// Opens one, with a private descriptor.
     pub fn open() -> Result<Self, Errno> {
         open().map(|fd| Self(PrivateFd::new(fd)))
     }
@@ -56,25 +56,27 @@ fn open() -> Result<OwnedFd, Errno> {
         .map_err(|e| e.raw_os_error())
 }
 
-impl<Fd: AsFd> Diag<Fd> {
-    /// The TCP socket in our network namespace whose local address is `local` and whose peer is `peer`.
-    pub fn find(&self, local: SocketAddr, peer: SocketAddr) -> Result<Option<Found>, Errno> {
+impl<Fd: AsFd> SockDiag<Fd> {
+    /// Finds the TCP socket in this network namespace with this local address and this peer. `None`: there is none.
+    pub fn find(&self, local: SocketAddr, peer: SocketAddr) -> Result<Option<SocketInfo>, Errno> {
         let request = encode(local, peer);
-        let found = self.ask(&request)?;
+        let found = self.query(&request)?;
         Ok(found.map(|(found, ports)| {
-            let same = ports == [local.port(), peer.port()];
-            Found { attested: found.attested && same, ..found }
+            let is_same = ports == [local.port(), peer.port()];
+            SocketInfo { attested: found.attested && is_same, ..found }
         }))
     }
 
-    fn ask(&self, request: &[u8]) -> Result<Option<(Found, [u16; 2])>, Errno> {
+    /// Sends a request; returns the socket of the reply, and its local and remote port.
+    fn query(&self, request: &[u8]) -> Result<Option<(SocketInfo, [u16; 2])>, Errno> {
         rustix::net::send(&self.0, request, SendFlags::NOSIGNAL).map_err(|e| e.raw_os_error())?;
-        let mut answer = [0u8; 1024];
-        let (n, _) = rustix::net::recv(&self.0, &mut answer[..], RecvFlags::empty()).map_err(|e| e.raw_os_error())?;
-        decode(&answer[..n])
+        let mut reply = [0u8; 1024];
+        let (n, _) = rustix::net::recv(&self.0, &mut reply[..], RecvFlags::empty()).map_err(|e| e.raw_os_error())?;
+        decode(&reply[..n])
     }
 }
 
+/// Encodes a request.
 fn encode(local: SocketAddr, peer: SocketAddr) -> [u8; 72] {
     let mut m = [0u8; 72]; // nlmsghdr 16, inet_diag_req_v2 56
     let v4 = |a: IpAddr| match a {
@@ -110,10 +112,10 @@ fn encode(local: SocketAddr, peer: SocketAddr) -> [u8; 72] {
 }
 
 /// Bytes of nlmsghdr + inet_diag_msg.
-const ANSWER: usize = 16 + 72;
+const REPLY_BYTES: usize = 16 + 72;
 
-/// Takes a netlink answer apart: the socket, and its own port and the other's.
-pub fn decode(bytes: &[u8]) -> Result<Option<(Found, [u16; 2])>, Errno> {
+/// Decodes a netlink reply: the socket, and its local and remote port.
+pub fn decode(bytes: &[u8]) -> Result<Option<(SocketInfo, [u16; 2])>, Errno> {
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
     if bytes.len() >= 20 && u16::from_ne_bytes([bytes[4], bytes[5]]) == NLMSG_ERROR {
         return match (word(16) as i32).wrapping_neg() {
@@ -121,15 +123,16 @@ pub fn decode(bytes: &[u8]) -> Result<Option<(Found, [u16; 2])>, Errno> {
             e => Err(e),
         };
     }
-    if bytes.len() < ANSWER || u16::from_ne_bytes([bytes[4], bytes[5]]) != SOCK_DIAG_BY_FAMILY {
+    if bytes.len() < REPLY_BYTES || u16::from_ne_bytes([bytes[4], bytes[5]]) != SOCK_DIAG_BY_FAMILY {
         return Err(rustix::io::Errno::PROTO.raw_os_error());
     }
     let id = 16 + 4;
     let cookie = u64::from(word(id + 40)) | u64::from(word(id + 44)) << 32;
     let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let (held, state) = (word(16 + 68) != 0, bytes[17]);
-    let attested = held && CONNECTED.contains(&state);
-    let found = Found { cookie, uid: word(16 + 64), open: held || state == TIME_WAIT, inode: word(16 + 68), attested };
+    let (is_open, state) = (word(16 + 68) != 0, bytes[17]);
+    let attested = is_open && CONNECTED.contains(&state);
+    let found =
+        SocketInfo { cookie, uid: word(16 + 64), open: is_open || state == TIME_WAIT, inode: word(16 + 68), attested };
     Ok(Some((found, [port(id), port(id + 2)])))
 }
 
@@ -139,28 +142,28 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn finds_the_other_end_by_its_cookie() {
+    fn other_end_of_a_connection_is_found() {
         for bind in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = std::net::TcpListener::bind(bind) else { continue };
             let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (far, _) = listener.accept().unwrap();
             let found =
-                Diag::open().unwrap().find(far.local_addr().unwrap(), near.local_addr().unwrap()).unwrap().unwrap();
+                SockDiag::open().unwrap().find(far.local_addr().unwrap(), near.local_addr().unwrap()).unwrap().unwrap();
             assert_eq!(found.cookie, crate::socket::cookie(far.as_raw_fd()).unwrap());
             assert_eq!(found.uid, crate::thread::euid());
             assert!(found.open && found.attested);
             let ends = (far.local_addr().unwrap(), near.local_addr().unwrap());
             drop(far);
-            assert!(Diag::open().unwrap().find(ends.0, ends.1).unwrap().is_none_or(|found| !found.open));
+            assert!(SockDiag::open().unwrap().find(ends.0, ends.1).unwrap().is_none_or(|found| !found.open));
         }
     }
 
-    /// Whoever comes from elsewhere may choose a port at which something listens here: the kernel finds that.
+    /// A remote peer may choose the port of a local listener, which the kernel then finds.
     #[test]
-    fn a_listener_and_a_closed_socket_attest_nothing() {
+    fn listener_and_closed_socket_are_not_attested() {
         let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
         let local = SocketAddr::new("127.0.0.1".parse().unwrap(), listener.local_addr().unwrap().port());
-        let diag = Diag::open().unwrap();
+        let diag = SockDiag::open().unwrap();
         let found = diag.find(local, "192.0.2.1:4711".parse().unwrap()).unwrap();
         assert!(found.is_none_or(|found| !found.attested), "{found:?}");
         let near = std::net::TcpStream::connect(local).unwrap();
@@ -169,15 +172,15 @@ mod tests {
         assert!(diag.find(ends.0, ends.1).unwrap().unwrap().attested);
         drop(near);
         let found = diag.find(ends.0, ends.1).unwrap();
-        assert!(found.is_none_or(|found| !found.attested), "nobody has it any more: {found:?}");
-        // Before it is accepted it is nobody's.
+        assert!(found.is_none_or(|found| !found.attested), "no process has it open: {found:?}");
+        // No process has the socket before it is accepted.
         let near = std::net::TcpStream::connect(local).unwrap();
         let found = diag.find(local, near.local_addr().unwrap()).unwrap();
         assert!(found.is_none_or(|found| !found.attested), "{found:?}");
     }
 
     #[test]
-    fn any_answer_is_decoded_or_refused() {
+    fn any_reply_is_decoded_or_refused() {
         for length in 0..100 {
             for fill in [0u8, 0xff, 20] {
                 let _ = decode(&vec![fill; length]);

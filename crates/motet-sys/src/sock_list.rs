@@ -1,7 +1,7 @@
-//! sock_diag again: who holds which abstract names, and which connections there are to go with them (linux/unix_diag.h, inet_diag.h).
+//! Lists the holders of abstract Unix socket names and the TCP connections of this host, by sock_diag (linux/unix_diag.h, inet_diag.h).
 //!
-//! What it is: two lists, for people who ask why a name is taken. What it is not: on the way of any connection; a list costs as much as
-//! there are sockets.
+//! What it is: two lists for `motet doctor`, which reports why a name is taken. What it is not: for use on a connection path; the cost is
+//! proportional to the number of sockets.
 
 use crate::Errno;
 use crate::private_fds::PrivateFd;
@@ -11,54 +11,55 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// NLM_F_REQUEST, NLM_F_ROOT and NLM_F_MATCH: all of them.
+/// NLM_F_REQUEST, NLM_F_ROOT and NLM_F_MATCH: list all sockets.
 const DUMP: u16 = 0x301;
 const UNIX: u8 = 1;
 const INET: [u8; 2] = [2, 10];
 const TCP: u8 = 6;
-/// UDIAG_SHOW_NAME and UDIAG_SHOW_UID, and the attributes that answer to them.
+/// UDIAG_SHOW_NAME and UDIAG_SHOW_UID, and the attributes that carry them.
 const SHOW: u32 = 0x41;
 const NAME: u16 = 0;
 const UID: u16 = 7;
-/// Bytes of a netlink header, and of what comes behind it.
+/// Bytes of a netlink header, of a unix_diag_msg and of an inet_diag_msg.
 const HEAD: usize = 16;
 const UNIX_BODY: usize = 16;
 const INET_BODY: usize = 72;
 
-/// Who holds an abstract name.
+/// A Unix socket with an abstract name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// The name, without the zero before it.
+pub struct NameHolder {
+    /// The name, without its leading zero byte.
     pub name: Vec<u8>,
-    /// The owner of the socket.
+    /// The user who owns the socket.
     pub uid: u32,
-    /// Its inode, as /proc/PID/fd has it.
+    /// Its inode, as in /proc/PID/fd.
     pub inode: u32,
 }
 
-/// All abstract names of this network namespace.
-pub fn held() -> Result<Vec<Holder>, Errno> {
+/// All sockets with abstract names of this network namespace.
+pub fn name_holders() -> Result<Vec<NameHolder>, Errno> {
     let mut request = [0u8; HEAD + 24];
     request[HEAD] = UNIX;
     request[HEAD + 4..HEAD + 8].copy_from_slice(&u32::MAX.to_ne_bytes()); // any state
     request[HEAD + 12..HEAD + 16].copy_from_slice(&SHOW.to_ne_bytes());
     let mut held = Vec::new();
-    dump(&mut request, |message| held.extend(holder(message)))?;
+    dump(&mut request, |message| held.extend(parse_name_holder(message)))?;
     Ok(held)
 }
 
-/// The cookies of all TCP connections of this network namespace, and their owners.
-pub fn connections() -> Result<Vec<(u64, u32)>, Errno> {
+/// Cookie and user of each TCP connection of this network namespace.
+pub fn tcp_connections() -> Result<Vec<(u64, u32)>, Errno> {
     let mut found = Vec::new();
     for family in INET {
         let mut request = [0u8; HEAD + 56];
         (request[HEAD], request[HEAD + 1]) = (family, TCP);
         request[HEAD + 4..HEAD + 8].copy_from_slice(&u32::MAX.to_ne_bytes());
-        dump(&mut request, |message| found.extend(connection(message)))?;
+        dump(&mut request, |message| found.extend(parse_tcp_connection(message)))?;
     }
     Ok(found)
 }
 
+/// Sends a list request, and passes each message of the reply to `each`.
 fn dump(request: &mut [u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
     let error = |e: rustix::io::Errno| e.raw_os_error();
     let flags = SocketFlags::CLOEXEC;
@@ -69,17 +70,17 @@ fn dump(request: &mut [u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
     request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request[6..8].copy_from_slice(&DUMP.to_ne_bytes());
     rustix::net::send(&fd, request, SendFlags::NOSIGNAL).map_err(error)?;
-    let mut answer = vec![0u8; 1 << 16];
+    let mut reply = vec![0u8; 1 << 16];
     loop {
-        let (n, _) = rustix::net::recv(&fd, &mut answer[..], RecvFlags::empty()).map_err(error)?;
-        if n == 0 || messages(&answer[..n], &mut each)? {
+        let (n, _) = rustix::net::recv(&fd, &mut reply[..], RecvFlags::empty()).map_err(error)?;
+        if n == 0 || parse_messages(&reply[..n], &mut each)? {
             return Ok(());
         }
     }
 }
 
-/// Takes a datagram apart: each message behind its netlink header goes to `each`. Whether it was the last.
-pub fn messages(mut bytes: &[u8], each: &mut impl FnMut(&[u8])) -> Result<bool, Errno> {
+/// Parses a datagram, and passes each message, without its netlink header, to `each`. Returns whether the datagram ends the reply.
+pub fn parse_messages(mut bytes: &[u8], each: &mut impl FnMut(&[u8])) -> Result<bool, Errno> {
     while let Some(head) = bytes.get(..HEAD) {
         let length = word(head, 0) as usize;
         let Some(message) = bytes.get(HEAD..length) else { return Err(rustix::io::Errno::PROTO.raw_os_error()) };
@@ -98,8 +99,8 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(std::array::from_fn(|n| bytes[at + n]))
 }
 
-/// A unix socket with an abstract name.
-pub fn holder(message: &[u8]) -> Option<Holder> {
+/// Parses a Unix socket. `None`: it has no abstract name, or the message is malformed.
+pub fn parse_name_holder(message: &[u8]) -> Option<NameHolder> {
     let (fixed, mut attributes) = message.split_at_checked(UNIX_BODY)?;
     let (mut name, mut uid) = (None, None);
     while let Some(head) = attributes.get(..4) {
@@ -112,11 +113,11 @@ pub fn holder(message: &[u8]) -> Option<Holder> {
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     }
-    Some(Holder { name: name?, uid: uid?, inode: word(fixed, 4) })
+    Some(NameHolder { name: name?, uid: uid?, inode: word(fixed, 4) })
 }
 
-/// The cookie and the owner of a TCP socket.
-pub fn connection(message: &[u8]) -> Option<(u64, u32)> {
+/// Parses a TCP socket: cookie and user. `None`: the message is too short.
+pub fn parse_tcp_connection(message: &[u8]) -> Option<(u64, u32)> {
     let fixed = message.get(..INET_BODY)?;
     Some((u64::from(word(fixed, 44)) | u64::from(word(fixed, 48)) << 32, word(fixed, 64)))
 }
@@ -127,25 +128,25 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn a_name_and_a_connection_of_ours_are_found() {
+    fn own_name_and_connection_are_listed() {
         let name = format!("motet-names-{}", std::process::id()).into_bytes();
         let _listener = crate::socket::listen_abstract(&name, 1).unwrap();
-        let found: Vec<Holder> = held().unwrap().into_iter().filter(|holder| holder.name == name).collect();
+        let found: Vec<NameHolder> = name_holders().unwrap().into_iter().filter(|holder| holder.name == name).collect();
         assert_eq!((found.len(), found[0].uid), (1, crate::thread::euid()));
         for bind in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = std::net::TcpListener::bind(bind) else { continue };
             let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let cookie = crate::socket::cookie(near.as_raw_fd()).unwrap();
-            assert!(connections().unwrap().contains(&(cookie, crate::thread::euid())));
+            assert!(tcp_connections().unwrap().contains(&(cookie, crate::thread::euid())));
         }
     }
 
     #[test]
-    fn any_answer_is_taken_apart_or_refused() {
+    fn any_reply_is_parsed_or_refused() {
         for length in 0..200 {
             for fill in [0u8, 0xff, 4, 16, 20] {
                 let bytes = vec![fill; length];
-                let _ = (messages(&bytes, &mut |_| ()), holder(&bytes), connection(&bytes));
+                let _ = (parse_messages(&bytes, &mut |_| ()), parse_name_holder(&bytes), parse_tcp_connection(&bytes));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Calls on sockets: TCP under a stream, and the SEQPACKET rendezvous.
+//! Socket calls: TCP under a stream, poll and eventfds, and the SEQPACKET sockets by which processes of a host exchange descriptors.
 
 use crate::{Errno, errno};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -21,11 +21,11 @@ const SO_PEERPIDFD: usize = 77;
 const IPPROTO_TCP: usize = 6;
 const TCP_INFO: usize = 11;
 
-/// Kernel-attested credentials.
+/// Credentials of a peer process, attested by the kernel.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// Process, in our PID namespace; 0 when it is not visible.
+    /// Process number in this PID namespace; 0 if the process is not visible here.
     pub pid: i32,
     /// Effective user.
     pub uid: u32,
@@ -33,24 +33,24 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// A socket with fewer bytes to read than these is not ready to be read (`SO_RCVLOWAT`), unless its peer has ended or it has an error.
-pub fn set_receive_low(fd: RawFd, bytes: i32) -> Result<(), Errno> {
+/// Sets `SO_RCVLOWAT`: a socket with fewer unread bytes is not readable, unless its peer has closed or it has an error.
+pub fn set_receive_low_water(fd: RawFd, bytes: i32) -> Result<(), Errno> {
     let length = size_of::<i32>();
     // SAFETY: the kernel reads `length` bytes of `bytes`, which lives until it returns.
     unsafe { syscall!(Sysno::setsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, &raw const bytes, length) }.map_err(errno)?;
     Ok(())
 }
 
-/// A listener hands over no connection on which nothing has come for so many seconds (`TCP_DEFER_ACCEPT`).
+/// Sets `TCP_DEFER_ACCEPT`: for `seconds` a listener does not hand over a connection on which no data has arrived.
 pub fn set_defer_accept(fd: RawFd, seconds: i32) -> Result<(), Errno> {
     let length = size_of::<i32>();
-    // SAFETY: as above.
+    // SAFETY: the kernel reads `length` bytes of `seconds`, which lives until it returns.
     unsafe { syscall!(Sysno::setsockopt, fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &raw const seconds, length) }
         .map_err(errno)?;
     Ok(())
 }
 
-fn option<T: Default>(fd: RawFd, level: usize, name: usize) -> Result<T, Errno> {
+fn getsockopt<T: Default>(fd: RawFd, level: usize, name: usize) -> Result<T, Errno> {
     let mut value = T::default();
     let mut length = size_of::<T>() as u32;
     // SAFETY: the kernel writes at most `length` bytes into `value`; the types used here are plain integers.
@@ -58,27 +58,28 @@ fn option<T: Default>(fd: RawFd, level: usize, name: usize) -> Result<T, Errno> 
     Ok(value)
 }
 
-/// The socket's cookie: unique on this host until reboot.
+/// The socket's cookie (`SO_COOKIE`): unique on this host until reboot.
 pub fn cookie(fd: RawFd) -> Result<u64, Errno> {
-    option(fd, SOL_SOCKET, SO_COOKIE)
+    getsockopt(fd, SOL_SOCKET, SO_COOKIE)
 }
 
-/// The network namespace's cookie.
+/// The cookie of the socket's network namespace (`SO_NETNS_COOKIE`).
 pub fn netns_cookie(fd: RawFd) -> Result<u64, Errno> {
-    option(fd, SOL_SOCKET, SO_NETNS_COOKIE)
+    getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE)
 }
 
-/// The process at the other end of a Unix socket, as a descriptor that is readable once it has ended; visible to us or not.
+/// A pidfd of the process at the other end of a Unix socket (`SO_PEERPIDFD`). It is readable once the process has ended. Works across PID
+/// namespaces.
 pub fn peer_process(fd: RawFd) -> Result<OwnedFd, Errno> {
-    option::<i32>(fd, SOL_SOCKET, SO_PEERPIDFD).map(crate::private_fds::own)
+    getsockopt::<i32>(fd, SOL_SOCKET, SO_PEERPIDFD).map(crate::private_fds::own)
 }
 
-/// Credentials of the process at the other end of a Unix socket.
+/// Credentials of the process at the other end of a Unix socket (`SO_PEERCRED`).
 pub fn peer_credentials(fd: impl AsFd) -> Result<Credentials, Errno> {
-    option(fd.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERCRED)
+    getsockopt(fd.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERCRED)
 }
 
-/// Local and peer address of a connected TCP socket. `Err(ENOPROTOOPT)` when it is not TCP.
+/// Local and peer address of a connected TCP socket. Errors: EPROTONOSUPPORT (not TCP), ENOTCONN, EAFNOSUPPORT.
 pub fn addresses(fd: RawFd) -> Result<(SocketAddr, SocketAddr), Errno> {
     let fd = crate::private_fds::borrow(fd);
     let protocol = rustix::net::sockopt::socket_protocol(fd).map_err(|e| e.raw_os_error())?;
@@ -95,13 +96,13 @@ pub fn addresses(fd: RawFd) -> Result<(SocketAddr, SocketAddr), Errno> {
     Ok((convert(local)?, convert(peer.ok_or(rustix::io::Errno::NOTCONN.raw_os_error())?)?))
 }
 
-/// Payload bytes that this end has written to TCP since the connection began, as the kernel counts them; `None` while
-/// acknowledgements come in too fast for a consistent reading.
+/// Payload bytes that this end has written since the connection began, as the kernel counts them. `None`: acknowledgements arrive too fast
+/// for a consistent reading. `connected`: this end called connect().
 pub fn sent_position(fd: RawFd, connected: bool) -> Result<Option<u64>, Errno> {
     for _ in 0..4 {
-        let before = info(fd)?.acknowledged;
-        let unacknowledged = queue(fd, 0x5411)?; // SIOCOUTQ
-        if info(fd)?.acknowledged == before {
+        let before = tcp_info(fd)?.acknowledged;
+        let unacknowledged = queued_bytes(fd, 0x5411)?; // SIOCOUTQ
+        if tcp_info(fd)?.acknowledged == before {
             // The active opener's SYN is counted as acknowledged.
             return Ok(Some((before + unacknowledged).saturating_sub(u64::from(connected))));
         }
@@ -109,58 +110,59 @@ pub fn sent_position(fd: RawFd, connected: bool) -> Result<Option<u64>, Errno> {
     Ok(None)
 }
 
-/// Payload bytes that this end has read from TCP since the connection began; `None` as above.
+/// Payload bytes that this end has read since the connection began, as the kernel counts them. `None`: data arrives too fast for a consistent
+/// reading.
 pub fn received_position(fd: RawFd) -> Result<Option<u64>, Errno> {
     for _ in 0..4 {
-        let before = info(fd)?.received;
-        let unread = queue(fd, 0x541b)?; // SIOCINQ
-        if info(fd)?.received == before {
+        let before = tcp_info(fd)?.received;
+        let unread = queued_bytes(fd, 0x541b)?; // SIOCINQ
+        if tcp_info(fd)?.received == before {
             return Ok(Some(before.saturating_sub(unread)));
         }
     }
     Ok(None)
 }
 
-/// Payload bytes that anybody has written to this socket, if those are more than `counted`; else, and where the kernel cannot tell,
-/// `counted`.
+/// Payload bytes that all processes together have written to this socket, if that is more than `counted`. Otherwise, and if the kernel cannot
+/// tell, `counted`.
 pub fn written_beyond(fd: RawFd, connected: bool, counted: u64) -> u64 {
-    // Quick, but it counts twice what could not be handed to the device at once.
-    if info(fd).map_or(true, |info| info.written <= counted) {
+    // One system call, but bytes that the device did not accept at once are counted twice.
+    if tcp_info(fd).map_or(true, |info| info.written <= counted) {
         return counted;
     }
     sent_position(fd, connected).ok().flatten().map_or(counted, |written| written.max(counted))
 }
 
-/// Payload bytes that anybody has read from this socket, if those are more than `counted`; else, and where the kernel cannot tell,
-/// `counted`.
+/// Payload bytes that all processes together have read from this socket, if that is more than `counted`. Otherwise, and if the kernel cannot
+/// tell, `counted`.
 pub fn read_beyond(fd: RawFd, counted: u64) -> u64 {
-    let Ok(info) = info(fd) else { return counted };
-    // After both FINs it depends on their order whether the peer's is counted.
+    let Ok(info) = tcp_info(fd) else { return counted };
+    // After both FINs their order decides whether the peer's is counted.
     if info.closed || info.received <= counted {
         return counted;
     }
-    let read = info.received.saturating_sub(pending(fd));
-    // Urgent data limits what counts as pending.
+    let read = info.received.saturating_sub(unread_bytes(fd));
+    // Unread bytes are counted up to the urgent mark only.
     if read <= counted || poll([(fd, 0x2)], Some(0)).map_or(true, |[events]| events & 0x2 != 0) {
         return counted;
     }
     read
 }
 
-/// Of TCP_INFO (linux/tcp.h).
-struct Info {
+/// Fields of TCP_INFO (linux/tcp.h); counts are payload bytes.
+struct TcpInfo {
     closed: bool,
     acknowledged: u64,
     received: u64,
     written: u64,
 }
 
-/// States in which the peer's FIN has come, which is counted among the bytes received: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
+/// States after the peer's FIN, which counts as a received byte: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
 const FIN_RECEIVED: [u8; 4] = [6, 8, 9, 11];
-/// Neither end sends any more. Received bytes may still be there.
+/// State in which neither end sends. Received bytes may be unread.
 const CLOSED: u8 = 7;
 
-fn info(fd: RawFd) -> Result<Info, Errno> {
+fn tcp_info(fd: RawFd) -> Result<TcpInfo, Errno> {
     let mut info = [0u64; 32];
     let mut length = size_of_val(&info) as u32;
     // SAFETY: the kernel writes at most `length` bytes.
@@ -172,7 +174,7 @@ fn info(fd: RawFd) -> Result<Info, Errno> {
     let half = |at: usize| u64::from(u32::from_ne_bytes(info[at / 8].to_ne_bytes()[at % 8..][..4].try_into().unwrap()));
     let state = info[0].to_ne_bytes()[0];
     let fin = FIN_RECEIVED.contains(&state);
-    Ok(Info {
+    Ok(TcpInfo {
         closed: state == CLOSED,
         acknowledged: info[15],
         received: info[16].saturating_sub(u64::from(fin)),
@@ -181,7 +183,7 @@ fn info(fd: RawFd) -> Result<Info, Errno> {
     })
 }
 
-/// Memory that sends can still take, by the kernel's count, before they must wait; 0 where the kernel does not tell.
+/// Free bytes of the send buffer, by the kernel's memory accounting; 0 if the kernel does not tell.
 pub fn send_room(fd: RawFd) -> u64 {
     const SO_MEMINFO: i32 = 55;
     const SNDBUF: usize = 3;
@@ -189,27 +191,28 @@ pub fn send_room(fd: RawFd) -> u64 {
     let mut words = [0u32; 16];
     let mut length = size_of_val(&words) as u32;
     // SAFETY: the kernel writes at most `length` bytes.
-    let told = unsafe { syscall!(Sysno::getsockopt, fd, SOL_SOCKET, SO_MEMINFO, words.as_mut_ptr(), &raw mut length) };
-    if told.is_err() || length < 24 {
+    let asked = unsafe { syscall!(Sysno::getsockopt, fd, SOL_SOCKET, SO_MEMINFO, words.as_mut_ptr(), &raw mut length) };
+    if asked.is_err() || length < 24 {
         return 0;
     }
     u64::from(words[SNDBUF].saturating_sub(words[WMEM_QUEUED]))
 }
 
-/// Bytes that a receive would find.
-pub fn pending(fd: RawFd) -> u64 {
-    queue(fd, 0x541b).unwrap_or(0) // SIOCINQ
+/// Bytes that a receive would return; 0 if the kernel does not tell.
+pub fn unread_bytes(fd: RawFd) -> u64 {
+    queued_bytes(fd, 0x541b).unwrap_or(0) // SIOCINQ
 }
 
-fn queue(fd: RawFd, request: usize) -> Result<u64, Errno> {
+/// The byte count of an ioctl (SIOCINQ, SIOCOUTQ).
+fn queued_bytes(fd: RawFd, request: usize) -> Result<u64, Errno> {
     let mut n = 0i32;
     // SAFETY: both requests write one int.
     unsafe { syscall!(Sysno::ioctl, fd, request, &raw mut n) }.map_err(errno)?;
     Ok(n.max(0) as u64)
 }
 
-/// Sends what the kernel holds back to fill a segment, whatever TCP_CORK says: setting TCP_NODELAY does that.
-pub fn push(fd: RawFd) {
+/// Sends the bytes that the kernel holds back to fill a segment, also under TCP_CORK. To set TCP_NODELAY does that.
+pub fn push_corked(fd: RawFd) {
     let before = nodelay(fd);
     set_nodelay(fd, true);
     if !before {
@@ -232,17 +235,17 @@ pub fn is_nonblocking(fd: RawFd) -> bool {
     rustix::fs::fcntl_getfl(crate::private_fds::borrow(fd)).is_ok_and(|f| f.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
-/// sendmsg with plain buffers.
+/// Sends bytes (sendmsg without control data, never with SIGPIPE).
 pub fn send(fd: RawFd, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
     let flags = SendFlags::from_bits_retain(flags as u32) | SendFlags::NOSIGNAL;
     if let [one] = bufs {
-        return rustix::net::send(crate::private_fds::borrow(fd), one, flags).map_err(|e| e.raw_os_error()); // the kernel copies no list
+        return rustix::net::send(crate::private_fds::borrow(fd), one, flags).map_err(|e| e.raw_os_error()); // avoids the copy of the vector
     }
     rustix::net::sendmsg(crate::private_fds::borrow(fd), bufs, &mut SendAncillaryBuffer::default(), flags)
         .map_err(|e| e.raw_os_error())
 }
 
-/// recvmsg with plain buffers.
+/// Receives bytes (recvmsg without control data).
 pub fn receive(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usize, Errno> {
     let flags = RecvFlags::from_bits_retain(flags as u32);
     if let [one] = bufs {
@@ -255,7 +258,7 @@ pub fn receive(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usi
         .map_err(|e| e.raw_os_error())
 }
 
-/// Dissolves the connection: receives say ENOTCONN from now on, wherever else the socket is used.
+/// Dissolves the connection (connect to AF_UNSPEC): receives fail with ENOTCONN in all processes that share the socket.
 pub fn disconnect(fd: RawFd) -> Result<(), Errno> {
     rustix::net::connect_unspec(crate::private_fds::borrow(fd)).map_err(|e| e.raw_os_error())
 }
@@ -271,20 +274,20 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
     rustix::net::shutdown(crate::private_fds::borrow(fd), how).map_err(|e| e.raw_os_error())
 }
 
-/// poll(2) events, as bits of `PollFlags`.
-pub const READABLE: u16 = 0x1 | 0x2000; // POLLIN | POLLRDHUP
+/// POLLIN | POLLRDHUP.
+pub const READABLE: u16 = 0x1 | 0x2000;
 /// POLLOUT.
 pub const WRITABLE: u16 = 0x4;
-const GONE: u16 = 0x8 | 0x10 | 0x2000; // POLLERR | POLLHUP | POLLRDHUP
+const HUNG_UP: u16 = 0x8 | 0x10 | 0x2000; // POLLERR | POLLHUP | POLLRDHUP
 
-/// SO_RCVTIMEO, ns, if there is one.
-pub fn receive_limit(fd: RawFd) -> Option<u64> {
+/// The receive timeout (`SO_RCVTIMEO`), ns, if there is one.
+pub fn receive_timeout(fd: RawFd) -> Option<u64> {
     use rustix::net::sockopt::{Timeout, socket_timeout};
     let limit = socket_timeout(crate::private_fds::borrow(fd), Timeout::Recv).ok().flatten()?;
     u64::try_from(limit.as_nanos()).ok()
 }
 
-/// Waits for events on descriptors; `timeout` in ns, `None` for ever. Returns their events; `Err(EINTR)` on a signal.
+/// Waits for events on descriptors (poll(2)). `timeout` in ns; `None`: no limit. Returns the events of each; `Err(EINTR)` after a signal.
 pub fn poll<const N: usize>(fds: [(RawFd, u16); N], timeout: Option<u64>) -> Result<[u16; N], Errno> {
     use rustix::event::{PollFd, PollFlags};
     let borrowed = fds.map(|(fd, _)| crate::private_fds::borrow(fd));
@@ -296,23 +299,23 @@ pub fn poll<const N: usize>(fds: [(RawFd, u16); N], timeout: Option<u64>) -> Res
     Ok(std::array::from_fn(|i| polled[i].revents().bits()))
 }
 
-/// Whether a receive would return at once.
+/// Whether a receive would return without waiting.
 pub fn readable(fd: RawFd) -> bool {
     poll([(fd, READABLE)], Some(0)).is_ok_and(|[events]| events != 0)
 }
 
-/// Whether the connection stands: neither hung up nor in error.
-pub fn alive(fd: RawFd) -> bool {
-    state(fd).is_ok_and(|events| events & GONE == 0)
+/// Whether the connection is up: neither hung up nor in error.
+pub fn is_connected(fd: RawFd) -> bool {
+    poll_now(fd).is_ok_and(|events| events & HUNG_UP == 0)
 }
 
-/// Whether the socket has an error that nobody has been told yet.
-pub fn failed(fd: RawFd) -> bool {
-    state(fd).is_ok_and(|events| events & 0x8 != 0) // POLLERR
+/// Whether the socket has a pending error.
+pub fn has_error(fd: RawFd) -> bool {
+    poll_now(fd).is_ok_and(|events| events & 0x8 != 0) // POLLERR
 }
 
-/// Events now. A signal may end even a poll that does not wait.
-fn state(fd: RawFd) -> Result<u16, Errno> {
+/// The current events. Retries after EINTR, which even a poll without a wait can return.
+fn poll_now(fd: RawFd) -> Result<u16, Errno> {
     loop {
         match poll([(fd, READABLE)], Some(0)) {
             Ok([events]) => return Ok(events),
@@ -328,22 +331,22 @@ pub fn eventfd() -> Result<OwnedFd, Errno> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| e.raw_os_error())
 }
 
-/// Rings an eventfd.
-pub fn ring(fd: RawFd) {
+/// Rings a doorbell: adds 1 to an eventfd. Errors are ignored.
+pub fn ring_eventfd(fd: RawFd) {
     let _ = rustix::io::write(crate::private_fds::borrow(fd), &1u64.to_ne_bytes());
 }
 
-/// Empties an eventfd.
-pub fn drain(fd: RawFd) {
+/// Resets an eventfd to 0. Errors are ignored.
+pub fn drain_eventfd(fd: RawFd) {
     let _ = rustix::io::read(crate::private_fds::borrow(fd), &mut [0u8; 8]);
 }
 
-/// Most descriptors of one message.
-pub const MOST_FDS: usize = 4;
+/// Most descriptors in one message.
+pub const MAX_FDS: usize = 4;
 
-// ---- rendezvous ------------------------------------------------------------------------------------------------------
+// ---- descriptor exchange over SEQPACKET ------------------------------------------------------------------------------------------------------
 
-/// Opens a listening SEQPACKET socket of that abstract name, non-blocking.
+/// Opens a non-blocking SEQPACKET listener with an abstract name.
 pub fn listen_abstract(name: &[u8], backlog: i32) -> Result<OwnedFd, Errno> {
     let fd = seqpacket()?;
     let address = SocketAddrUnix::new_abstract_name(name).map_err(|e| e.raw_os_error())?;
@@ -352,7 +355,7 @@ pub fn listen_abstract(name: &[u8], backlog: i32) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Connects to a listening SEQPACKET socket of that abstract name, without blocking.
+/// Connects to the SEQPACKET listener with an abstract name, without blocking.
 pub fn connect_abstract(name: &[u8]) -> Result<OwnedFd, Errno> {
     let fd = seqpacket()?;
     let address = SocketAddrUnix::new_abstract_name(name).map_err(|e| e.raw_os_error())?;
@@ -360,7 +363,7 @@ pub fn connect_abstract(name: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Accepts, without blocking.
+/// Accepts a connection, without blocking.
 pub fn accept(fd: impl AsFd) -> Result<OwnedFd, Errno> {
     rustix::net::accept_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map_err(|e| e.raw_os_error())
 }
@@ -375,9 +378,9 @@ pub fn send_with_fd(socket: impl AsFd, bytes: &[u8], fd: impl AsFd) -> Result<()
     send_with_fds(socket, bytes, &[fd.as_fd()])
 }
 
-/// Sends a message with up to [`MOST_FDS`] descriptors, without blocking.
+/// Sends a message with up to [`MAX_FDS`] descriptors, without blocking.
 pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(fds));
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -400,28 +403,28 @@ pub fn receive_with_fd(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Op
     Ok((length, first))
 }
 
-/// Receives a message and at most `N` descriptors ([`MOST_FDS`] or fewer), without blocking. Further descriptors are closed.
+/// Receives a message and at most `N` descriptors ([`MAX_FDS`] or fewer), without blocking. Further descriptors are closed.
 pub fn receive_with_fds<const N: usize>(
     socket: impl AsFd,
     bytes: &mut [u8],
 ) -> Result<(usize, [Option<OwnedFd>; N]), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)
         .map_err(|e| e.raw_os_error())?;
-    let mut taken = [const { None }; N];
-    let mut free = taken.iter_mut();
+    let mut received = [const { None }; N];
+    let mut free = received.iter_mut();
     for item in control.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = item {
             for fd in fds {
-                if let Some(place) = free.next() {
-                    *place = Some(fd);
+                if let Some(entry) = free.next() {
+                    *entry = Some(fd);
                 } // the others are dropped, which closes them
             }
         }
     }
-    Ok((message.bytes, taken))
+    Ok((message.bytes, received))
 }
 
 #[cfg(test)]
@@ -429,17 +432,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_eventfd_may_be_rung() {
-        use crate::private_fds::is_bell;
+    fn only_an_eventfd_is_a_doorbell() {
+        use crate::private_fds::is_doorbell;
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
-        assert!(is_bell(&eventfd().unwrap()));
-        assert!(!is_bell(&pipe) && !is_bell(&seqpacket().unwrap()));
+        assert!(is_doorbell(&eventfd().unwrap()));
+        assert!(!is_doorbell(&pipe) && !is_doorbell(&seqpacket().unwrap()));
     }
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn the_kernel_counts_bytes_as_we_do() {
+    fn kernel_counts_agree_with_bytes_moved() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut far, _) = listener.accept().unwrap();
@@ -464,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn urgent_data_makes_no_count() {
+    fn urgent_data_counts_no_bytes_as_read() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
@@ -475,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_travels_with_a_message() {
+    fn descriptor_is_received_with_its_message() {
         let name = format!("motet-test-{}", std::process::id());
         let listener = listen_abstract(name.as_bytes(), 4).unwrap();
         let near = connect_abstract(name.as_bytes()).unwrap();

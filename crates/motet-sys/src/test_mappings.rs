@@ -1,8 +1,8 @@
-//! For tests only (feature `ground`): addresses whose mappings a test changes as it likes, and registrations that hold pages.
+//! For tests only (feature `test-mappings`): address ranges whose mappings a test changes, and references to pages as a registration has them.
 //!
-//! What it is: a [`Ground`], a piece of the address space of which only the kernel and its owner know. What lies there is read and
-//! written by system calls on this process, so what is not mapped is an error, not a crash. A [`Held`] refers to the pages
-//! of a range themselves, as a network card's registration does: through it one sees what was registered, whatever is mapped there now.
+//! What it is: [`TestMappings`], a range of pages to which no Rust reference exists. A test reads and writes it by system calls on its
+//! own process, so an access to an unmapped page is an error and not a crash. [`HeldPages`] refers to the pages themselves, as the
+//! registration of a network card does: it shows what was registered, whatever is mapped at the address later.
 //!
 //! What it is not: part of the engine.
 
@@ -19,25 +19,25 @@ const NONBLOCK: usize = 2;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
-/// Some pages of address space.
+/// A range of pages for a test to map, unmap, move and discard.
 #[derive(Debug)]
-pub struct Ground {
+pub struct TestMappings {
     base: u64,
-    /// Which pages are ours: mapped by us. The others may be anybody's.
-    ours: Vec<bool>,
+    /// By page: mapped by this value. Other pages may belong to other code.
+    owned: Vec<bool>,
 }
 
 fn at(address: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(address as usize)
 }
 
-impl Ground {
-    /// So many pages, mapped and empty.
+impl TestMappings {
+    /// Maps a range of zero pages.
     pub fn new(pages: u64) -> Result<Self, Errno> {
         let length = (pages * PAGE) as usize;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, access(), MapFlags::PRIVATE) };
-        Ok(Self { base: base.map_err(number)?.addr() as u64, ours: vec![true; pages as usize] })
+        Ok(Self { base: base.map_err(number)?.addr() as u64, owned: vec![true; pages as usize] })
     }
 
     /// The address of a page.
@@ -45,99 +45,99 @@ impl Ground {
         self.base + page * PAGE
     }
 
-    /// Whether all of these pages are mapped by this.
+    /// Whether all of these pages are mapped by this value.
     pub fn has(&self, page: u64, pages: u64) -> bool {
-        self.ours[page as usize..(page + pages) as usize].iter().all(|&ours| ours)
+        self.owned[page as usize..(page + pages) as usize].iter().all(|&owned| owned)
     }
 
-    /// Maps fresh pages there, in the place of what is ours; false when others have a part.
+    /// Maps zero pages, over own pages or free addresses. False: other code has mapped one of them.
     pub fn map(&mut self, page: u64, pages: u64) -> bool {
         (page..page + pages).all(|page| {
             let fixed = if self.has(page, 1) { MapFlags::FIXED } else { MapFlags::FIXED_NOREPLACE };
-            // SAFETY: over a page that is ours, or over nothing.
+            // SAFETY: over an own page, to which no reference exists, or over free addresses.
             let new = unsafe {
                 rustix::mm::mmap_anonymous(at(self.address(page)), PAGE as usize, access(), MapFlags::PRIVATE | fixed)
             };
-            self.ours[page as usize] |= new.is_ok();
+            self.owned[page as usize] |= new.is_ok();
             new.is_ok()
         })
     }
 
-    /// MAP_FIXED over pages of ours, at one stroke.
+    /// Replaces own pages by zero pages in one step (MAP_FIXED).
     pub fn replace(&mut self, page: u64, pages: u64) -> bool {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        // SAFETY: over pages that are ours.
+        // SAFETY: over own pages, to which no reference exists.
         self.has(page, pages)
             && unsafe { rustix::mm::mmap_anonymous(at(self.address(page)), (pages * PAGE) as usize, access(), flags) }
                 .is_ok()
     }
 
-    /// Unmaps pages of ours.
+    /// Unmaps own pages.
     pub fn unmap(&mut self, page: u64, pages: u64) -> bool {
-        // SAFETY: pages that are ours.
+        // SAFETY: own pages, to which no reference exists.
         let done = self.has(page, pages)
             && unsafe { rustix::mm::munmap(at(self.address(page)), (pages * PAGE) as usize) }.is_ok();
-        self.ours[page as usize..(page + pages) as usize].iter_mut().for_each(|ours| *ours &= !done);
+        self.owned[page as usize..(page + pages) as usize].iter_mut().for_each(|owned| *owned &= !done);
         done
     }
 
-    /// madvise of pages of ours: MADV_DONTNEED, or MADV_FREE.
+    /// Discards own pages: MADV_FREE if `later`, else MADV_DONTNEED.
     pub fn discard(&self, page: u64, pages: u64, later: bool) -> bool {
         let advice = if later { Advice::LinuxFree } else { Advice::LinuxDontNeed };
-        // SAFETY: pages that are ours, and that nobody refers to.
+        // SAFETY: own pages, to which no reference exists.
         self.has(page, pages)
             && unsafe { rustix::mm::madvise(at(self.address(page)), (pages * PAGE) as usize, advice) }.is_ok()
     }
 
-    /// mremap of pages of ours onto others of ours, which do not overlap. For a process in which nobody else maps memory: what is
-    /// left after a failure is found out by looking.
-    pub fn shift(&mut self, page: u64, pages: u64, to: u64) -> bool {
+    /// Moves own pages onto other own pages (mremap); the ranges must not overlap. For a process without other threads that map memory: after
+    /// a failure this asks the kernel which pages are left.
+    pub fn move_pages(&mut self, page: u64, pages: u64, to: u64) -> bool {
         if !self.has(page, pages) || !self.has(to, pages) || page.abs_diff(to) < pages {
             return false;
         }
         let length = (pages * PAGE) as usize;
-        // SAFETY: both are ours.
+        // SAFETY: both ranges are own pages, to which no reference exists.
         let moved = unsafe {
             let target = at(self.address(to));
             rustix::mm::mremap_fixed(at(self.address(page)), length, length, MremapFlags::MAYMOVE, target)
         };
         if moved.is_ok() {
-            self.ours[page as usize..(page + pages) as usize].fill(false);
+            self.owned[page as usize..(page + pages) as usize].fill(false);
         } else {
-            // The target is gone, and of several mappings some may have moved. Where other threads map memory, do not shift.
+            // The target is unmapped, and of several mappings some may have moved.
             for page in (page..page + pages).chain(to..to + pages) {
-                self.ours[page as usize] = memory::is_mapped(self.address(page), self.address(page + 1));
+                self.owned[page as usize] = memory::is_mapped(self.address(page), self.address(page + 1));
             }
         }
         moved.is_ok()
     }
 
-    /// mremap of pages of ours to another number, in place.
+    /// Resizes own pages in place (mremap) to `now` pages.
     pub fn resize(&mut self, page: u64, pages: u64, now: u64) -> bool {
         let (old, new) = ((pages * PAGE) as usize, (now * PAGE) as usize);
-        // SAFETY: ours; nothing else is replaced, as it may not move.
+        // SAFETY: own pages, to which no reference exists; without MREMAP_MAYMOVE no other mapping is replaced.
         let done = self.has(page, pages)
             && unsafe { rustix::mm::mremap(at(self.address(page)), old, new, MremapFlags::empty()) }.is_ok();
         if done {
-            (0..pages.max(now)).for_each(|n| self.ours[(page + n) as usize] = n < now);
+            (0..pages.max(now)).for_each(|n| self.owned[(page + n) as usize] = n < now);
         }
         done
     }
 
-    /// Writes a number at the start of a page; false when it is not there.
+    /// Writes a number at the start of a page. False: the page is not mapped.
     pub fn write(&self, page: u64, number: u64) -> bool {
         poke(self.address(page), number)
     }
 
-    /// The number at the start of a page.
+    /// The number at the start of a page. `None`: the page is not mapped.
     pub fn read(&self, page: u64) -> Option<u64> {
         peek(self.address(page))
     }
 }
 
-impl Drop for Ground {
+impl Drop for TestMappings {
     fn drop(&mut self) {
-        for page in 0..self.ours.len() as u64 {
+        for page in 0..self.owned.len() as u64 {
             if self.has(page, 1) {
                 self.unmap(page, 1);
             }
@@ -153,31 +153,31 @@ fn number(error: Error) -> Errno {
     error.raw_os_error()
 }
 
-/// Writes a number to an address of this process, if a page is there: for memory that nobody refers to.
+/// Writes a number to an address of this process, if a page is mapped there. For memory to which no reference exists.
 fn poke(address: u64, number: u64) -> bool {
     process_vm::write_to(thread::real_pid(), address, &number.to_ne_bytes()) == Ok(8)
 }
 
-/// The number at an address of this process.
+/// The number at an address of this process. `None`: no page is mapped there.
 pub fn peek(address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     (process_vm::read_from(thread::real_pid(), address, &mut bytes) == Ok(8)).then(|| u64::from_ne_bytes(bytes))
 }
 
-/// References to the pages of a range: a pipe that holds them.
+/// References to the pages of a range, held by a pipe (vmsplice).
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldPages {
     pages: OwnedFd,
     copy: Mutex<(OwnedFd, OwnedFd)>,
     count: usize,
 }
 
-impl Held {
-    /// Takes them, after it has brought all of them into being. At most some 200 pages.
+impl HeldPages {
+    /// Allocates all pages of a range and takes references to them. About 200 pages at most.
     pub fn new(start: u64, end: u64) -> Result<Self, Errno> {
         let length = (end - start) as usize;
         let count = length / PAGE as usize;
-        // SAFETY: makes pages, changes none.
+        // SAFETY: allocates pages, and changes no contents.
         unsafe { rustix::mm::madvise(at(start), length, Advice::LinuxPopulateWrite) }.map_err(number)?;
         let pipe = || {
             let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(number)?;
@@ -188,14 +188,14 @@ impl Held {
         let mut done = 0;
         while done < length {
             let part = [start + done as u64, (length - done) as u64];
-            // SAFETY: an iovec. The pipe refers to the pages and changes none; that they change under it is what it is for.
+            // SAFETY: `part` is an iovec. The pipe refers to the pages and does not change them.
             let more = unsafe { syscall!(Sysno::vmsplice, write.as_raw_fd(), part.as_ptr(), 1, NONBLOCK) };
             done += more.map_err(errno)?;
         }
         Ok(Self { pages, copy: Mutex::new(copy), count })
     }
 
-    /// The numbers at the starts of the pages that are held, as they are now.
+    /// The current numbers at the starts of the held pages.
     pub fn peek(&self) -> Vec<u64> {
         let copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
         let (read, write) = &*copy;
@@ -213,31 +213,31 @@ impl Held {
     }
 }
 
-/// The end of the heap, moved up. Down again at last, if nobody has moved it on.
+/// The end of the heap (program break), moved up by a test.
 #[derive(Debug)]
-pub struct Heap {
-    /// Where it was.
+pub struct ProgramBreak {
+    /// First address of the added pages.
     pub start: u64,
-    /// Where it is.
+    /// The end of the heap.
     pub end: u64,
 }
 
-impl Heap {
-    /// Moves it up by so many whole pages, after the next border of pages.
+impl ProgramBreak {
+    /// Moves the end of the heap up to the next page boundary, and by `pages` pages.
     pub fn grow(pages: u64) -> Result<Self, Errno> {
-        // SAFETY: 0 is refused, which tells where the end is; growing takes nobody's memory.
+        // SAFETY: brk(0) is refused and returns the end.
         let now = unsafe { syscall!(Sysno::brk, 0) }.map_err(errno)? as u64;
         let start = now.next_multiple_of(PAGE);
         let end = start + pages * PAGE;
-        // SAFETY: as above.
+        // SAFETY: growing the heap replaces no mapping.
         let got = unsafe { syscall!(Sysno::brk, end) }.map_err(errno)? as u64;
         if got == end { Ok(Self { start, end }) } else { Err(Error::NOMEM.raw_os_error()) }
     }
 
-    /// Moves it down to so many pages.
+    /// Moves the end of the heap down to `pages` pages of this value. False: other code has moved it, or the system refuses.
     pub fn shrink(&mut self, pages: u64) -> bool {
         let end = self.start + pages * PAGE;
-        // SAFETY: what goes was ours, as long as the end is where we left it.
+        // SAFETY: the removed pages are this value's, as the end of the heap is where this value left it.
         let got = unsafe {
             if syscall!(Sysno::brk, 0) != Ok(self.end as usize) {
                 return false;
@@ -254,7 +254,7 @@ impl Heap {
     }
 }
 
-/// Forks as a program does; what `body` says in the child.
+/// Runs `body` in a forked child; returns its result, false if it panics.
 pub fn in_child(body: impl FnOnce() -> bool) -> Result<bool, Errno> {
     unsafe extern "C" {
         safe fn fork() -> i32;
@@ -262,7 +262,7 @@ pub fn in_child(body: impl FnOnce() -> bool) -> Result<bool, Errno> {
     match fork() {
         0 => {
             let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
-            // SAFETY: ends the process.
+            // SAFETY: ends the child.
             let _ = unsafe { syscall!(Sysno::exit_group, usize::from(!fine)) };
             unreachable!("exit_group returned")
         }
@@ -274,7 +274,7 @@ pub fn in_child(body: impl FnOnce() -> bool) -> Result<bool, Errno> {
     }
 }
 
-/// From now on this thread may have no userfaultfd, as in a container: neither call nor device.
+/// Denies this thread the userfaultfd system call and ioctl by a seccomp filter, as a container does.
 pub fn deny_userfaultfd() -> Result<(), Errno> {
     // linux/filter.h: code, jump if true, jump if false, value.
     let load = |at: u64| 0x20 | at << 32;
@@ -292,7 +292,7 @@ pub fn deny_userfaultfd() -> Result<(), Errno> {
         allow,
     ];
     let head = [program.len() as u64, program.as_ptr().addr() as u64];
-    // SAFETY: a struct sock_fprog, on this architecture a length padded to eight bytes and an address; the kernel copies it.
+    // SAFETY: `head` is a struct sock_fprog, on this architecture a length padded to eight bytes and an address; the kernel copies it.
     unsafe {
         program.as_ptr().expose_provenance();
         syscall!(Sysno::prctl, 38, 1, 0, 0, 0).map_err(errno)?; // PR_SET_NO_NEW_PRIVS
@@ -301,9 +301,9 @@ pub fn deny_userfaultfd() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Closes this library's own descriptors behind its back, as a program does that closes all; how many. For a process that ends soon.
+/// Closes all private descriptors, as a program does that closes every descriptor; returns how many. For a process that ends soon.
 pub fn close_private() -> usize {
     let private = (0..1 << 16).filter(|&fd| crate::private_fds::is_private(fd));
-    // SAFETY: close touches no memory. Whoever owned the descriptor finds it closed: what the test is about.
+    // SAFETY: close touches no memory. That the owner finds its descriptor closed is what the test is about.
     private.filter(|&fd| unsafe { syscall!(Sysno::close, fd) }.is_ok()).count()
 }

@@ -1,4 +1,4 @@
-//! Who runs: process and thread identity, scheduling.
+//! Process and thread identity, process liveness, sleeps and scheduling.
 
 use crate::Errno;
 use rustix::fd::{AsFd, OwnedFd};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static PID: AtomicU32 = AtomicU32::new(0);
 
-/// This process, cached; [`forget_pid`] after a fork.
+/// The number of this process, cached. A forked child has to call [`forget_pid`].
 #[inline(always)]
 pub fn pid() -> u32 {
     let known = PID.load(Ordering::Relaxed);
     if known != 0 { known } else { real_pid() }
 }
 
-/// Asks the kernel.
+/// The number of this process, from the kernel. Updates the cache of [`pid`].
 #[cold]
 pub fn real_pid() -> u32 {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
@@ -23,14 +23,14 @@ pub fn real_pid() -> u32 {
     pid
 }
 
-/// To be called in a forked child.
+/// Clears the cache of [`pid`]. For a forked child.
 pub fn forget_pid() {
     PID.store(0, Ordering::Relaxed);
 }
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// How many forks lie between the process that loaded this library and ours.
+/// The fork generation: the number of forks between the process that loaded this library and this one.
 #[inline(always)]
 pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -39,20 +39,20 @@ pub fn generation() -> u32 {
 /// Begins the generation of a forked child.
 ///
 /// # Safety
-/// To be called in such a child only, by its only thread, while that holds no guard of a [`crate::fork_safe_mutex::Forkable`].
+/// Called in a forked child only, by its only thread, while that holds no guard of a [`crate::fork_safe_mutex::ForkSafeMutex`].
 pub unsafe fn next_generation() {
     GENERATION.store((generation() + 1) & (u32::MAX >> 2), Ordering::Relaxed);
 }
 
-/// A token for this thread: the process in the high half, something unique in it in the low half.
+/// A token of this thread, not 0: the process number in the high half, a value unique in the process in the low half.
 #[inline(always)]
 pub fn token() -> u64 {
-    u64::from(pid()) << 32 | ((here() as u64 >> 4) & 0xffff_fffe) | 1
+    u64::from(pid()) << 32 | ((id_in_process() as u64 >> 4) & 0xffff_fffe) | 1
 }
 
-/// What is this thread's alone among those of its process, and not 0.
+/// A number that is unique among the threads of this process, and not 0: the address of the thread control block. Costs one load.
 #[inline(always)]
-pub fn here() -> usize {
+pub fn id_in_process() -> usize {
     let thread: usize;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: on x86-64 Linux the first word of the thread control block is its own address (System V psABI, TLS).
@@ -67,12 +67,12 @@ pub fn here() -> usize {
     thread
 }
 
-/// Whether the process of a token exists (and is visible to us).
-pub fn exists(token: u64) -> bool {
+/// Whether the process of a token exists and is visible in this PID namespace.
+pub fn token_process_exists(token: u64) -> bool {
     process_exists((token >> 32) as u32)
 }
 
-/// Whether a process exists.
+/// Whether a process with this number exists; a zombie counts.
 pub fn process_exists(pid: u32) -> bool {
     match rustix::process::Pid::from_raw(pid as i32) {
         Some(pid) => rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH),
@@ -80,17 +80,17 @@ pub fn process_exists(pid: u32) -> bool {
     }
 }
 
-/// What the kernel tells of a process with this number.
-enum Told {
-    /// There is none.
-    Nothing,
-    /// There is one.
-    Exists,
-    /// There is one, in this state, born then (clock ticks since the host was), with so much address space.
-    Status { state: u8, born: u64, memory: u64 },
+/// What the kernel reports about a process number.
+enum ProcessStatus {
+    /// No process has this number.
+    Absent,
+    /// A process has this number; its status cannot be read.
+    Unreadable,
+    /// State letter, start time in clock ticks since boot, and bytes of address space.
+    Known { state: u8, started: u64, memory: u64 },
 }
 
-/// "/proc/PID/stat", put together without the formatting of the standard library, which takes much stack, and memory.
+/// "/proc/PID/stat", built without the formatter of the standard library, which takes much stack.
 fn stat_of(pid: u32, path: &mut [u8; 24]) -> &CStr {
     let (mut digits, mut rest, mut count) = ([0; 10], pid, 0);
     while count == 0 || rest > 0 {
@@ -103,9 +103,10 @@ fn stat_of(pid: u32, path: &mut [u8; 24]) -> &CStr {
     CStr::from_bytes_until_nul(path).unwrap_or_default()
 }
 
-fn told(pid: u32) -> Told {
+/// Reads the status of a process from the kernel.
+fn process_status(pid: u32) -> ProcessStatus {
     if !process_exists(pid) {
-        return Told::Nothing;
+        return ProcessStatus::Absent;
     }
     let mut bytes = [0; 512];
     let mut read = || {
@@ -114,56 +115,56 @@ fn told(pid: u32) -> Told {
         let file = rustix::fs::open(stat_of(pid, &mut path), flags, Mode::empty())?;
         rustix::io::read(&file, &mut bytes)
     };
-    let Ok(length) = read() else { return Told::Exists };
-    // The name, in parentheses, may hold anything: fields are counted from behind it.
-    let Some(end) = bytes[..length].iter().rposition(|&byte| byte == b')') else { return Told::Exists };
+    let Ok(length) = read() else { return ProcessStatus::Unreadable };
+    // The name, in parentheses, may contain any bytes: fields are counted after it.
+    let Some(end) = bytes[..length].iter().rposition(|&byte| byte == b')') else { return ProcessStatus::Unreadable };
     let fields = String::from_utf8_lossy(&bytes[end + 1..length]);
     let mut fields = fields.split_ascii_whitespace();
     let state = fields.next().and_then(|state| state.bytes().next());
     let mut number = |skip| fields.nth(skip).and_then(|field| field.parse().ok());
     match (state, number(18), number(0)) {
-        (Some(state), Some(born), Some(memory)) => Told::Status { state, born, memory },
-        _ => Told::Exists,
+        (Some(state), Some(started), Some(memory)) => ProcessStatus::Known { state, started, memory },
+        _ => ProcessStatus::Unreadable,
     }
 }
 
-/// When the process with this number was born, in clock ticks since the host was: tells it from a later one with its number.
-/// 0 when the kernel does not say; `None` when there is none, or it has ended and waits for its parent.
-pub fn born(pid: u32) -> Option<u64> {
-    match told(pid) {
-        Told::Nothing | Told::Status { state: b'Z' | b'X', .. } => None,
-        Told::Exists => Some(0),
-        Told::Status { born, .. } => Some(born),
+/// Start time of a process, clock ticks since boot: distinguishes it from a later process with the same number. 0: the kernel does not say.
+/// `None`: there is no such process, or it is a zombie.
+pub fn start_time(pid: u32) -> Option<u64> {
+    match process_status(pid) {
+        ProcessStatus::Absent | ProcessStatus::Known { state: b'Z' | b'X', .. } => None,
+        ProcessStatus::Unreadable => Some(0),
+        ProcessStatus::Known { started, .. } => Some(started),
     }
 }
 
-/// Whether a process has ended, or is about to: its memory is gone, its descriptors may still be open for a moment.
-pub fn is_dying(pid: u32) -> bool {
-    match told(pid) {
-        Told::Nothing => true,
-        Told::Exists => false,
-        Told::Status { state, memory, .. } => matches!(state, b'Z' | b'X') || memory == 0,
+/// Whether a process has ended or is exiting. An exiting process has no memory any more; its descriptors may be open for a moment.
+pub fn is_exiting(pid: u32) -> bool {
+    match process_status(pid) {
+        ProcessStatus::Absent => true,
+        ProcessStatus::Unreadable => false,
+        ProcessStatus::Known { state, memory, .. } => matches!(state, b'Z' | b'X') || memory == 0,
     }
 }
 
-/// A descriptor of a process (pidfd): unlike its number it never means another one.
-pub fn open_process(pid: u32) -> Result<OwnedFd, Errno> {
+/// Opens a pidfd, which unlike the number never refers to another process.
+pub fn open_pidfd(pid: u32) -> Result<OwnedFd, Errno> {
     let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(rustix::io::Errno::SRCH.raw_os_error())?;
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).map_err(|e| e.raw_os_error())
 }
 
-/// A duplicate of the descriptor that a process has of the socket with this inode. `None` where it has none, where the kernel does not
-/// let this process look into that one (ptrace access rules), or where there is no /proc. Allocates nothing.
-pub fn socket_of(process: impl AsFd, pid: u32, inode: u32) -> Option<OwnedFd> {
+/// Duplicates the descriptor that a process has of the socket with this inode. `None`: the process has none, the kernel does not give access
+/// to that process (ptrace access rules), or there is no /proc. Does not allocate.
+pub fn duplicate_socket_of(process: impl AsFd, pid: u32, inode: u32) -> Option<OwnedFd> {
     let mut path = [0u8; 32];
     let folder = rustix::fs::open(
-        print(&mut path, format_args!("/proc/{pid}/fd"))?,
+        format_into(&mut path, format_args!("/proc/{pid}/fd"))?,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )
     .ok()?;
     let mut wanted = [0u8; 32];
-    let wanted = print(&mut wanted, format_args!("socket:[{inode}]"))?;
+    let wanted = format_into(&mut wanted, format_args!("socket:[{inode}]"))?;
     let mut entries = [std::mem::MaybeUninit::uninit(); 2048];
     let mut entries = rustix::fs::RawDir::new(&folder, &mut entries);
     while let Some(Ok(entry)) = entries.next() {
@@ -178,24 +179,24 @@ pub fn socket_of(process: impl AsFd, pid: u32, inode: u32) -> Option<OwnedFd> {
     None
 }
 
-/// Formats into a buffer; `None` when it is too short.
-fn print<'a>(buffer: &'a mut [u8], text: std::fmt::Arguments<'_>) -> Option<&'a std::ffi::CStr> {
+/// Formats a C string into a buffer. `None`: the buffer is too short.
+fn format_into<'a>(buffer: &'a mut [u8], text: std::fmt::Arguments<'_>) -> Option<&'a std::ffi::CStr> {
     use std::io::Write;
     let mut rest = &mut *buffer;
     write!(rest, "{text}\0").ok()?;
     std::ffi::CStr::from_bytes_until_nul(buffer).ok()
 }
 
-/// Whether the process of such a descriptor has ended. While it has not, its number is its own.
+/// Whether the process of a pidfd has ended. As long as it has not, its number is not reused.
 pub fn has_exited(process: impl AsFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled = [PollFd::new(&process, PollFlags::IN)];
-    // A signal may end even a poll that does not wait.
+    // Even a poll without a wait can return EINTR.
     rustix::io::retry_on_intr(|| poll(&mut polled, Some(&Timespec::default()))) != Ok(0)
 }
 
-/// Starts a thread on which no handler of the program's ever runs: all signals are blocked there from its first instruction on.
-/// It has `stack` bytes of stack.
+/// Starts a thread with all signals blocked from its first instruction on, so no handler of the program runs there. `stack` is its stack size,
+/// bytes.
 pub fn spawn_without_signals(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let all = u64::MAX;
     let mut before = 0u64;
@@ -212,26 +213,26 @@ pub fn spawn_without_signals(name: &str, stack: usize, body: impl FnOnce() + Sen
 
 const SIG_SETMASK: usize = 2;
 
-/// Sleeps for about so long; a signal ends it.
-pub fn nap(ns: u64) {
+/// Sleeps for about `ns` nanoseconds. A signal ends the sleep.
+pub fn sleep_ns(ns: u64) {
     let time = rustix::time::Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ };
     let _ = rustix::thread::nanosleep(&time);
 }
 
-/// Sleeps for about so long, in the place of a call of the program's: false when a signal handler ran that ends such a call with EINTR. The kernel
-/// does not say which handler it was: where one without SA_RESTART is installed, it may have been that one.
-pub fn rest(ns: u64) -> bool {
+/// Sleeps for about `ns` nanoseconds in place of a system call of the program. False: a signal handler ran after which the call would return
+/// EINTR. The kernel does not say which handler ran: any installed handler without SA_RESTART counts.
+pub fn interruptible_sleep(ns: u64) -> bool {
     let time = rustix::time::Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ };
     !matches!(rustix::thread::nanosleep(&time), rustix::thread::NanosleepRelativeResult::Interrupted(_))
-        || !(1..=SIGNALS).any(|signal| ends_calls(action(signal)))
+        || !(1..=MAX_SIGNAL).any(|signal| interrupts_calls(signal_action(signal)))
 }
 
-/// How many signals there are.
-const SIGNALS: usize = 64;
+/// The highest signal number.
+const MAX_SIGNAL: usize = 64;
 const SA_RESTART: u64 = 0x1000_0000;
 
-/// The first two words of the kernel's `struct sigaction`: handler and flags. Nothing where it does not say.
-fn action(signal: usize) -> [u64; 2] {
+/// Handler and flags of a signal, the first two words of the kernel's `struct sigaction`. Zeros if the kernel does not say.
+fn signal_action(signal: usize) -> [u64; 2] {
     let mut action = [0u64; 4];
     // SAFETY: the kernel writes a struct sigaction of 32 bytes, its mask of 8 included, into as many.
     let asked = unsafe {
@@ -246,20 +247,20 @@ fn action(signal: usize) -> [u64; 2] {
     asked.map_or([0; 2], |_| [action[0], action[1]])
 }
 
-/// Whether a handler (0 and 1 are SIG_DFL and SIG_IGN) ends calls that it interrupts.
-fn ends_calls([handler, flags]: [u64; 2]) -> bool {
+/// Whether system calls return EINTR after this handler (0 and 1 are SIG_DFL and SIG_IGN).
+fn interrupts_calls([handler, flags]: [u64; 2]) -> bool {
     handler > 1 && flags & SA_RESTART == 0
 }
 
-/// Lets another thread run here.
+/// Yields the CPU to another thread (sched_yield).
 pub fn yield_now() {
     rustix::thread::sched_yield();
 }
 
-/// How often the kernel has put another thread in this one's place while this one could have run on. A virtual CPU that its host takes
-/// away for a time does not count. `None`: the kernel does not say.
-pub fn displaced() -> Option<u64> {
-    /// Of this thread, not of the process.
+/// Involuntary context switches of this thread (`ru_nivcsw`): the kernel ran another thread although this one was runnable. Time that a host
+/// takes from a virtual CPU does not count. `None`: the kernel does not say.
+pub fn involuntary_switches() -> Option<u64> {
+    /// For this thread, not for the process.
     const RUSAGE_THREAD: usize = 1;
     // `struct rusage`: two times of two words, and 14 counts, of which this is the last.
     let mut usage = [0u64; 18];
@@ -268,7 +269,7 @@ pub fn displaced() -> Option<u64> {
     asked.ok().map(|_| usage[17])
 }
 
-/// The effective user.
+/// The effective user ID.
 pub fn euid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -278,32 +279,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handlers_that_end_calls_are_told_apart() {
-        assert!(ends_calls([0x1000, 0]) && !ends_calls([0x1000, SA_RESTART]));
-        assert!(![0, 1].into_iter().any(|none| ends_calls([none, 0])), "SIG_DFL and SIG_IGN");
-        // Rust's runtime ignores SIGPIPE, and has handlers for faults alone.
-        let [pipe, segv] = [13, 11].map(action);
+    fn handlers_without_restart_interrupt_calls() {
+        assert!(interrupts_calls([0x1000, 0]) && !interrupts_calls([0x1000, SA_RESTART]));
+        assert!(![0, 1].into_iter().any(|none| interrupts_calls([none, 0])), "SIG_DFL and SIG_IGN");
+        // Rust's runtime ignores SIGPIPE, and has handlers for faults only.
+        let [pipe, segv] = [13, 11].map(signal_action);
         assert!(pipe[0] == 1 && segv[0] > 1, "{pipe:?} {segv:?}");
-        assert!(rest(1000), "nothing interrupts it");
+        assert!(interruptible_sleep(1000), "nothing interrupts it");
     }
 
     #[test]
-    fn the_kernels_words_of_a_process_are_where_its_number_says() {
+    fn stat_path_contains_the_process_number() {
         for pid in [0, 7, 10, 4194304, u32::MAX] {
             assert_eq!(stat_of(pid, &mut [0; 24]).to_str(), Ok(format!("/proc/{pid}/stat").as_str()));
         }
     }
 
     #[test]
-    fn whoever_yields_to_another_thread_is_displaced() {
+    fn yield_to_a_busy_thread_is_an_involuntary_switch() {
         use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
         let everywhere = sched_getaffinity(None).unwrap();
         let mut here = CpuSet::new();
         here.set(sched_getcpu());
         sched_setaffinity(None, &here).unwrap();
-        let (computes, before) = (std::sync::atomic::AtomicBool::new(true), displaced().unwrap());
+        let (computes, before) = (std::sync::atomic::AtomicBool::new(true), involuntary_switches().unwrap());
         std::thread::scope(|scope| {
-            // It inherits the one CPU.
+            // The thread inherits the affinity to one CPU.
             scope.spawn(|| {
                 while computes.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
@@ -311,7 +312,7 @@ mod tests {
             });
             let met = (0..1_000_000).any(|_| {
                 yield_now();
-                displaced().unwrap() > before
+                involuntary_switches().unwrap() > before
             });
             computes.store(false, Ordering::Relaxed);
             assert!(met);
@@ -320,34 +321,34 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_gone_before_its_parent_asks() {
-        let own = born(pid()).unwrap();
+    fn zombie_has_no_start_time_and_is_exiting() {
+        let own = start_time(pid()).unwrap();
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        let birth = born(child.id()).unwrap();
-        assert!(own > 0 && birth >= own);
-        assert_eq!(born(child.id()), Some(birth), "the same later");
+        let started = start_time(child.id()).unwrap();
+        assert!(own > 0 && started >= own);
+        assert_eq!(start_time(child.id()), Some(started), "start times are constant");
         child.kill().unwrap();
-        while born(child.id()).is_some() {
+        while start_time(child.id()).is_some() {
             std::thread::yield_now();
         }
-        assert!(process_exists(child.id()) && is_dying(child.id()), "a zombie, whose memory is gone");
-        assert!(!is_dying(pid()));
+        assert!(process_exists(child.id()) && is_exiting(child.id()), "a zombie has no memory");
+        assert!(!is_exiting(pid()));
         child.wait().unwrap();
-        assert_eq!(born(child.id()), None);
+        assert_eq!(start_time(child.id()), None);
     }
 
     #[test]
-    fn a_process_that_has_exited_is_known_before_its_number_is_free() {
+    fn pidfd_reports_exit_before_the_number_is_free() {
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let process = open_process(child.id()).unwrap();
+        let process = open_pidfd(child.id()).unwrap();
         assert!(!has_exited(&process));
         drop(child.stdin.take());
         while !has_exited(&process) {
             yield_now();
         }
-        assert!(process_exists(child.id()), "nobody has waited for it, so its number is still taken");
+        assert!(process_exists(child.id()), "not waited for: the number is still taken");
         child.wait().unwrap();
         assert!(has_exited(&process));
-        assert!(open_process(0).is_err());
+        assert!(open_pidfd(0).is_err());
     }
 }

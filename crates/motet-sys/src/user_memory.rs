@@ -1,119 +1,121 @@
-//! Memory of a user's that an operation reads or fills later, while other things happen.
+//! Memory of operations: buffers of the program, which it keeps valid until the operation completes, and buffers that an operation owns.
 
-use crate::shm_pool::Block;
+use crate::shm_pool::ShmBlock;
 
-/// Some bytes of this process, by address. Whoever made it vouches that they stay.
+/// A buffer of the program, by address and length. Its creator guarantees that it stays valid ([`UserMemory::new`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct UserMemory {
     base: *mut u8,
     length: usize,
 }
 
-// SAFETY: whoever made the span has promised that the bytes may be used from any thread until the operation ends.
-unsafe impl Send for Span {}
+// SAFETY: by the contract of `new` the bytes may be used from any thread until the operation completes.
+unsafe impl Send for UserMemory {}
 
-impl Span {
-    /// No bytes.
-    pub const EMPTY: Span = Span { base: std::ptr::null_mut(), length: 0 };
+impl UserMemory {
+    /// A buffer of zero bytes.
+    pub const EMPTY: UserMemory = UserMemory { base: std::ptr::null_mut(), length: 0 };
 
+    /// The buffer of `length` bytes at `base`.
+    ///
     /// # Safety
-    /// Until the operation that gets it has ended, `length` bytes from `base` are valid: for reads, and, when the operation
-    /// fills it, for writes; and nobody else writes them (or, when it fills them, reads them).
+    /// Until the operation that gets the buffer has completed, its bytes are valid for reads, and for writes if the operation fills them.
+    /// Meanwhile no other code writes them, nor reads them if the operation fills them.
     pub const unsafe fn new(base: *mut u8, length: usize) -> Self {
         Self { base, length }
     }
 
-    /// How many bytes.
+    /// Length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Copies bytes in, as many as fit behind `at`; returns how many.
+    /// Copies bytes to offset `at`, as many as fit; returns how many.
     #[inline(always)]
     pub fn fill(&self, at: usize, bytes: &[u8]) -> usize {
         let fits = self.length.saturating_sub(at).min(bytes.len());
         if let (8, Some(word)) = (fits, bytes.first_chunk::<8>()) {
-            // What most short messages are, without a call.
-            // SAFETY: at + 8 <= length, and those bytes are ours to write by the promise of `new`.
+            // Most short messages have 8 bytes: one store instead of a call of memcpy.
+            // SAFETY: at + 8 <= length, and by the contract of `new` the operation may write these bytes.
             unsafe { self.base.wrapping_add(at).cast::<[u8; 8]>().write_unaligned(*word) };
             return fits;
         }
-        // SAFETY: at + fits <= length, and those bytes are ours to write by the promise of `new`.
+        // SAFETY: at + fits <= length, and by the contract of `new` the operation may write these bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.wrapping_add(at), fits) };
         fits
     }
 
-    /// The bytes from `at` on, at most `length`, to read.
+    /// The bytes from `at` on, at most `length`, for reading.
     #[inline(always)]
     pub fn bytes(&self, at: usize, length: usize) -> &[u8] {
         let length = self.length.saturating_sub(at).min(length);
         if length == 0 {
             return &[];
         }
-        // SAFETY: at + length <= self.length, which by the promise of `new` nobody writes as long as the operation has the span.
+        // SAFETY: at + length <= self.length, and by the contract of `new` no other code writes these bytes.
         unsafe { std::slice::from_raw_parts(self.base.add(at), length) }
     }
 
-    /// The bytes from `at` on, at most `length`, to write.
+    /// Calls `with` with the bytes from `at` on, at most `length`, for writing.
     pub fn write<R>(&self, at: usize, length: usize, with: impl FnOnce(&mut [u8]) -> R) -> R {
         let length = self.length.saturating_sub(at).min(length);
         if length == 0 {
             return with(&mut []);
         }
-        // SAFETY: at + length <= self.length, which by the promise of `new` is ours alone meanwhile.
+        // SAFETY: at + length <= self.length, and by the contract of `new` no other code uses these bytes.
         with(unsafe { std::slice::from_raw_parts_mut(self.base.add(at), length) })
     }
 }
 
-/// The memory of an operation: a span of its user's, or a vector that the operation has.
+/// The memory of an operation: its source, or the place that it fills.
 #[derive(Debug)]
-pub enum Memory {
-    /// Somebody vouches for it.
-    Span(Span),
-    /// It is the operation's own.
+pub enum OperationMemory {
+    /// A buffer of the program.
+    User(UserMemory),
+    /// A buffer that the operation owns.
     Owned(Vec<u8>),
-    /// A loan on its way: it goes back to its pool with the operation's end.
-    Block(Block),
+    /// A loan that is being sent; released to its pool when the operation completes.
+    Loan(ShmBlock),
 }
 
-impl Memory {
-    /// How many bytes.
+impl OperationMemory {
+    /// Length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         match self {
-            Self::Span(span) => span.length,
+            Self::User(user) => user.length,
             Self::Owned(bytes) => bytes.len(),
-            Self::Block(block) => block.len(),
+            Self::Loan(block) => block.len(),
         }
     }
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where it lies.
+    /// Its address in this process.
     pub fn address(&self) -> u64 {
         match self {
-            Self::Span(span) => span.base as u64,
+            Self::User(user) => user.base as u64,
             Self::Owned(bytes) => bytes.as_ptr() as u64,
-            Self::Block(block) => block.address(),
+            Self::Loan(block) => block.address(),
         }
     }
 
-    /// Copies bytes in, as many as fit behind `at`; returns how many.
+    /// Copies bytes to offset `at`, as many as fit; returns how many.
     #[inline(always)]
     pub fn fill(&mut self, at: usize, bytes: &[u8]) -> usize {
         match self {
-            Self::Span(span) => span.fill(at, bytes),
+            Self::User(user) => user.fill(at, bytes),
             _ => self.write(at, bytes.len(), |into| {
                 into.copy_from_slice(&bytes[..into.len()]);
                 into.len()
@@ -121,32 +123,32 @@ impl Memory {
         }
     }
 
-    /// The bytes from `at` on, at most `length`, to read.
+    /// The bytes from `at` on, at most `length`, for reading.
     #[inline(always)]
     pub fn bytes(&self, at: usize, length: usize) -> &[u8] {
         match self {
-            Self::Span(span) => span.bytes(at, length),
+            Self::User(user) => user.bytes(at, length),
             Self::Owned(bytes) => {
                 let bytes = bytes.get(at..).unwrap_or(&[]);
                 &bytes[..length.min(bytes.len())]
             }
-            Self::Block(block) => {
+            Self::Loan(block) => {
                 let bytes = block.get(at..).unwrap_or(&[]);
                 &bytes[..length.min(bytes.len())]
             }
         }
     }
 
-    /// The bytes from `at` on, at most `length`, to write.
+    /// Calls `with` with the bytes from `at` on, at most `length`, for writing.
     pub fn write<R>(&mut self, at: usize, length: usize, with: impl FnOnce(&mut [u8]) -> R) -> R {
         match self {
-            Self::Span(span) => span.write(at, length, with),
+            Self::User(user) => user.write(at, length, with),
             Self::Owned(bytes) => {
                 let bytes = bytes.get_mut(at..).unwrap_or(&mut []);
                 let length = length.min(bytes.len());
                 with(&mut bytes[..length])
             }
-            Self::Block(block) => {
+            Self::Loan(block) => {
                 let bytes = block.get_mut(at..).unwrap_or(&mut []);
                 let length = length.min(bytes.len());
                 with(&mut bytes[..length])
@@ -160,18 +162,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_touched_beyond_the_end() {
+    fn accesses_beyond_the_end_are_cut_off() {
         let mut bytes = [0; 8];
-        // SAFETY: the array outlives the span, and nobody else uses it meanwhile.
-        let span = unsafe { Span::new(bytes.as_mut_ptr(), 8) };
-        let block = crate::shm_pool::Pool::new(crate::shm_pool::SEGMENT).take(8).unwrap();
-        for mut memory in [Memory::Span(span), Memory::Owned(vec![0; 8]), Memory::Block(block)] {
+        // SAFETY: the array outlives the buffer, and no other code uses it meanwhile.
+        let user = unsafe { UserMemory::new(bytes.as_mut_ptr(), 8) };
+        let block = crate::shm_pool::ShmPool::new(crate::shm_pool::SEGMENT_BYTES).take(8).unwrap();
+        for mut memory in
+            [OperationMemory::User(user), OperationMemory::Owned(vec![0; 8]), OperationMemory::Loan(block)]
+        {
             assert_eq!((memory.fill(6, &[1; 8]), memory.fill(8, &[1]), memory.fill(usize::MAX, &[1])), (2, 0, 0));
             assert_eq!(memory.bytes(5, 100), [0, 1, 1]);
             memory.write(0, 2, |bytes| bytes.fill(9));
             assert_eq!(memory.write(9, 1, |bytes| bytes.len()), 0);
             assert_eq!(memory.bytes(0, 8), [9, 9, 0, 0, 0, 0, 1, 1]);
         }
-        assert_eq!(Span::EMPTY.fill(0, &[1]), 0);
+        assert_eq!(UserMemory::EMPTY.fill(0, &[1]), 0);
     }
 }

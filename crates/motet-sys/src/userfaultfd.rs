@@ -1,15 +1,15 @@
-//! userfaultfd(2), for its events only: the kernel tells when watched addresses lose their pages.
+//! userfaultfd(2), for its events only: the kernel reports when watched addresses lose their pages.
 //!
-//! What it is: a descriptor that hears of munmap, mremap, madvise (DONTNEED, FREE, REMOVE), MAP_FIXED over a watched range and a heap
-//! that shrinks. Ranges are registered for write-protection that nobody ever arms, so no access to memory faults to us or waits
-//! for us, and user-mode mode is enough, which needs no privilege.
+//! What it is: a descriptor that reports munmap, mremap, madvise (DONTNEED, FREE, REMOVE), MAP_FIXED over a watched range and a heap that
+//! shrinks. Ranges are registered for write protection that is never armed, so no memory access faults or waits. That needs
+//! USER_MODE_ONLY only, and no privilege.
 //!
-//! What it is not: complete. The kernel says nothing when a file's pages go through its descriptor (a hole punched, a truncation) and
-//! watches no mapping but private anonymous memory, memfds and their like, and huge pages.
+//! What it is not: complete. The kernel reports nothing when a file's pages are removed by its descriptor (a hole punched, a truncation), and
+//! it can watch private anonymous memory, shmem (memfds) and huge pages only.
 //!
-//! **A thread that takes watched pages away sleeps in the kernel until its event has been read.** Whoever reads must never wait
-//! for anybody who might take memory away: no allocation, no lock, no signal handler of the program. A descriptor that is
-//! closed lets them all go and hears no more. Of a fork the child's memory is not watched.
+//! **A thread that removes watched pages sleeps in the kernel until its event has been read.** So the reader must never wait for a thread
+//! that may remove memory: it must not allocate, take a lock, or run a signal handler of the program. To close the descriptor wakes all
+//! these threads and ends the watch. After a fork the child's memory is not watched.
 
 use crate::private_fds::PrivateFd;
 use crate::{Errno, errno};
@@ -30,34 +30,35 @@ const IOCTL_REGISTER: usize = 0xc020_aa00;
 const IOCTL_UNREGISTER: usize = 0x8010_aa01;
 const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
 const IOCTL_NEW: usize = 0xaa00;
-const MESSAGE: usize = 32;
-/// Events that one read takes.
-pub const BATCH: usize = 16;
+/// Size of `struct uffd_msg`.
+const MESSAGE_BYTES: usize = 32;
+/// Most events of one read.
+pub const EVENTS_PER_READ: usize = 16;
 
 const EAGAIN: Errno = 11;
 const EINVAL: Errno = 22;
 
-/// Something happened to watched addresses.
+/// A range of watched addresses has lost its pages, or has moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Taken {
-    /// First address that has lost its page, or is about to.
+pub struct MappingEvent {
+    /// First address.
     pub start: u64,
-    /// One behind the last.
+    /// End address, exclusive.
     pub end: u64,
-    /// The pages are at this address now, still watched; 0: gone.
+    /// New address of the pages, which are still watched; 0: the pages are removed.
     pub moved_to: u64,
 }
 
-/// The descriptor.
+/// A userfaultfd.
 #[derive(Debug)]
-pub struct Faults(PrivateFd);
+pub struct Userfaultfd(PrivateFd);
 
-impl Faults {
-    /// Opens one: by system call, else through /dev/userfaultfd, which a system may give to some users.
+impl Userfaultfd {
+    /// Opens one: by the system call, or else through /dev/userfaultfd, to which a system may give some users access.
     pub fn open() -> Result<Self, Errno> {
         let flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
         let number = flags.bits() as usize | USER_MODE_ONLY;
-        // SAFETY: makes a descriptor, touches no memory.
+        // SAFETY: the call creates a descriptor and touches no memory.
         let fd = match unsafe { syscall!(Sysno::userfaultfd, number) } {
             Ok(fd) => fd,
             Err(refused) => {
@@ -67,29 +68,29 @@ impl Faults {
                 unsafe { syscall!(Sysno::ioctl, device.as_raw_fd(), IOCTL_NEW, number) }.map_err(errno)?
             }
         };
-        // SAFETY: just made, nobody else's.
-        let faults = Self(PrivateFd::new(unsafe { OwnedFd::from_raw_fd(fd as i32) }));
+        // SAFETY: the kernel has just created the descriptor for this call.
+        let uffd = Self(PrivateFd::new(unsafe { OwnedFd::from_raw_fd(fd as i32) }));
         let mut api = [API, EVENT_REMAP | EVENT_REMOVE | EVENT_UNMAP, 0];
-        faults.call(IOCTL_API, &mut api)?;
-        Ok(faults)
+        uffd.call(IOCTL_API, &mut api)?;
+        Ok(uffd)
     }
 
-    /// Watches these addresses, whole pages. What is watched already stays watched. EINVAL: such memory cannot be watched, or
-    /// nothing is there; EBUSY: the program watches it itself; EPERM: a file that may not be written.
+    /// Watches the pages from `start` to `end`. Pages that are watched already stay watched. Errors: EINVAL (memory that cannot be watched, or
+    /// nothing mapped), EBUSY (watched by a userfaultfd of the program), EPERM (a file that may not be written).
     pub fn watch(&self, start: u64, end: u64) -> Result<(), Errno> {
         self.call(IOCTL_REGISTER, &mut [start, end.wrapping_sub(start), MODE_WP, 0])
     }
 
-    /// Watches them no more.
+    /// Ends the watch of the pages from `start` to `end`.
     pub fn unwatch(&self, start: u64, end: u64) -> Result<(), Errno> {
         self.call(IOCTL_UNREGISTER, &mut [start, end.wrapping_sub(start)])
     }
 
-    /// Whether some thread is on its way of taking watched memory away and its event has not been read. The kernel counts such a
-    /// thread before it lets others have the addresses. An error when the descriptor is ours no more.
+    /// Whether a thread is removing watched memory and its event has not been read (`mmap_changing` of the kernel). The kernel counts such a
+    /// thread before it makes the addresses available to others. An error: the descriptor is closed or is another file.
     #[inline]
-    pub fn is_changing(&self) -> Result<bool, Errno> {
-        // An empty range is refused, but only after this question.
+    pub fn is_mmap_changing(&self) -> Result<bool, Errno> {
+        // The kernel refuses an empty range (EINVAL), but checks mmap_changing first (EAGAIN).
         match self.call(IOCTL_WRITEPROTECT, &mut [0, 0, 0]) {
             Err(EINVAL) => Ok(false),
             Err(EAGAIN) => Ok(true),
@@ -98,31 +99,31 @@ impl Faults {
         }
     }
 
-    /// Waits until there may be something to read; false when there never will be again.
+    /// Waits until an event may be readable. False: there will be no more events.
     pub fn wait(&self) -> bool {
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         match poll(&mut polled, None) {
             Ok(_) => !polled[0].revents().intersects(PollFlags::NVAL | PollFlags::ERR | PollFlags::HUP),
             Err(_) => {
-                // The kernel lacks memory, say: not for ever.
-                crate::thread::nap(1_000_000);
+                // A transient error, for example no memory in the kernel.
+                crate::thread::sleep_ns(1_000_000);
                 true
             }
         }
     }
 
-    /// Takes what has happened, without waiting; how many. The threads that wait for these go on as this returns, or sooner.
-    pub fn read(&self, events: &mut [Taken; BATCH]) -> Result<usize, Errno> {
-        let mut bytes = [0u8; MESSAGE * BATCH];
+    /// Reads events without waiting; returns how many. The threads that wait for them continue at the latest when this returns.
+    pub fn read_events(&self, events: &mut [MappingEvent; EVENTS_PER_READ]) -> Result<usize, Errno> {
+        let mut bytes = [0u8; MESSAGE_BYTES * EVENTS_PER_READ];
         let length = match rustix::io::read(self.0.as_fd(), &mut bytes) {
             Ok(length) => length,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => 0,
             Err(other) => return Err(other.raw_os_error()),
         };
         let mut count = 0;
-        for message in bytes[..length].chunks_exact(MESSAGE) {
-            if let Some(taken) = decode(message) {
-                events[count] = taken;
+        for message in bytes[..length].chunks_exact(MESSAGE_BYTES) {
+            if let Some(event) = decode(message) {
+                events[count] = event;
                 count += 1;
             }
         }
@@ -131,21 +132,21 @@ impl Faults {
 
     #[inline]
     fn call<const N: usize>(&self, operation: usize, argument: &mut [u64; N]) -> Result<(), Errno> {
-        // SAFETY: each of the operations above reads and writes at most the words that it is called with. None changes what
-        // memory holds or who may access it: nothing is ever write-protected.
+        // SAFETY: each ioctl above reads and writes at most the words that it gets. None changes contents or protection of memory: nothing is
+        // ever write-protected.
         unsafe { syscall!(Sysno::ioctl, self.0.as_fd().as_raw_fd(), operation, argument.as_mut_ptr()) }
             .map(|_| ())
             .map_err(errno)
     }
 }
 
-/// A `struct uffd_msg`.
-fn decode(message: &[u8]) -> Option<Taken> {
+/// Decodes a `struct uffd_msg`. `None`: an event of another kind.
+fn decode(message: &[u8]) -> Option<MappingEvent> {
     let word = |at: usize| message.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes);
     let (first, second) = (word(8)?, word(16)?);
     match message.first()? {
-        0x14 => Some(Taken { start: first, end: first.saturating_add(word(24)?), moved_to: second }),
-        0x15 | 0x16 => Some(Taken { start: first, end: second, moved_to: 0 }),
+        0x14 => Some(MappingEvent { start: first, end: first.saturating_add(word(24)?), moved_to: second }),
+        0x15 | 0x16 => Some(MappingEvent { start: first, end: second, moved_to: 0 }),
         _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
 use motet_regcache::{Cache, Limits, Refused, Standing};
-use motet_sys::test_mappings::{Ground, Heap, PAGE, deny_userfaultfd, in_child};
+use motet_sys::test_mappings::{PAGE, ProgramBreak, TestMappings, deny_userfaultfd, in_child};
 
 #[test]
 fn a_child_has_none_and_its_parent_keeps_its_own() {
@@ -10,27 +10,27 @@ fn a_child_has_none_and_its_parent_keeps_its_own() {
         return;
     }
     let Some(cache) = cache(Limits::default(), 1000) else { return };
-    let mut ground = Ground::new(16).unwrap();
-    let mut lease = Some(cache.acquire(ground.address(0), 8 * PAGE).unwrap());
+    let mut mappings = TestMappings::new(16).unwrap();
+    let mut lease = Some(cache.acquire(mappings.address(0), 8 * PAGE).unwrap());
     let child = in_child(|| {
-        let refused = cache.acquire(ground.address(0), PAGE).map(drop) == Err(Refused::Forked);
+        let refused = cache.acquire(mappings.address(0), PAGE).map(drop) == Err(Refused::Forked);
         drop(lease.take());
         cache.tidy();
-        cache.forget(ground.address(0), PAGE);
+        cache.forget(mappings.address(0), PAGE);
         // Nothing that the child does waits for a reader that it has not.
-        let free = ground.unmap(2, 1) && ground.discard(4, 1, false);
+        let free = mappings.unmap(2, 1) && mappings.discard(4, 1, false);
         // And it may have its own.
         let Some(own) = super::support::cache(Limits::default(), 1000) else { return false };
-        assert_sees_memory(&own, ground.address(5), 4);
-        assert!(ground.unmap(6, 1) && ground.map(6, 1) && ground.write(6, 9));
-        assert_sees_memory(&own, ground.address(5), 4);
+        assert_sees_memory(&own, mappings.address(5), 4);
+        assert!(mappings.unmap(6, 1) && mappings.map(6, 1) && mappings.write(6, 9));
+        assert_sees_memory(&own, mappings.address(5), 4);
         refused && free && cache.size() == (0, 0) && own.counts().stale == 1
     });
     assert_eq!(child, Ok(true));
     assert_eq!((cache.size().0, cache.counts().stale, cache.driver().size().0), (1, 0, 1));
-    drop(cache.acquire(ground.address(1), PAGE).unwrap());
+    drop(cache.acquire(mappings.address(1), PAGE).unwrap());
     assert_eq!(cache.counts().hits, 1);
-    assert!(ground.unmap(2, 1) && ground.map(2, 1));
+    assert!(mappings.unmap(2, 1) && mappings.map(2, 1));
     drop(lease);
     cache.tidy();
     assert_eq!((cache.size().0, cache.counts().stale, cache.driver().size().0), (0, 1, 0));
@@ -45,10 +45,10 @@ fn where_userfaultfd_is_not_permitted_nothing_is_kept_and_that_is_said() {
     let cache = Cache::new(Pins::new(100), Limits::default(), true).unwrap();
     assert_eq!(cache.standing(), Standing::NotPermitted(1));
     assert!(cache.standing().to_string().contains("userfaultfd"));
-    let mut ground = Ground::new(8).unwrap();
+    let mut mappings = TestMappings::new(8).unwrap();
     for number in 0..3 {
-        assert!(ground.unmap(1, 1) && ground.map(1, 1) && ground.write(1, number));
-        assert_sees_memory(&cache, ground.address(0), 8);
+        assert!(mappings.unmap(1, 1) && mappings.map(1, 1) && mappings.write(1, number));
+        assert_sees_memory(&cache, mappings.address(0), 8);
     }
     assert_eq!((cache.counts().not_keeping, cache.driver().size().0), (3, 0));
 }
@@ -59,14 +59,14 @@ fn a_program_that_closes_all_descriptors_is_noticed() {
         return;
     }
     let Some(cache) = cache(Limits::default(), 1000) else { return };
-    let mut ground = Ground::new(8).unwrap();
-    assert!((0..8).all(|page| ground.write(page, page)));
-    assert_sees_memory(&cache, ground.address(0), 8);
+    let mut mappings = TestMappings::new(8).unwrap();
+    assert!((0..8).all(|page| mappings.write(page, page)));
+    assert_sees_memory(&cache, mappings.address(0), 8);
     assert!(motet_sys::test_mappings::close_private() > 0);
-    assert!(ground.unmap(1, 1) && ground.map(1, 1) && ground.write(1, 77));
-    assert_sees_memory(&cache, ground.address(0), 8);
+    assert!(mappings.unmap(1, 1) && mappings.map(1, 1) && mappings.write(1, 77));
+    assert_sees_memory(&cache, mappings.address(0), 8);
     assert_eq!((cache.standing(), cache.size().0, cache.driver().size().0), (Standing::Lost, 0, 0));
-    assert_sees_memory(&cache, ground.address(0), 8);
+    assert_sees_memory(&cache, mappings.address(0), 8);
     assert_eq!(cache.counts().not_keeping, 2);
 }
 
@@ -76,7 +76,7 @@ fn a_heap_that_shrinks() {
         return;
     }
     let Some(cache) = cache(Limits::default(), 10_000) else { return };
-    let mut heap = Heap::grow(16).unwrap();
+    let mut heap = ProgramBreak::grow(16).unwrap();
     assert!((0..16).all(|page| heap.write(page, page + 1)));
     let start = heap.start;
     assert_sees_memory(&cache, start, 16);

@@ -2,7 +2,7 @@
 
 use crate::support::{assert_sees_memory, cache};
 use motet_regcache::Limits;
-use motet_sys::test_mappings::{Ground, PAGE};
+use motet_sys::test_mappings::{PAGE, TestMappings};
 
 /// The whole pages within.
 fn inside(block: &[u64]) -> (u64, u64) {
@@ -49,14 +49,14 @@ fn blocks_that_are_reallocated() {
 #[test]
 fn extents_whose_pages_are_purged_and_used_again() {
     let Some(cache) = cache(Limits { entries: 16, bytes: 64 << 20 }, 100_000) else { return };
-    let ground = Ground::new(128).unwrap();
+    let mappings = TestMappings::new(128).unwrap();
     for round in 0..300u64 {
         let (page, pages) = (round * 37 % 112, 1 + round * 13 % 16);
-        assert!((page..page + pages).all(|page| ground.write(page, round * 1000 + page)));
-        assert_sees_memory(&cache, ground.address(page), pages);
-        assert!(ground.discard(page, pages, round % 3 == 0));
+        assert!((page..page + pages).all(|page| mappings.write(page, round * 1000 + page)));
+        assert_sees_memory(&cache, mappings.address(page), pages);
+        assert!(mappings.discard(page, pages, round % 3 == 0));
         if round % 3 == 0 {
-            assert!(ground.discard(page, pages, false));
+            assert!(mappings.discard(page, pages, false));
         }
     }
     assert!(cache.counts().stale > 0);

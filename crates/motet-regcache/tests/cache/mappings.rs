@@ -2,121 +2,121 @@
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
 use motet_regcache::{Cache, Limits, Range, Refused, Register, Standing};
-use motet_sys::test_mappings::{Ground, PAGE};
+use motet_sys::test_mappings::{PAGE, TestMappings};
 
 /// Eight pages with their numbers in them, registered and kept; in a process of its own, as addresses that are unmapped for a
 /// moment would be anybody's.
-fn prepared(test: &str) -> Option<(Cache<Pins>, Ground)> {
+fn prepared(test: &str) -> Option<(Cache<Pins>, TestMappings)> {
     if !alone(&format!("mappings::{test}")) {
         return None;
     }
     let cache = cache(Limits::default(), 10_000)?;
-    let ground = Ground::new(32).unwrap();
-    assert!((0..32).all(|page| ground.write(page, 100 + page)));
-    assert_sees_memory(&cache, ground.address(4), 8);
+    let mappings = TestMappings::new(32).unwrap();
+    assert!((0..32).all(|page| mappings.write(page, 100 + page)));
+    assert_sees_memory(&cache, mappings.address(4), 8);
     assert_eq!((cache.counts().kept, cache.counts().hits), (1, 0));
-    assert_sees_memory(&cache, ground.address(5), 2);
+    assert_sees_memory(&cache, mappings.address(5), 2);
     assert_eq!((cache.counts().kept, cache.counts().hits), (1, 1), "part of what is registered");
-    Some((cache, ground))
+    Some((cache, mappings))
 }
 
 /// After pages from `page` on have gone and others are there: a lease sees those, and the old registration is gone.
-fn assert_noticed(cache: &Cache<Pins>, ground: &Ground, page: u64) {
-    assert!((4..12).all(|page| ground.write(page, 200 + page)));
-    assert_sees_memory(cache, ground.address(page), 1);
+fn assert_noticed(cache: &Cache<Pins>, mappings: &TestMappings, page: u64) {
+    assert!((4..12).all(|page| mappings.write(page, 200 + page)));
+    assert_sees_memory(cache, mappings.address(page), 1);
     assert_eq!((cache.counts().stale, cache.counts().kept), (1, 2));
-    assert_sees_memory(cache, ground.address(4), 8);
+    assert_sees_memory(cache, mappings.address(4), 8);
     assert_eq!(cache.driver().size().0, cache.size().0, "none is left behind");
 }
 
 #[test]
 fn munmap_of_all() {
-    let Some((cache, mut ground)) = prepared("munmap_of_all") else { return };
-    assert!(ground.unmap(4, 8) && ground.map(4, 8));
-    assert_noticed(&cache, &ground, 4);
+    let Some((cache, mut mappings)) = prepared("munmap_of_all") else { return };
+    assert!(mappings.unmap(4, 8) && mappings.map(4, 8));
+    assert_noticed(&cache, &mappings, 4);
 }
 
 #[test]
 fn munmap_of_a_part() {
-    let Some((cache, mut ground)) = prepared("munmap_of_a_part") else { return };
-    assert!(ground.unmap(11, 1) && ground.map(11, 1));
-    assert_noticed(&cache, &ground, 4);
+    let Some((cache, mut mappings)) = prepared("munmap_of_a_part") else { return };
+    assert!(mappings.unmap(11, 1) && mappings.map(11, 1));
+    assert_noticed(&cache, &mappings, 4);
 }
 
 #[test]
 fn munmap_beside_it_costs_nothing() {
-    let Some((cache, mut ground)) = prepared("munmap_beside_it_costs_nothing") else { return };
-    assert!(ground.unmap(3, 1) && ground.unmap(12, 1) && ground.discard(13, 4, false));
-    assert_sees_memory(&cache, ground.address(4), 8);
+    let Some((cache, mut mappings)) = prepared("munmap_beside_it_costs_nothing") else { return };
+    assert!(mappings.unmap(3, 1) && mappings.unmap(12, 1) && mappings.discard(13, 4, false));
+    assert_sees_memory(&cache, mappings.address(4), 8);
     assert_eq!((cache.counts().stale, cache.counts().hits), (0, 2));
 }
 
 #[test]
 fn madvise_dontneed() {
-    let Some((cache, ground)) = prepared("madvise_dontneed") else { return };
-    assert!(ground.discard(6, 1, false));
-    assert_noticed(&cache, &ground, 6);
+    let Some((cache, mappings)) = prepared("madvise_dontneed") else { return };
+    assert!(mappings.discard(6, 1, false));
+    assert_noticed(&cache, &mappings, 6);
 }
 
 #[test]
 fn madvise_free() {
-    let Some((cache, ground)) = prepared("madvise_free") else { return };
-    assert!(ground.discard(6, 1, true));
-    assert_noticed(&cache, &ground, 6);
+    let Some((cache, mappings)) = prepared("madvise_free") else { return };
+    assert!(mappings.discard(6, 1, true));
+    assert_noticed(&cache, &mappings, 6);
 }
 
 #[test]
 fn map_fixed_over_a_part() {
-    let Some((cache, mut ground)) = prepared("map_fixed_over_a_part") else { return };
-    assert!(ground.replace(9, 1));
-    assert_noticed(&cache, &ground, 9);
+    let Some((cache, mut mappings)) = prepared("map_fixed_over_a_part") else { return };
+    assert!(mappings.replace(9, 1));
+    assert_noticed(&cache, &mappings, 9);
 }
 
 #[test]
 fn mremap_that_shrinks() {
-    let Some((cache, mut ground)) = prepared("mremap_that_shrinks") else { return };
-    assert!(ground.unmap(12, 20) && ground.resize(4, 8, 5) && ground.map(9, 3));
-    assert_noticed(&cache, &ground, 9);
+    let Some((cache, mut mappings)) = prepared("mremap_that_shrinks") else { return };
+    assert!(mappings.unmap(12, 20) && mappings.resize(4, 8, 5) && mappings.map(9, 3));
+    assert_noticed(&cache, &mappings, 9);
 }
 
 #[test]
 fn mremap_that_grows_in_place_leaves_it() {
-    let Some((cache, mut ground)) = prepared("mremap_that_grows_in_place_leaves_it") else { return };
-    assert!(ground.unmap(12, 20));
-    if !ground.resize(4, 8, 12) {
+    let Some((cache, mut mappings)) = prepared("mremap_that_grows_in_place_leaves_it") else { return };
+    assert!(mappings.unmap(12, 20));
+    if !mappings.resize(4, 8, 12) {
         return eprintln!("SKIPPED: somebody else has mapped memory there");
     }
-    assert_sees_memory(&cache, ground.address(4), 8);
+    assert_sees_memory(&cache, mappings.address(4), 8);
     assert_eq!((cache.counts().stale, cache.counts().hits), (0, 2));
-    assert!((12..16).all(|page| ground.write(page, 300 + page)));
-    assert_sees_memory(&cache, ground.address(4), 12);
+    assert!((12..16).all(|page| mappings.write(page, 300 + page)));
+    assert_sees_memory(&cache, mappings.address(4), 12);
 }
 
 #[test]
 fn mremap_that_moves() {
-    let Some((cache, mut ground)) = prepared("mremap_that_moves") else { return };
-    assert!(ground.shift(4, 8, 20) && ground.map(4, 8));
-    assert_noticed(&cache, &ground, 4);
-    assert_eq!(ground.read(20), Some(104));
-    assert_sees_memory(&cache, ground.address(20), 8);
+    let Some((cache, mut mappings)) = prepared("mremap_that_moves") else { return };
+    assert!(mappings.move_pages(4, 8, 20) && mappings.map(4, 8));
+    assert_noticed(&cache, &mappings, 4);
+    assert_eq!(mappings.read(20), Some(104));
+    assert_sees_memory(&cache, mappings.address(20), 8);
 }
 
 #[test]
 fn mremap_onto_it() {
-    let Some((cache, mut ground)) = prepared("mremap_onto_it") else { return };
-    assert!(ground.shift(20, 4, 6) && ground.map(20, 4));
-    assert_sees_memory(&cache, ground.address(4), 8);
+    let Some((cache, mut mappings)) = prepared("mremap_onto_it") else { return };
+    assert!(mappings.move_pages(20, 4, 6) && mappings.map(20, 4));
+    assert_sees_memory(&cache, mappings.address(4), 8);
     assert_eq!(cache.counts().stale, 1);
 }
 
 #[test]
 fn a_lease_keeps_its_registration_when_its_pages_go() {
-    let Some((cache, mut ground)) = prepared("a_lease_keeps_its_registration_when_its_pages_go") else { return };
-    let lease = cache.acquire(ground.address(4), 8 * PAGE).unwrap();
-    assert!(ground.unmap(4, 8) && ground.map(4, 8) && ground.write(4, 7));
+    let Some((cache, mut mappings)) = prepared("a_lease_keeps_its_registration_when_its_pages_go") else { return };
+    let lease = cache.acquire(mappings.address(4), 8 * PAGE).unwrap();
+    assert!(mappings.unmap(4, 8) && mappings.map(4, 8) && mappings.write(4, 7));
     cache.tidy();
     assert_eq!((cache.size().0, cache.driver().size().0), (0, 1));
-    let new = cache.acquire(ground.address(4), PAGE).unwrap();
+    let new = cache.acquire(mappings.address(4), PAGE).unwrap();
     assert_eq!(cache.driver().seen(&lease)[0], 104, "what was there");
     assert_eq!(cache.driver().seen(&new), [7]);
     drop(lease);
@@ -125,31 +125,31 @@ fn a_lease_keeps_its_registration_when_its_pages_go() {
 
 #[test]
 fn pages_that_are_shared_are_watched_while_anybody_has_them() {
-    let Some((first, mut ground)) = prepared("pages_that_are_shared_are_watched_while_anybody_has_them") else {
+    let Some((first, mut mappings)) = prepared("pages_that_are_shared_are_watched_while_anybody_has_them") else {
         return;
     };
     let Some(second) = cache(Limits::default(), 1000) else { return };
-    assert_sees_memory(&second, ground.address(6), 10);
+    assert_sees_memory(&second, mappings.address(6), 10);
     drop(first);
-    assert!(ground.unmap(8, 1) && ground.map(8, 1) && ground.write(8, 5));
-    assert_sees_memory(&second, ground.address(6), 10);
+    assert!(mappings.unmap(8, 1) && mappings.map(8, 1) && mappings.write(8, 5));
+    assert_sees_memory(&second, mappings.address(6), 10);
     assert_eq!(second.counts().stale, 1);
 }
 
 #[test]
 fn overlapping_ranges_become_one() {
-    let Some((cache, ground)) = prepared("overlapping_ranges_become_one") else { return };
-    assert_sees_memory(&cache, ground.address(8), 8);
+    let Some((cache, mappings)) = prepared("overlapping_ranges_become_one") else { return };
+    assert_sees_memory(&cache, mappings.address(8), 8);
     assert_eq!((cache.size(), cache.driver().size()), ((1, 12 * PAGE), (1, 12)));
-    assert_sees_memory(&cache, ground.address(4), 12);
+    assert_sees_memory(&cache, mappings.address(4), 12);
     assert_eq!(cache.counts().hits, 2);
 }
 
 #[test]
 fn a_hole_is_not_kept() {
-    let Some((cache, mut ground)) = prepared("a_hole_is_not_kept") else { return };
-    assert!(ground.unmap(21, 1));
-    assert_eq!(cache.acquire(ground.address(20), 3 * PAGE).map(drop), Err(Refused::Driver(14)));
+    let Some((cache, mut mappings)) = prepared("a_hole_is_not_kept") else { return };
+    assert!(mappings.unmap(21, 1));
+    assert_eq!(cache.acquire(mappings.address(20), 3 * PAGE).map(drop), Err(Refused::Driver(14)));
     assert_eq!(cache.size().0, 1);
 }
 
@@ -181,8 +181,8 @@ fn a_files_pages_cannot_be_watched_and_are_not_kept() {
 
 #[test]
 fn what_the_owner_says_is_forgotten() {
-    let Some((cache, ground)) = prepared("what_the_owner_says_is_forgotten") else { return };
-    cache.forget(ground.address(5), 1);
+    let Some((cache, mappings)) = prepared("what_the_owner_says_is_forgotten") else { return };
+    cache.forget(mappings.address(5), 1);
     assert_eq!((cache.size().0, cache.driver().size().0, cache.counts().stale), (0, 0, 1));
     assert_eq!(cache.acquire(0, 0).map(drop), Err(Refused::Range));
 }
@@ -191,48 +191,48 @@ fn what_the_owner_says_is_forgotten() {
 fn what_is_kept_is_bounded_and_the_least_recently_used_goes() {
     let limits = Limits { entries: 3, bytes: 8 * PAGE };
     let Some(cache) = cache(limits, 1000) else { return };
-    let ground = Ground::new(64).unwrap();
+    let mappings = TestMappings::new(64).unwrap();
     for page in [0, 2, 4, 0, 6] {
-        drop(cache.acquire(ground.address(page), PAGE).unwrap());
+        drop(cache.acquire(mappings.address(page), PAGE).unwrap());
     }
     assert_eq!((cache.counts().evicted, cache.size().0), (1, 3));
     for page in [0, 4, 6] {
-        drop(cache.acquire(ground.address(page), PAGE).unwrap());
+        drop(cache.acquire(mappings.address(page), PAGE).unwrap());
     }
     assert_eq!(cache.counts().hits, 4, "page 2 has gone");
-    let held: Vec<_> = (0..4).map(|n| cache.acquire(ground.address(20 + 4 * n), 2 * PAGE).unwrap()).collect();
+    let held: Vec<_> = (0..4).map(|n| cache.acquire(mappings.address(20 + 4 * n), 2 * PAGE).unwrap()).collect();
     assert_eq!(cache.counts().full, 1, "the fourth finds all in use");
     assert!(!held[3].is_kept() && cache.driver().size().0 == 4);
     drop(held);
     assert_eq!(cache.driver().size().0, 3);
-    assert!(!cache.acquire(ground.address(40), 9 * PAGE).unwrap().is_kept(), "larger than all that may be kept");
+    assert!(!cache.acquire(mappings.address(40), 9 * PAGE).unwrap().is_kept(), "larger than all that may be kept");
     assert_eq!(cache.driver().size().0, 3);
 }
 
 #[test]
 fn a_driver_without_room_gets_room() {
     let Some(cache) = cache(Limits::default(), 10) else { return };
-    let ground = Ground::new(64).unwrap();
+    let mappings = TestMappings::new(64).unwrap();
     for page in 0..20 {
-        drop(cache.acquire(ground.address(3 * page), 2 * PAGE).unwrap());
+        drop(cache.acquire(mappings.address(3 * page), 2 * PAGE).unwrap());
     }
     assert_eq!((cache.counts().evicted, cache.driver().size()), (15, (5, 10)));
-    let held = cache.acquire(ground.address(0), 8 * PAGE).unwrap();
+    let held = cache.acquire(mappings.address(0), 8 * PAGE).unwrap();
     assert_eq!(
-        cache.acquire(ground.address(20), 3 * PAGE).map(drop),
+        cache.acquire(mappings.address(20), 3 * PAGE).map(drop),
         Err(Refused::Driver(12)),
         "in use, not kept only"
     );
     drop(held);
-    drop(cache.acquire(ground.address(20), 3 * PAGE).unwrap());
+    drop(cache.acquire(mappings.address(20), 3 * PAGE).unwrap());
 }
 
 #[test]
 fn switched_off_it_registers_each_time() {
     let cache = Cache::new(Pins::new(100), Limits::default(), false).unwrap();
-    let ground = Ground::new(8).unwrap();
+    let mappings = TestMappings::new(8).unwrap();
     for _ in 0..3 {
-        assert_sees_memory(&cache, ground.address(0), 8);
+        assert_sees_memory(&cache, mappings.address(0), 8);
     }
     assert_eq!((cache.counts().not_keeping, cache.size().0, cache.driver().size().0), (3, 0, 0));
     assert_eq!(cache.standing(), Standing::Off);

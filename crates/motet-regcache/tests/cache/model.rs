@@ -2,7 +2,7 @@
 
 use crate::support::{alone, assert_sees_memory, cache};
 use motet_regcache::Limits;
-use motet_sys::test_mappings::Ground;
+use motet_sys::test_mappings::TestMappings;
 use proptest::prelude::*;
 
 const PAGES: u64 = 48;
@@ -49,33 +49,33 @@ fn no_lease_sees_what_is_gone() {
 
 fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let Some(cache) = cache(Limits { entries: 6, bytes: 40 * 4096 }, 200) else { return Ok(()) };
-    let mut ground = Ground::new(PAGES).unwrap();
+    let mut mappings = TestMappings::new(PAGES).unwrap();
     let mut held = Vec::new();
     for (number, step) in steps.into_iter().enumerate() {
         let number = number as u64 + 1;
         match step {
-            Step::Acquire(page, pages) if ground.has(page, pages) => {
-                assert_sees_memory(&cache, ground.address(page), pages);
+            Step::Acquire(page, pages) if mappings.has(page, pages) => {
+                assert_sees_memory(&cache, mappings.address(page), pages);
             }
-            Step::Hold(page, pages) if ground.has(page, pages) && held.len() < 5 => {
-                held.push(cache.acquire(ground.address(page), pages * 4096).unwrap());
+            Step::Hold(page, pages) if mappings.has(page, pages) && held.len() < 5 => {
+                held.push(cache.acquire(mappings.address(page), pages * 4096).unwrap());
             }
             Step::Release(which) if !held.is_empty() => drop(held.swap_remove(which.index(held.len()))),
-            Step::Write(page, pages) if ground.has(page, pages) => {
-                prop_assert!((page..page + pages).all(|page| ground.write(page, number * 100 + page)));
+            Step::Write(page, pages) if mappings.has(page, pages) => {
+                prop_assert!((page..page + pages).all(|page| mappings.write(page, number * 100 + page)));
             }
-            Step::Unmap(page, pages) => drop(ground.unmap(page, pages)),
-            Step::Map(page, pages) => drop(ground.map(page, pages)),
-            Step::Replace(page, pages) => drop(ground.replace(page, pages)),
-            Step::Discard(page, pages, later) => drop(ground.discard(page, pages, later)),
-            Step::Shift(page, pages, to) => drop(ground.shift(page, pages, to)),
-            Step::Resize(page, pages, now) => drop(ground.resize(page, pages, now)),
+            Step::Unmap(page, pages) => drop(mappings.unmap(page, pages)),
+            Step::Map(page, pages) => drop(mappings.map(page, pages)),
+            Step::Replace(page, pages) => drop(mappings.replace(page, pages)),
+            Step::Discard(page, pages, later) => drop(mappings.discard(page, pages, later)),
+            Step::Shift(page, pages, to) => drop(mappings.move_pages(page, pages, to)),
+            Step::Resize(page, pages, now) => drop(mappings.resize(page, pages, now)),
             Step::Tidy => cache.tidy(),
             _ => {}
         }
     }
     drop(held);
-    drop(ground);
+    drop(mappings);
     cache.tidy();
     prop_assert_eq!((cache.size().0, cache.driver().size().0), (0, 0), "all of it is gone");
     Ok(())

@@ -1,7 +1,7 @@
 //! A driver whose registrations hold pages, as a network card's do: what it sees through them is what was registered.
 
 use motet_regcache::{Cache, Lease, Limits, Range, Register, Standing};
-use motet_sys::test_mappings::Held;
+use motet_sys::test_mappings::HeldPages;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 /// The driver.
 #[derive(Debug)]
 pub struct Pins {
-    held: Mutex<BTreeMap<u64, (Range, Arc<Held>)>>,
+    held: Mutex<BTreeMap<u64, (Range, Arc<HeldPages>)>>,
     next: AtomicU64,
     /// Pages that may be held at a time.
     most: u64,
@@ -40,7 +40,7 @@ impl Register for Pins {
         if self.size().1 + range.length() / 4096 > self.most {
             return Err(12);
         }
-        let held = Held::new(range.start, range.end).map_err(|_| 14)?;
+        let held = HeldPages::new(range.start, range.end).map_err(|_| 14)?;
         let token = self.next.fetch_add(1, Relaxed);
         self.held.lock().unwrap().insert(token, (range, Arc::new(held)));
         Ok(token)

@@ -2,7 +2,7 @@
 
 use crate::support::{alone, assert_sees_memory, cache};
 use motet_regcache::{Limits, watch::Watch};
-use motet_sys::test_mappings::{Ground, PAGE};
+use motet_sys::test_mappings::{PAGE, TestMappings};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Each thread maps memory where the kernel likes, which is where another has just unmapped, writes, acquires, looks, unmaps. None
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 fn addresses_that_go_from_thread_to_thread() {
     let Some(cache) = cache(Limits { entries: 32, bytes: 1 << 20 }, 10_000) else { return };
     let round = |thread: u64, round: u64| {
-        let mut ground = Ground::new(4 + round % 3).unwrap();
-        assert!((0..4).all(|page| ground.write(page, thread << 32 | round << 4 | page)));
-        assert_sees_memory(&cache, ground.address(0), 4);
+        let mut mappings = TestMappings::new(4 + round % 3).unwrap();
+        assert!((0..4).all(|page| mappings.write(page, thread << 32 | round << 4 | page)));
+        assert_sees_memory(&cache, mappings.address(0), 4);
         if round.is_multiple_of(5) {
-            assert!(ground.discard(1, 1, false) && ground.write(1, round));
-            assert_sees_memory(&cache, ground.address(0), 4);
+            assert!(mappings.discard(1, 1, false) && mappings.write(1, round));
+            assert_sees_memory(&cache, mappings.address(0), 4);
         }
-        assert!(ground.unmap(0, 4));
+        assert!(mappings.unmap(0, 4));
     };
     std::thread::scope(|scope| {
         for thread in 1..5 {
@@ -39,19 +39,19 @@ fn threads_that_unmap_do_not_disturb_what_stays() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..300 {
-                let ground = Ground::new(2).unwrap();
-                drop(cache.acquire(ground.address(0), PAGE).unwrap());
+                let mappings = TestMappings::new(2).unwrap();
+                drop(cache.acquire(mappings.address(0), PAGE).unwrap());
             }
             done.store(true, Relaxed);
         });
         for thread in 0..2 {
             let (cache, done) = (&cache, &done);
             scope.spawn(move || {
-                let ground = Ground::new(16).unwrap();
-                assert!((0..16).all(|page| ground.write(page, thread << 8 | page)));
-                let first = cache.acquire(ground.address(0), 16 * PAGE).unwrap().range();
+                let mappings = TestMappings::new(16).unwrap();
+                assert!((0..16).all(|page| mappings.write(page, thread << 8 | page)));
+                let first = cache.acquire(mappings.address(0), 16 * PAGE).unwrap().range();
                 while !done.load(Relaxed) {
-                    let lease = cache.acquire(ground.address(3), 4 * PAGE).unwrap();
+                    let lease = cache.acquire(mappings.address(3), 4 * PAGE).unwrap();
                     assert_eq!(lease.range(), first);
                     assert_eq!(cache.driver().seen(&lease)[3], thread << 8 | 3);
                 }
@@ -67,9 +67,9 @@ fn a_cache_that_comes_late_gives_everything_up() {
         return;
     }
     let Some(cache) = cache(Limits::default(), 10_000) else { return };
-    let ground = Ground::new(8).unwrap();
-    drop(cache.acquire(ground.address(0), 4 * PAGE).unwrap());
-    let other = Ground::new(1).unwrap();
+    let mappings = TestMappings::new(8).unwrap();
+    drop(cache.acquire(mappings.address(0), 4 * PAGE).unwrap());
+    let other = TestMappings::new(1).unwrap();
     let watch = Watch::shared().unwrap();
     watch.watch(other.address(0), other.address(1)).unwrap();
     for _ in 0..1100 {
@@ -78,5 +78,5 @@ fn a_cache_that_comes_late_gives_everything_up() {
     watch.unwatch(other.address(0), other.address(1));
     cache.tidy();
     assert_eq!((cache.counts().missed, cache.counts().stale, cache.driver().size().0), (1, 1, 0));
-    assert_sees_memory(&cache, ground.address(0), 4);
+    assert_sees_memory(&cache, mappings.address(0), 4);
 }

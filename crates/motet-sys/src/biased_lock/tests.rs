@@ -1,18 +1,18 @@
-//! Turns, sleepers, and what is said of the value.
+//! Tests of the biased lock: sleepers, hand-over to waiters, the bias and its revocation, the single-threaded mode.
 
 use super::*;
 
-/// Every sleeper is woken: one that is not would wait for ever once the others are done.
+/// A sleeper that is not woken waits for ever once the others are done.
 #[test]
-fn no_sleeper_is_forgotten() {
-    let lock = Lock::new(0);
+fn sleepers_of_a_held_lock_are_all_woken() {
+    let lock = BiasedLock::new(0);
     for _ in 0..20 {
         std::thread::scope(|scope| {
             let held = lock.lock();
             for _ in 0..4 {
                 scope.spawn(|| *lock.lock() += 1);
             }
-            std::thread::sleep(std::time::Duration::from_millis(5)); // so that they sleep, most likely
+            std::thread::sleep(std::time::Duration::from_millis(5)); // until they sleep, most likely
             drop(held);
         });
     }
@@ -20,8 +20,8 @@ fn no_sleeper_is_forgotten() {
 }
 
 #[test]
-fn threads_take_turns() {
-    let counter = Lock::new(0u64);
+fn locks_by_many_threads_are_exclusive() {
+    let counter = BiasedLock::new(0u64);
     std::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| (0..20_000).for_each(|_| *counter.lock() += 1));
@@ -31,14 +31,14 @@ fn threads_take_turns() {
 }
 
 #[test]
-fn all_who_sleep_for_it_are_woken() {
-    let value = Lock::new(0u32);
+fn sleepers_started_under_the_lock_are_all_woken() {
+    let value = BiasedLock::new(0u32);
     for _ in 0..20 {
         let guard = value.lock();
         std::thread::scope(|scope| {
             (0..6).for_each(|_| drop(scope.spawn(|| *value.lock() += 1)));
-            // Until all of them sleep, most likely; it does not matter when not.
-            crate::thread::nap(3_000_000);
+            // Until all of them sleep, most likely. The test holds also if not.
+            crate::thread::sleep_ns(3_000_000);
             drop(guard);
         });
     }
@@ -46,14 +46,14 @@ fn all_who_sleep_for_it_are_woken() {
 }
 
 #[test]
-fn who_holds_it_long_lends_it() {
-    let value = Lock::new(0u32);
+fn long_holder_yields_to_waiters() {
+    let value = BiasedLock::new(0u32);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut guard = value.lock();
             while *guard < 1000 {
-                if guard.is_wanted() {
-                    guard.lend();
+                if guard.has_waiters() {
+                    guard.yield_to_waiters();
                 }
             }
         });
@@ -65,8 +65,8 @@ fn who_holds_it_long_lends_it() {
 }
 
 #[test]
-fn a_panic_without_the_lock_leaves_it_held_by_nobody() {
-    let value = Lock::new(1);
+fn panic_in_unlocked_leaves_the_lock_free() {
+    let value = BiasedLock::new(1);
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let mut guard = value.lock();
         guard.unlocked(|| panic!("as a handler might"));
@@ -76,8 +76,8 @@ fn a_panic_without_the_lock_leaves_it_held_by_nobody() {
 }
 
 #[test]
-fn the_biased_user_and_others_take_turns() {
-    let counter = Lock::new(0u64);
+fn biased_and_other_users_are_exclusive() {
+    let counter = BiasedLock::new(0u64);
     let mut bias = counter.bias().expect("the first one, where there is a barrier");
     assert!(counter.bias().is_none(), "one at a time");
     std::thread::scope(|scope| {
@@ -90,7 +90,7 @@ fn the_biased_user_and_others_take_turns() {
                 }
             });
         }
-        // Its way is opened and closed all the time: there are turns enough for that between those of the others.
+        // The bias is restored and revoked all the time: between two locks of the others are turns enough.
         for turn in 0..3_000_000u32 {
             let mut guard = counter.lock_biased(&mut bias);
             *guard += 1;
@@ -107,42 +107,42 @@ fn the_biased_user_and_others_take_turns() {
 }
 
 #[test]
-fn a_way_is_open_after_so_many_turns_and_closed_by_anybody() {
-    let value = Lock::new(0u32);
+fn bias_is_restored_after_turns_and_revoked_by_a_lock() {
+    let value = BiasedLock::new(0u32);
     let mut bias = value.bias().expect("the first one, where there is a barrier");
-    let mut turn = |value: &Lock<u32>| value.lock_biased(&mut bias).biased;
-    assert!((0..TURNS).all(|_| !turn(&value)));
-    assert!(turn(&value) && turn(&value));
+    let mut is_biased = |value: &BiasedLock<u32>| value.lock_biased(&mut bias).biased;
+    assert!((0..TURNS_TO_RESTORE_BIAS).all(|_| !is_biased(&value)));
+    assert!(is_biased(&value) && is_biased(&value));
     drop(value.lock());
-    assert!(!turn(&value));
-    assert!((1..TURNS).all(|_| !turn(&value)) && turn(&value));
-    let other = Lock::new(0u32);
-    assert!(!turn(&other), "somebody else's lock is taken as by anybody");
+    assert!(!is_biased(&value));
+    assert!((1..TURNS_TO_RESTORE_BIAS).all(|_| !is_biased(&value)) && is_biased(&value));
+    let other = BiasedLock::new(0u32);
+    assert!(!is_biased(&other), "the token of another lock gives no bias");
     value.end_bias(bias);
     assert!(value.bias().is_some());
 }
 
 #[test]
-fn one_thread_needs_no_exchange_and_nobody_else_gets_in() {
+fn single_threaded_lock_refuses_threads_and_nesting() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    let value = Lock::single(1);
+    let value = BiasedLock::single_threaded(1);
     *value.lock() += 1;
     let other = std::thread::scope(|scope| scope.spawn(|| *value.lock()).join());
     assert!(other.is_err(), "another thread");
     let guard = value.lock();
     assert_eq!(*guard, 2);
-    assert!(catch_unwind(AssertUnwindSafe(|| drop(value.lock()))).is_err(), "from within");
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(value.lock()))).is_err(), "locked twice");
 }
 
 #[test]
-fn a_token_of_a_dropped_lock_gives_no_bias_on_the_next_one_at_its_address() {
-    let mut value = Lock::new(0u32);
-    let mut before = value.bias().expect("the first one, where there is a barrier");
-    value = Lock::new(0);
-    assert!((0..=TURNS).all(|_| !value.lock_biased(&mut before).biased), "a lock without a bias");
+fn token_of_a_dropped_lock_gives_no_bias_on_its_successor() {
+    let mut value = BiasedLock::new(0u32);
+    let mut stale = value.bias().expect("the first one, where there is a barrier");
+    value = BiasedLock::new(0);
+    assert!((0..=TURNS_TO_RESTORE_BIAS).all(|_| !value.lock_biased(&mut stale).biased), "a lock without a bias");
     let mut bias = value.bias().expect("the first one");
-    assert!((0..=TURNS).all(|_| !value.lock_biased(&mut before).biased));
-    value.end_bias(before);
-    assert!((0..TURNS).all(|_| !value.lock_biased(&mut bias).biased));
-    assert!(value.lock_biased(&mut bias).biased, "it still is");
+    assert!((0..=TURNS_TO_RESTORE_BIAS).all(|_| !value.lock_biased(&mut stale).biased));
+    value.end_bias(stale);
+    assert!((0..TURNS_TO_RESTORE_BIAS).all(|_| !value.lock_biased(&mut bias).biased));
+    assert!(value.lock_biased(&mut bias).biased, "still biased");
 }

@@ -1,79 +1,81 @@
-//! Which blocks of a segment are free: the buddy system (Knowlton, CACM 8(10), 1965), in memory of this process alone.
+//! The buddy allocator of a segment (Knowlton, CACM 8(10), 1965).
 //!
-//! What it is: numbers. It hands out places in a segment of [`SEGMENT`] bytes, in sizes that are powers of two, and takes them back;
-//! both in a bounded number of steps whatever the size. What it is not: it touches no memory that a peer sees, so nothing that a peer
-//! writes can lead it astray.
+//! What it is: bookkeeping. It allocates offsets in a segment of [`SEGMENT_BYTES`] bytes, in sizes that are powers of two; allocation and
+//! release take a bounded number of steps. What it is not: it does not access the segment. Its state is in private memory, so a peer's writes
+//! cannot corrupt it.
 
 /// Bytes of a segment that is divided into blocks.
-pub const SEGMENT: usize = 64 << 20;
-/// Smallest block: a page.
-const SMALLEST: u32 = 12;
-const LARGEST: u32 = SEGMENT.trailing_zeros();
-const ORDERS: usize = (LARGEST - SMALLEST + 1) as usize;
-const PAGES: usize = SEGMENT >> SMALLEST;
-const NONE: u32 = u32::MAX;
-/// No free block begins at this page.
-const TAKEN: u8 = u8::MAX;
+pub const SEGMENT_BYTES: usize = 64 << 20;
+/// Binary logarithm of the smallest block, a page, and of the largest one, a segment.
+const MIN_BLOCK_LOG2: u32 = 12;
+const MAX_BLOCK_LOG2: u32 = SEGMENT_BYTES.trailing_zeros();
+const ORDERS: usize = (MAX_BLOCK_LOG2 - MIN_BLOCK_LOG2 + 1) as usize;
+const PAGES: usize = SEGMENT_BYTES >> MIN_BLOCK_LOG2;
+/// End of a free list.
+const NO_PAGE: u32 = u32::MAX;
+/// Entry of `free` for a page at which no free block begins.
+const NOT_FREE: u8 = u8::MAX;
 
-/// The blocks of one segment.
+/// The allocator of one segment.
 #[derive(Debug)]
-pub struct Buddy {
-    /// By order: the page at which the first free block of that size begins.
+pub struct BuddyAllocator {
+    /// By order: the first page of the first free block.
     heads: [u32; ORDERS],
-    /// By page: the free blocks of the same size before and after the one that begins there.
+    /// By page at which a free block begins: the previous and next free block of the same order.
     links: Vec<[u32; 2]>,
-    /// By page: the order of the free block that begins there.
+    /// By page: the order of the free block that begins there, or `NOT_FREE`.
     free: Vec<u8>,
-    /// Bytes handed out.
+    /// Bytes of allocated blocks.
     used: usize,
 }
 
-/// The order whose blocks hold so many bytes; `None`: more than a segment.
-pub fn order(length: usize) -> Option<u8> {
-    let order = length.checked_next_power_of_two()?.trailing_zeros().max(SMALLEST) - SMALLEST;
+/// The order of the smallest block of at least `length` bytes. `None`: more than a segment.
+pub fn order_for(length: usize) -> Option<u8> {
+    let order = length.checked_next_power_of_two()?.trailing_zeros().max(MIN_BLOCK_LOG2) - MIN_BLOCK_LOG2;
     (order < ORDERS as u32).then_some(order as u8)
 }
 
-/// Bytes of a block.
-pub fn size(order: u8) -> usize {
-    1 << (u32::from(order) + SMALLEST)
+/// Bytes of a block of an order.
+pub fn block_bytes(order: u8) -> usize {
+    1 << (u32::from(order) + MIN_BLOCK_LOG2)
 }
 
-impl Default for Buddy {
+impl Default for BuddyAllocator {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Buddy {
-    /// All free.
+impl BuddyAllocator {
+    /// An allocator with all bytes free.
     pub fn new() -> Self {
-        let mut this = Self { heads: [NONE; ORDERS], links: vec![[NONE; 2]; PAGES], free: vec![TAKEN; PAGES], used: 0 };
+        let mut this =
+            Self { heads: [NO_PAGE; ORDERS], links: vec![[NO_PAGE; 2]; PAGES], free: vec![NOT_FREE; PAGES], used: 0 };
         this.push(0, ORDERS as u8 - 1);
         this
     }
 
-    /// Bytes handed out.
+    /// Bytes of allocated blocks.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// A block: where it begins.
-    pub fn take(&mut self, order: u8) -> Option<usize> {
-        let from = (order..ORDERS as u8).find(|&order| self.heads[usize::from(order)] != NONE)?;
+    /// Allocates a block; returns its offset. `None`: no block of this order is free.
+    pub fn allocate(&mut self, order: u8) -> Option<usize> {
+        let from = (order..ORDERS as u8).find(|&order| self.heads[usize::from(order)] != NO_PAGE)?;
         let page = self.heads[usize::from(from)];
         self.unlink(page, from);
         for half in (order..from).rev() {
             self.push(page + (1 << half), half); // the upper half stays
         }
-        self.used += size(order);
-        Some((page as usize) << SMALLEST)
+        self.used += block_bytes(order);
+        Some((page as usize) << MIN_BLOCK_LOG2)
     }
 
-    /// Takes a block back that was handed out with this order, once.
-    pub fn give(&mut self, offset: usize, mut order: u8) {
-        self.used -= size(order);
-        let mut page = (offset >> SMALLEST) as u32;
+    /// Releases a block that was allocated with this order, and merges it with its free buddies. To be called once for each block.
+    pub fn release(&mut self, offset: usize, mut order: u8) {
+        self.used -= block_bytes(order);
+        let mut page = (offset >> MIN_BLOCK_LOG2) as u32;
         while usize::from(order) + 1 < ORDERS {
             let buddy = page ^ 1 << order;
             if self.free[buddy as usize] != order {
@@ -88,8 +90,8 @@ impl Buddy {
 
     fn push(&mut self, page: u32, order: u8) {
         let head = std::mem::replace(&mut self.heads[usize::from(order)], page);
-        self.links[page as usize] = [NONE, head];
-        if head != NONE {
+        self.links[page as usize] = [NO_PAGE, head];
+        if head != NO_PAGE {
             self.links[head as usize][0] = page;
         }
         self.free[page as usize] = order;
@@ -98,13 +100,13 @@ impl Buddy {
     fn unlink(&mut self, page: u32, order: u8) {
         let [before, after] = self.links[page as usize];
         match before {
-            NONE => self.heads[usize::from(order)] = after,
+            NO_PAGE => self.heads[usize::from(order)] = after,
             before => self.links[before as usize][1] = after,
         }
-        if after != NONE {
+        if after != NO_PAGE {
             self.links[after as usize][0] = before;
         }
-        self.free[page as usize] = TAKEN;
+        self.free[page as usize] = NOT_FREE;
     }
 }
 
@@ -112,7 +114,7 @@ impl Buddy {
 mod tests {
     use super::*;
 
-    /// As good a source of chance as a test needs.
+    /// A linear congruential generator.
     fn next(state: &mut u64) -> usize {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*state >> 33) as usize
@@ -120,42 +122,50 @@ mod tests {
 
     #[test]
     fn sizes_are_rounded_up_and_bounded() {
-        assert_eq!((order(0), order(1), order(4096), order(4097)), (Some(0), Some(0), Some(0), Some(1)));
-        assert_eq!((order(SEGMENT), order(SEGMENT + 1), order(usize::MAX)), (Some(ORDERS as u8 - 1), None, None));
-        assert!((0..ORDERS as u8).all(|n| order(size(n)) == Some(n) && order(size(n) - 1) == Some(n)));
+        assert_eq!(
+            (order_for(0), order_for(1), order_for(4096), order_for(4097)),
+            (Some(0), Some(0), Some(0), Some(1))
+        );
+        assert_eq!(
+            (order_for(SEGMENT_BYTES), order_for(SEGMENT_BYTES + 1), order_for(usize::MAX)),
+            (Some(ORDERS as u8 - 1), None, None)
+        );
+        assert!(
+            (0..ORDERS as u8).all(|n| order_for(block_bytes(n)) == Some(n) && order_for(block_bytes(n) - 1) == Some(n))
+        );
     }
 
     #[test]
-    fn blocks_never_overlap_and_all_come_together_again() {
-        let mut buddy = Buddy::new();
+    fn blocks_never_overlap_and_all_merge_again() {
+        let mut buddy = BuddyAllocator::new();
         let (mut pages, mut blocks, mut state) = (vec![false; PAGES], Vec::<(usize, u8)>::new(), 7);
         for _ in 0..20_000 {
             if next(&mut state).is_multiple_of(2) || blocks.is_empty() {
                 let order = (next(&mut state) % 11) as u8;
-                let Some(offset) = buddy.take(order) else { continue };
-                assert!(offset.is_multiple_of(size(order)) && offset + size(order) <= SEGMENT);
-                for page in &mut pages[offset >> SMALLEST..(offset + size(order)) >> SMALLEST] {
-                    assert!(!std::mem::replace(page, true), "handed out twice");
+                let Some(offset) = buddy.allocate(order) else { continue };
+                assert!(offset.is_multiple_of(block_bytes(order)) && offset + block_bytes(order) <= SEGMENT_BYTES);
+                for page in &mut pages[offset >> MIN_BLOCK_LOG2..(offset + block_bytes(order)) >> MIN_BLOCK_LOG2] {
+                    assert!(!std::mem::replace(page, true), "allocated twice");
                 }
                 blocks.push((offset, order));
             } else {
                 let (offset, order) = blocks.swap_remove(next(&mut state) % blocks.len());
-                pages[offset >> SMALLEST..(offset + size(order)) >> SMALLEST].fill(false);
-                buddy.give(offset, order);
+                pages[offset >> MIN_BLOCK_LOG2..(offset + block_bytes(order)) >> MIN_BLOCK_LOG2].fill(false);
+                buddy.release(offset, order);
             }
-            assert_eq!(buddy.used(), blocks.iter().map(|block| size(block.1)).sum::<usize>());
+            assert_eq!(buddy.used(), blocks.iter().map(|block| block_bytes(block.1)).sum::<usize>());
         }
-        blocks.into_iter().for_each(|(offset, order)| buddy.give(offset, order));
-        assert_eq!((buddy.used(), buddy.take(ORDERS as u8 - 1), buddy.take(0)), (0, Some(0), None));
+        blocks.into_iter().for_each(|(offset, order)| buddy.release(offset, order));
+        assert_eq!((buddy.used(), buddy.allocate(ORDERS as u8 - 1), buddy.allocate(0)), (0, Some(0), None));
     }
 
     #[test]
-    fn what_came_back_last_is_used_first() {
-        let mut buddy = Buddy::new();
-        let [first, second] = [buddy.take(3).unwrap(), buddy.take(3).unwrap()];
-        let third = buddy.take(3).unwrap();
-        buddy.give(second, 3);
-        assert_eq!(buddy.take(3), Some(second), "its pages are warm");
-        [first, second, third].into_iter().for_each(|offset| buddy.give(offset, 3));
+    fn block_released_last_is_allocated_first() {
+        let mut buddy = BuddyAllocator::new();
+        let [first, second] = [buddy.allocate(3).unwrap(), buddy.allocate(3).unwrap()];
+        let third = buddy.allocate(3).unwrap();
+        buddy.release(second, 3);
+        assert_eq!(buddy.allocate(3), Some(second), "its pages are warm");
+        [first, second, third].into_iter().for_each(|offset| buddy.release(offset, 3));
     }
 }

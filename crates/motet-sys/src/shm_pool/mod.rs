@@ -1,182 +1,185 @@
-//! The pool of a node: memory for loans and regions, which other processes of the host map.
+//! The shared-memory pool of a node: memory for loans and regions, which other processes of the host map.
 //!
-//! What it is: [`Pool`] hands out [`Block`]s, any size in a bounded number of steps, from segments that grow with need and have a bound.
-//! A block is its holder's alone and goes back when it is dropped, wherever that happens. One that is longer than a [`SEGMENT`] has a
-//! segment of its own, whose pages go back to the system unless it is among the last ones used.
+//! What it is: [`ShmPool`] allocates [`ShmBlock`]s of any size in a bounded number of steps. Its segments are created on demand, up to a limit.
+//! A block belongs to one holder and is released when it is dropped, on any thread. A block of more than [`SEGMENT_BYTES`] has its own
+//! segment, which is kept for reuse while it is among the last ones used.
 //!
-//! What it is not: who is told of which segment, and when a block that was lent comes back, is the engine's matter. What is free is
-//! written down in this process alone ([`buddy`]).
+//! What it is not: the protocol with peers. The engine announces segments to peers and decides when a loan is released. Which blocks are free
+//! is recorded in private memory ([`buddy`]).
 
 pub mod buddy;
 pub mod segment;
 
-pub use buddy::SEGMENT;
-pub use segment::{Part, Segment, Window};
+pub use buddy::SEGMENT_BYTES;
+pub use segment::{PeerBytes, PeerMapping, PoolSegment};
 
-use buddy::Buddy;
+use buddy::BuddyAllocator;
 use rustix::io::Errno;
-use segment::{Account, PAGE};
+use segment::{PAGE, PoolUsage};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most segments of a pool, and so of a peer.
-pub const SEGMENTS: usize = 256;
-/// Bytes of long blocks' segments that are kept though nobody uses them.
-const KEPT: usize = 256 << 20;
+/// Most segments of a pool, and therefore of a peer.
+pub const MAX_SEGMENTS: usize = 256;
+/// Most bytes of idle segments of long blocks that are kept.
+const MAX_IDLE_BYTES: usize = 256 << 20;
 
 /// The pool of one node.
 #[derive(Debug)]
-pub struct Pool {
-    shelves: Mutex<Shelves>,
-    account: Arc<Account>,
+pub struct ShmPool {
+    state: Mutex<PoolState>,
+    usage: Arc<PoolUsage>,
     /// Most bytes of segments.
-    most: usize,
-    /// Segments that have gone, ever.
-    gone: AtomicUsize,
+    max_bytes: usize,
+    /// Segments released so far.
+    released: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Shelves {
-    /// Segments in blocks. They stay.
-    divided: Vec<(Arc<Segment>, Buddy)>,
-    /// Segments of one block each, which nobody uses now; the oldest first.
-    idle: Vec<Arc<Segment>>,
-    /// The last segment's number.
-    last: u32,
+struct PoolState {
+    /// Segments that are divided into blocks. They are never released.
+    divided: Vec<(Arc<PoolSegment>, BuddyAllocator)>,
+    /// Idle segments of long blocks, the oldest first.
+    idle: Vec<Arc<PoolSegment>>,
+    /// The number of the latest segment.
+    last_number: u32,
 }
 
-impl Pool {
-    /// With at most so many bytes of segments. None is made before it is needed.
-    pub fn new(most: usize) -> Arc<Self> {
-        let (shelves, account, gone) = Default::default();
-        Arc::new(Self { shelves, account, most, gone })
+impl ShmPool {
+    /// A pool of at most `max_bytes` bytes of segments. Segments are created on demand.
+    pub fn new(max_bytes: usize) -> Arc<Self> {
+        let (state, usage, released) = Default::default();
+        Arc::new(Self { state, usage, max_bytes, released })
     }
 
-    /// A block of `length` bytes, with whatever was in it before: zeros or an earlier block of this pool. [`Errno::NOBUFS`] when the
-    /// pool is used up.
-    pub fn take(self: &Arc<Self>, length: usize) -> Result<Block, Errno> {
-        let mut shelves = self.shelves();
-        let Some(order) = buddy::order(length) else { return self.take_long(&mut shelves, length) };
-        let found = shelves.divided.iter_mut().find_map(|(segment, buddy)| Some((segment.clone(), buddy.take(order)?)));
+    /// Allocates a block of `length` bytes. Its contents are zeros or those of an earlier block of this pool. [`Errno::NOBUFS`]: the pool is
+    /// exhausted.
+    pub fn take(self: &Arc<Self>, length: usize) -> Result<ShmBlock, Errno> {
+        let mut state = self.state();
+        let Some(order) = buddy::order_for(length) else { return self.take_long(&mut state, length) };
+        let found =
+            state.divided.iter_mut().find_map(|(segment, buddy)| Some((segment.clone(), buddy.allocate(order)?)));
         let (segment, offset) = match found {
             Some(found) => found,
             None => {
-                let segment = self.make(&mut shelves, SEGMENT, false)?;
-                let mut buddy = Buddy::new();
-                let offset = buddy.take(order).ok_or(Errno::NOBUFS)?;
-                shelves.divided.push((segment.clone(), buddy));
+                let segment = self.make(&mut state, SEGMENT_BYTES, false)?;
+                let mut buddy = BuddyAllocator::new();
+                let offset = buddy.allocate(order).ok_or(Errno::NOBUFS)?;
+                state.divided.push((segment.clone(), buddy));
                 (segment, offset)
             }
         };
-        Ok(Block { pool: self.clone(), segment, offset: offset as u32, length, order: Some(order) })
+        Ok(ShmBlock { pool: self.clone(), segment, offset: offset as u32, length, order: Some(order) })
     }
 
-    /// Whether an empty pool would have such a block.
-    pub fn holds(&self, length: usize) -> bool {
-        let size = buddy::order(length).map_or_else(|| length.checked_next_power_of_two(), |_| Some(SEGMENT));
-        size.is_some_and(|size| size <= self.most)
+    /// Whether an empty pool could allocate a block of `length` bytes.
+    pub fn can_hold(&self, length: usize) -> bool {
+        let size = buddy::order_for(length).map_or_else(|| length.checked_next_power_of_two(), |_| Some(SEGMENT_BYTES));
+        size.is_some_and(|size| size <= self.max_bytes)
     }
 
-    fn take_long(self: &Arc<Self>, shelves: &mut Shelves, length: usize) -> Result<Block, Errno> {
+    /// Allocates a block that has its own segment.
+    fn take_long(self: &Arc<Self>, state: &mut PoolState, length: usize) -> Result<ShmBlock, Errno> {
         let size = length.checked_next_power_of_two().ok_or(Errno::NOBUFS)?;
-        let idle = shelves.idle.iter().rposition(|segment| segment.length() == size);
+        let idle = state.idle.iter().rposition(|segment| segment.length() == size);
         let segment = match idle {
-            Some(at) => shelves.idle.remove(at),
-            None => self.make(shelves, size, false)?,
+            Some(at) => state.idle.remove(at),
+            None => self.make(state, size, false)?,
         };
-        Ok(Block { pool: self.clone(), segment, offset: 0, length, order: None })
+        Ok(ShmBlock { pool: self.clone(), segment, offset: 0, length, order: None })
     }
 
-    /// A segment of its own for `length` bytes that others may map, and write if `writable`. It lasts as long as somebody has it.
-    pub fn segment(&self, length: usize, writable: bool) -> Result<Arc<Segment>, Errno> {
+    /// Creates a segment of at least `length` bytes for peers to map, and to write if `writable`. It lasts as long as the returned reference.
+    pub fn segment(&self, length: usize, writable: bool) -> Result<Arc<PoolSegment>, Errno> {
         let size = length.max(PAGE).checked_next_power_of_two().ok_or(Errno::NOBUFS)?;
-        self.make(&mut self.shelves(), size, writable)
+        self.make(&mut self.state(), size, writable)
     }
 
-    fn make(&self, shelves: &mut Shelves, size: usize, writable: bool) -> Result<Arc<Segment>, Errno> {
-        let full = || {
-            let bytes = self.account.bytes.load(Ordering::Relaxed).checked_add(size);
-            let segments = self.account.segments.load(Ordering::Relaxed);
-            bytes.is_none_or(|bytes| bytes > self.most) || segments >= SEGMENTS
+    /// Creates a segment, after releasing idle ones if the pool is full.
+    fn make(&self, state: &mut PoolState, size: usize, writable: bool) -> Result<Arc<PoolSegment>, Errno> {
+        let is_full = || {
+            let bytes = self.usage.bytes.load(Ordering::Relaxed).checked_add(size);
+            let segments = self.usage.segments.load(Ordering::Relaxed);
+            bytes.is_none_or(|bytes| bytes > self.max_bytes) || segments >= MAX_SEGMENTS
         };
-        while full() && !shelves.idle.is_empty() {
-            shelves.idle.remove(0);
-            self.gone.fetch_add(1, Ordering::Release);
+        while is_full() && !state.idle.is_empty() {
+            state.idle.remove(0);
+            self.released.fetch_add(1, Ordering::Release);
         }
-        if full() {
+        if is_full() {
             return Err(Errno::NOBUFS);
         }
-        let number = shelves.last.checked_add(1).ok_or(Errno::NOBUFS)?;
-        let segment = Segment::new(number, size, writable, &self.account)?;
-        shelves.last = number;
+        let number = state.last_number.checked_add(1).ok_or(Errno::NOBUFS)?;
+        let segment = PoolSegment::new(number, size, writable, &self.usage)?;
+        state.last_number = number;
         Ok(Arc::new(segment))
     }
 
-    /// Segments that have gone, ever: those who were told of them have something to hear when this changes.
-    pub fn gone(&self) -> usize {
-        self.gone.load(Ordering::Acquire)
+    /// The number of segments released so far. When it changes, peers must be told which segments to unmap.
+    pub fn released_segments(&self) -> usize {
+        self.released.load(Ordering::Acquire)
     }
 
-    /// A segment that was handed out has gone, or is about to.
-    pub fn note_gone(&self) {
-        self.gone.fetch_add(1, Ordering::Release);
+    /// Counts a segment of [`ShmPool::segment`] that its holder has released or is about to release.
+    pub fn note_released(&self) {
+        self.released.fetch_add(1, Ordering::Release);
     }
 
-    /// Segments, their bytes, and bytes of blocks in the hands of others.
-    pub fn size(&self) -> [usize; 3] {
-        let shelves = self.shelves();
-        let [segments, bytes] = [&self.account.segments, &self.account.bytes].map(|n| n.load(Ordering::Relaxed));
-        let divided: usize = shelves.divided.iter().map(|(_, buddy)| SEGMENT - buddy.used()).sum();
-        let idle: usize = shelves.idle.iter().map(|segment| segment.length()).sum();
+    /// The number of segments, their bytes, and bytes of allocated blocks and of segments of [`ShmPool::segment`].
+    pub fn usage(&self) -> [usize; 3] {
+        let state = self.state();
+        let [segments, bytes] = [&self.usage.segments, &self.usage.bytes].map(|n| n.load(Ordering::Relaxed));
+        let divided: usize = state.divided.iter().map(|(_, buddy)| SEGMENT_BYTES - buddy.used()).sum();
+        let idle: usize = state.idle.iter().map(|segment| segment.length()).sum();
         [segments, bytes, bytes - divided - idle]
     }
 
-    fn shelves(&self) -> MutexGuard<'_, Shelves> {
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Bytes of a pool that are one holder's, who may read and write them: others can at most read.
+/// A block of a pool: memory that its holder alone can write, and that peers can at most read.
 #[derive(Debug)]
-pub struct Block {
-    pool: Arc<Pool>,
-    segment: Arc<Segment>,
+pub struct ShmBlock {
+    pool: Arc<ShmPool>,
+    segment: Arc<PoolSegment>,
     length: usize,
-    /// Where it begins, in a segment that is divided.
+    /// Offset in the segment; 0 for a long block.
     offset: u32,
-    /// Of a part of a divided segment.
+    /// Order of a block of a divided segment; `None` for a long block.
     order: Option<u8>,
 }
 
-impl Block {
-    /// Where it lies.
-    pub fn segment(&self) -> &Arc<Segment> {
+impl ShmBlock {
+    /// The segment that contains it.
+    pub fn segment(&self) -> &Arc<PoolSegment> {
         &self.segment
     }
 
-    /// Only the first `length` bytes count from now on.
+    /// Shortens the block to `length` bytes.
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }
 
-    /// The same memory as a block of `length` bytes, where the pool would give one of that size; otherwise it comes back as it is.
+    /// Reuses the memory for a block of `length` bytes, if the pool would allocate one of the same size. Otherwise returns the block unchanged.
     #[inline]
-    pub fn again(mut self, length: usize) -> Result<Self, Self> {
-        if self.order.is_none() || buddy::order(length) != self.order {
+    pub fn reuse(mut self, length: usize) -> Result<Self, Self> {
+        if self.order.is_none() || buddy::order_for(length) != self.order {
             return Err(self);
         }
         self.length = length;
         Ok(self)
     }
 
-    /// Bytes that the pool has given for it.
+    /// Bytes that the pool has allocated for it.
     pub fn size(&self) -> usize {
-        self.order.map_or(self.segment.length(), buddy::size)
+        self.order.map_or(self.segment.length(), buddy::block_bytes)
     }
 
-    /// Whether it is part of a segment, which stays whatever becomes of the block.
-    pub fn is_part(&self) -> bool {
+    /// Whether it is a block of a divided segment, which outlives the block.
+    pub fn is_suballocated(&self) -> bool {
         self.order.is_some()
     }
 
@@ -186,39 +189,39 @@ impl Block {
     }
 }
 
-impl Deref for Block {
+impl Deref for ShmBlock {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pool gives these bytes to one block at a time; they are mapped as long as the segment, and zeros or an earlier
-        // block's. No other process can write to them: its descriptor is sealed against that.
+        // SAFETY: the pool allocates these bytes to one block at a time. They are mapped as long as the segment, and initialised by the kernel
+        // or an earlier block. No other process can write to them: the segment is sealed against that.
         unsafe { std::slice::from_raw_parts(self.segment.at(self.offset as usize), self.length) }
     }
 }
 
-impl DerefMut for Block {
+impl DerefMut for ShmBlock {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed mutably.
+        // SAFETY: the bytes are valid as in `deref`, and the block is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.segment.at(self.offset as usize), self.length) }
     }
 }
 
-impl Drop for Block {
+impl Drop for ShmBlock {
     fn drop(&mut self) {
-        let mut shelves = self.pool.shelves();
+        let mut state = self.pool.state();
         let number = self.segment.number();
         if let Some(order) = self.order {
-            let shelf = shelves.divided.iter_mut().find(|(segment, _)| segment.number() == number);
-            if let Some((_, buddy)) = shelf {
-                buddy.give(self.offset as usize, order);
+            let divided = state.divided.iter_mut().find(|(segment, _)| segment.number() == number);
+            if let Some((_, buddy)) = divided {
+                buddy.release(self.offset as usize, order);
             }
             return;
         }
-        shelves.idle.push(self.segment.clone());
-        while shelves.idle.iter().map(|segment| segment.length()).sum::<usize>() > KEPT {
-            shelves.idle.remove(0);
-            self.pool.note_gone();
+        state.idle.push(self.segment.clone());
+        while state.idle.iter().map(|segment| segment.length()).sum::<usize>() > MAX_IDLE_BYTES {
+            state.idle.remove(0);
+            self.pool.note_released();
         }
     }
 }
@@ -228,78 +231,84 @@ mod tests {
     use super::*;
     use rustix::fd::{AsFd, OwnedFd};
 
-    fn file(segment: &Segment) -> OwnedFd {
+    fn file(segment: &PoolSegment) -> OwnedFd {
         segment.file().expect("this system seals").as_fd().try_clone_to_owned().unwrap()
     }
 
     #[test]
-    fn a_block_is_seen_in_place_and_can_only_be_written_by_its_holder() {
-        let pool = Pool::new(SEGMENT);
+    fn block_is_read_in_place_and_written_by_its_holder_only() {
+        let pool = ShmPool::new(SEGMENT_BYTES);
         let _other = pool.take(5000).unwrap();
         let mut block = pool.take(100_000).unwrap();
         block.fill(7);
         block[99_999] = 8;
         let file = file(block.segment());
         let length = block.segment().length() as u64;
-        assert!(Window::map(&file, length, true).is_err(), "sealed against writing");
-        let window = Arc::new(Window::map(&file, length, false).unwrap());
-        let part = Part::of(&window, block.address() - block.segment().address(), 100_000).unwrap();
+        assert!(PeerMapping::map(&file, length, true).is_err(), "sealed against writing");
+        let mapping = Arc::new(PeerMapping::map(&file, length, false).unwrap());
+        let part = PeerBytes::of(&mapping, block.address() - block.segment().address(), 100_000).unwrap();
         let bytes = part.to_vec();
         assert_eq!((bytes[0], bytes[99_998], bytes[99_999]), (7, 7, 8));
         assert_eq!((part.read(99_999, &mut [0; 5]), part.read(200_000, &mut [0; 5])), (1, 0));
-        assert!(!window.is_writable() && window.view(0, length as usize + 1).is_none());
-        assert!(Part::of(&window, length - 1, 2).is_none() && Part::of(&window, u64::MAX, 2).is_none());
+        assert!(!mapping.is_writable() && mapping.view(0, length as usize + 1).is_none());
+        assert!(PeerBytes::of(&mapping, length - 1, 2).is_none() && PeerBytes::of(&mapping, u64::MAX, 2).is_none());
         block.truncate(3);
-        drop(window);
+        drop(mapping);
         block[0] = 9;
-        assert_eq!((&block[..], part.to_vec()[0]), (&[9, 7, 7][..], 9), "mapped as long as somebody looks");
+        assert_eq!((&block[..], part.to_vec()[0]), (&[9, 7, 7][..], 9), "mapped as long as its bytes are referenced");
     }
 
     #[test]
-    fn what_comes_back_is_used_again_and_what_is_used_up_is_refused() {
-        let pool = Pool::new(SEGMENT + SEGMENT * 2);
+    fn released_memory_is_reused_and_a_full_pool_refuses() {
+        let pool = ShmPool::new(SEGMENT_BYTES + SEGMENT_BYTES * 2);
         let blocks: Vec<_> = (0..16).map(|_| pool.take(4 << 20).unwrap()).collect();
-        assert_eq!(pool.size(), [1, SEGMENT, SEGMENT]);
-        let long = pool.take(SEGMENT + 1).unwrap();
-        assert_eq!((pool.size(), long.len()), ([2, 3 * SEGMENT, 3 * SEGMENT], SEGMENT + 1));
-        assert_eq!(pool.take(1).map(drop), Err(Errno::NOBUFS), "used up");
+        assert_eq!(pool.usage(), [1, SEGMENT_BYTES, SEGMENT_BYTES]);
+        let long = pool.take(SEGMENT_BYTES + 1).unwrap();
+        assert_eq!((pool.usage(), long.len()), ([2, 3 * SEGMENT_BYTES, 3 * SEGMENT_BYTES], SEGMENT_BYTES + 1));
+        assert_eq!(pool.take(1).map(drop), Err(Errno::NOBUFS), "exhausted");
         assert_eq!(pool.take(usize::MAX).map(drop), Err(Errno::NOBUFS));
-        assert!([0, 1, SEGMENT, SEGMENT + 1, 2 * SEGMENT].iter().all(|&length| pool.holds(length)));
-        assert!([2 * SEGMENT + 1, 4 * SEGMENT, usize::MAX].iter().all(|&length| !pool.holds(length)));
+        assert!(
+            [0, 1, SEGMENT_BYTES, SEGMENT_BYTES + 1, 2 * SEGMENT_BYTES].iter().all(|&length| pool.can_hold(length))
+        );
+        assert!([2 * SEGMENT_BYTES + 1, 4 * SEGMENT_BYTES, usize::MAX].iter().all(|&length| !pool.can_hold(length)));
         let address = long.address();
         drop(long);
-        assert_eq!(pool.take(SEGMENT + 9).unwrap().address(), address, "the last long one was kept");
-        assert_eq!(pool.gone(), 0);
+        assert_eq!(pool.take(SEGMENT_BYTES + 9).unwrap().address(), address, "the last long segment was kept");
+        assert_eq!(pool.released_segments(), 0);
         let small = pool.take(1).unwrap();
-        assert_eq!((pool.gone(), pool.size()), (1, [2, 2 * SEGMENT, SEGMENT + 4096]), "and made way");
+        assert_eq!(
+            (pool.released_segments(), pool.usage()),
+            (1, [2, 2 * SEGMENT_BYTES, SEGMENT_BYTES + 4096]),
+            "an idle segment was released for it"
+        );
         drop((blocks, small));
-        assert_eq!(pool.size(), [2, 2 * SEGMENT, 0]);
+        assert_eq!(pool.usage(), [2, 2 * SEGMENT_BYTES, 0]);
     }
 
     #[test]
-    fn only_memory_of_the_size_that_cannot_shrink_is_mapped() {
-        let pool = Pool::new(1 << 20);
+    fn only_sealed_memory_of_the_given_size_is_mapped() {
+        let pool = ShmPool::new(1 << 20);
         let segment = pool.segment(100, true).unwrap();
         let good = file(&segment);
-        assert!(Window::map(&good, 4096, true).is_ok());
+        assert!(PeerMapping::map(&good, 4096, true).is_ok());
         for size in [0, 100, 8192, 4095, u64::MAX] {
-            assert!(Window::map(&good, size, false).is_err(), "{size}");
+            assert!(PeerMapping::map(&good, size, false).is_err(), "{size}");
         }
         let unsealed = crate::memory::open("test", 4096).unwrap();
-        assert!(Window::map(&unsealed, 4096, false).is_err());
+        assert!(PeerMapping::map(&unsealed, 4096, false).is_err());
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
-        assert!(Window::map(&pipe, 4096, false).is_err());
+        assert!(PeerMapping::map(&pipe, 4096, false).is_err());
         let disk = OwnedFd::from(std::fs::File::open(std::env::current_exe().unwrap()).unwrap());
         let length = rustix::fs::fstat(&disk).unwrap().st_size as u64;
-        assert!(Window::map(&disk, length, false).is_err());
+        assert!(PeerMapping::map(&disk, length, false).is_err());
     }
 
     #[test]
-    fn both_write_a_segment_that_is_for_both() {
-        let pool = Pool::new(1 << 20);
+    fn writable_segment_is_written_from_both_ends() {
+        let pool = ShmPool::new(1 << 20);
         let segment = pool.segment(10_000, true).unwrap();
-        let window = Window::map(&file(&segment), segment.length() as u64, true).unwrap();
-        let (here, there) = (segment.view(10_000).unwrap(), window.view(0, 10_000).unwrap());
+        let mapping = PeerMapping::map(&file(&segment), segment.length() as u64, true).unwrap();
+        let (here, there) = (segment.view(10_000).unwrap(), mapping.view(0, 10_000).unwrap());
         there.write(5000, &[1, 2, 3]).unwrap();
         assert_eq!(here.add(5008, 8, 4), Ok(0));
         let mut bytes = [0; 3];
@@ -307,6 +316,6 @@ mod tests {
         assert_eq!((bytes, there.add(5008, 8, 0)), ([1, 2, 3], Ok(4)));
         drop(segment);
         assert_eq!((here.add(5008, 8, 0), there.add(5008, 8, 0)), (Ok(0), Ok(4)), "zeros here, the memory there");
-        assert_eq!(pool.size(), [0; 3]);
+        assert_eq!(pool.usage(), [0; 3]);
     }
 }
